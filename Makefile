@@ -1,0 +1,44 @@
+# Each goal does all set-up by itself, in .venv; it needs Python 3.10 to 3.13, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint types bench sample clean
+
+help:  ## Show the goals
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+demo: $(VENV)/installed  ## Analyse the sample trace
+	$(BIN)/traceprof analyze sample_traces/ddp.sqlite
+
+test: $(VENV)/installed-test lint types  ## Lint, check the types and run every test
+	$(BIN)/pytest -n auto
+
+lint: $(VENV)/installed-test  ## Lint and check the formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-test  ## Check the types
+	$(BIN)/mypy
+
+sample: $(VENV)/installed  ## Write the sample trace anew
+	rm -f sample_traces/ddp.sqlite sample_traces/ddp.truth.json
+	$(BIN)/traceprof simulate ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
+		-o sample_traces/ddp.sqlite
+
+bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)
+	$(BIN)/python benchmarks/analyze.py
+
+clean:  ## Remove what the other goals made
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dashboard]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,309 @@
+"""An independent reference for the breakdown and the steps, for tests only.
+
+It shares no code with ``traceprof`` and measures in another way, by a boundary sweep: a rank's
+start and end times are sorted, counters of active operations per class are carried along them, and
+each elementary segment's length goes to the combination of classes active in it.
+
+Times are ns of the file's own clock, windows are half-open [start, end).
+
+* operation: a row of KERNEL, MEMCPY, MEMSET or GRAPH_TRACE with a process, a device, start <= end
+* rank: a (globalPid, deviceId) with at least one operation
+* communication (M): communication kernels and peer-to-peer copies; compute (C): every other kernel
+  and CUDA graphs; copy (Y): every other memcpy and memset
+* compute |C|, communication |M|, overlapped |M & C|, exposed communication |M - C|, copy |Y|,
+  exposed copy |Y - C - M|, idle = window - |C + M + Y|
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003
+from typing import Any, NamedTuple
+
+KINDS = COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+LOW_24_BITS = 0xFFFFFF
+NEVER = 1 << 80  # later than every time of a file
+BUILT_IN_STEP_PATTERNS = (r"step (\d+)", r"ProfilerStep#(\d+)")
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Where the time of one window of one rank went, and how many operations are inside it."""
+
+    window_start_ns: int
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    overlapped_communication_ns: int
+    exposed_communication_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    num_kernels: int
+    num_communication: int
+    num_copies: int
+
+
+@dataclass(frozen=True)
+class ReferenceStep:
+    number: int
+    measures: Measures
+
+
+@dataclass(frozen=True)
+class ReferenceRank:
+    pid: int
+    device: int
+    whole: Measures
+    steps: tuple[ReferenceStep, ...]
+
+
+class Operation(NamedTuple):
+    start: int
+    end: int
+    kind: int
+    counted: bool  # not so a CUDA graph: it takes compute time but is no kernel
+    correlation: int | None
+
+
+class Range(NamedTuple):
+    start: int
+    end: int
+    name: str
+
+
+Numbered = tuple[Range, int]
+Launches = dict[tuple[int, int], list[int]]  # sorted call starts by (process, correlation id)
+IsCommunication = Callable[[str | None, str | None], bool]
+
+
+def function_name(demangled: str) -> str:
+    """The qualified function name: no return type, template arguments or parameters."""
+    kept, depth = "", 0
+    for char in demangled.replace("(anonymous namespace)", "{anonymous}").replace("->", ""):
+        if char == "(" and depth == 0:
+            break
+        kept += char if depth == 0 and char not in "<>" else ""
+        depth += (char == "<") - (char == ">")
+    return kept.split()[-1] if kept.strip() else ""
+
+
+def default_is_communication(short: str | None, demangled: str | None) -> bool:
+    """NCCL, RCCL, symmetric-memory and custom all-reduce, NVSHMEM and DeepEP kernels, by name."""
+    pattern = (
+        r"nccl|rccl|nvshmem|cross_device_reduce_[12]stage"
+        r"|(one_shot|two_shot|multimem)_(\w*_)?all_?(reduce|gather)"
+    )
+    names = (short or "", function_name(demangled or ""))
+    return any(
+        name.startswith("deep_ep::") or re.match(pattern, name) or re.match(pattern, last)
+        for name in names
+        for last in name.split("::")[-1:]
+    )
+
+
+def rows(db: sqlite3.Connection, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """The table's rows: None for an absent column; no rows for an absent table."""
+    present = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+    wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns)
+    if present:
+        yield from db.execute(f"SELECT {wanted} FROM {table}")
+
+
+def integers(*values: object) -> list[int | None]:
+    return [value if isinstance(value, int) else None for value in values]
+
+
+def read_operations(
+    db: sqlite3.Connection, strings: dict[Any, str], is_communication: IsCommunication
+) -> dict[tuple[int, int], list[Operation]]:
+    """All GPU operations of the file, by rank."""
+    peer_kinds = {10}
+    for number, name, label in rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "name", "label"):
+        if re.search("ptop|peer[- ]to[- ]peer", f"{name} {label}", re.IGNORECASE):
+            peer_kinds.add(number)
+    found: dict[tuple[int, int], list[Operation]] = defaultdict(list)
+    columns = ("start", "end", "globalPid", "deviceId", "correlationId", "shortName",
+               "demangledName", "copyKind", "srcDeviceId", "dstDeviceId")  # fmt: skip
+    verdicts: dict[tuple[int | None, int | None], bool] = {}
+    for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
+        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
+            start, end, process, device, correlation, *more = integers(*row)
+            if start is None or end is None or process is None or device is None or end < start:
+                continue
+            short, demangled, copy_kind, source, target = more
+            kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
+            if table == "KERNEL":
+                if (short, demangled) not in verdicts:
+                    verdict = is_communication(strings.get(short), strings.get(demangled))
+                    verdicts[short, demangled] = verdict
+                kind = COMMUNICATION if verdicts[short, demangled] else COMPUTE
+            elif table == "MEMCPY":
+                crosses = source is not None and target is not None and source != target
+                kind = COMMUNICATION if copy_kind in peer_kinds or crosses else COPY
+            operation = Operation(start, end, kind, table != "GRAPH_TRACE", correlation)
+            found[process, device].append(operation)
+    return found
+
+
+def read_launches(db: sqlite3.Connection) -> Launches:
+    launches: Launches = defaultdict(list)
+    for row in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "globalTid", "correlationId"):
+        start, thread, correlation = integers(*row)
+        if start is not None and thread is not None and correlation is not None:
+            launches[thread & ~LOW_24_BITS, correlation].append(start)
+    return {key: sorted(starts) for key, starts in launches.items()}
+
+
+def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[Range]]:
+    """The NVTX ranges of each process, sorted; one that was not closed never ends."""
+    ranges: dict[int, list[Range]] = defaultdict(list)
+    for text, *others in rows(
+        db, "NVTX_EVENTS", "text", "eventType", "start", "end", "globalTid", "textId"
+    ):
+        kind, start, end, thread, text_id = integers(*others)
+        name = text if text is not None else strings.get(text_id)
+        if kind in {59, 60} and name is not None and start is not None and thread is not None:
+            closed = NEVER if end is None else end
+            ranges[thread & ~LOW_24_BITS].append(Range(start, closed, name))
+    return {process: sorted(found) for process, found in ranges.items()}
+
+
+class Timeline:
+    """A rank's operations, cut into the elementary segments between neighbouring boundary times."""
+
+    def __init__(self, operations: list[Operation]) -> None:
+        changes: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        for op in operations:
+            changes[op.start][op.kind] += 1
+            changes[op.end][op.kind] -= 1
+        self.times = sorted(changes)
+        self.active: list[tuple[bool, ...]] = []  # the classes active in [times[i], times[i + 1])
+        counters = [0, 0, 0]
+        for time in self.times:
+            counters = [now + change for now, change in zip(counters, changes[time], strict=True)]
+            self.active.append(tuple(counter > 0 for counter in counters))
+        assert counters == [0, 0, 0]
+        counted = [[op for op in operations if op.counted and op.kind == kind] for kind in KINDS]
+        self.starts = [sorted(op.start for op in ops if op.end > op.start) for ops in counted]
+        self.ends = [sorted(op.end for op in ops if op.end > op.start) for ops in counted]
+        self.instants = [sorted(op.start for op in ops if op.end == op.start) for ops in counted]
+
+    def count(self, kind: int, start: int, end: int, closed: bool) -> int:
+        """Operations of a class inside a window; a closed one also has the instants at its end."""
+        # What ended by `start` also began before `end`, so the difference leaves what overlaps.
+        lasting = bisect_left(self.starts[kind], end) - bisect_right(self.ends[kind], start)
+        instants, until = self.instants[kind], bisect_right if closed else bisect_left
+        return lasting + until(instants, end) - bisect_left(instants, start)
+
+    def measure(self, start: int, end: int, *, closed: bool = False) -> Measures:
+        if end < start:
+            raise ValueError(f"a window that ends before it starts: [{start}, {end})")
+        spent: dict[tuple[bool, ...], int] = defaultdict(int)
+        index = max(bisect_right(self.times, start) - 1, 0)
+        while index + 1 < len(self.times) and self.times[index] < end:
+            clipped = min(self.times[index + 1], end) - max(self.times[index], start)
+            spent[self.active[index]] += max(clipped, 0)
+            index += 1
+        window = end - start
+        compute = sum(ns for (c, _, _), ns in spent.items() if c)
+        communication = sum(ns for (_, m, _), ns in spent.items() if m)
+        overlapped = sum(ns for (c, m, _), ns in spent.items() if m and c)
+        exposed = sum(ns for (c, m, _), ns in spent.items() if m and not c)
+        copy = sum(ns for (_, _, y), ns in spent.items() if y)
+        exposed_copy = sum(ns for (c, m, y), ns in spent.items() if y and not c and not m)
+        idle = window - sum(ns for combination, ns in spent.items() if any(combination))
+        assert idle >= 0
+        assert compute + exposed + exposed_copy + idle == window
+        counts = [self.count(kind, start, end, closed) for kind in KINDS]
+        return Measures(start, window, compute, communication, overlapped, exposed, copy,
+                        exposed_copy, idle, *counts)  # fmt: skip
+
+
+def step_ranges(ranges: list[Range], step_pattern: str | None) -> list[Numbered]:
+    """A process's step ranges, numbered by the pattern's group `step`, its first one, or order."""
+    patterns = BUILT_IN_STEP_PATTERNS if step_pattern is None else (step_pattern,)
+    for pattern in map(re.compile, patterns):
+        find = pattern.fullmatch if step_pattern is None else pattern.search
+        found = [(step, match) for step in ranges if (match := find(step.name))]
+        group = "step" if "step" in pattern.groupindex else 1 if pattern.groups else 0
+        texts = [match[group] or "" if group else "" for _, match in found]
+        usable = all(text.isdecimal() for text in texts)
+        if found:
+            numbers = [int(text) for text in texts] if usable else range(len(found))
+            return [(step, number) for (step, _), number in zip(found, numbers, strict=True)]
+    return []
+
+
+def step_windows(
+    operations: list[Operation], process: int, launches: Launches, ranges: list[Numbered]
+) -> list[tuple[int, int, int]]:
+    """A rank's steps in order, as (number, window start, window end).
+
+    An operation is launched by the API call of its process with its correlation id: of several, the
+    latest that begins by the operation's start, else the earliest. A step begins with the first
+    operation launched inside its range and ends where the next begins, the last one with its own
+    last operation.
+    """
+    launched: list[tuple[int, Operation]] = []
+    for op in operations:
+        calls = launches.get((process, op.correlation)) if op.correlation is not None else None
+        if calls:
+            launched.append((calls[max(bisect_right(calls, op.start) - 1, 0)], op))
+    launched.sort(key=lambda pair: pair[0])
+    call_starts = [call for call, _ in launched]
+    steps: list[tuple[int, int, int, int]] = []  # (window start, range start, own end, number)
+    for step, number in ranges:
+        inside = slice(bisect_left(call_starts, step.start), bisect_left(call_starts, step.end))
+        if own := [op for _, op in launched[inside]]:
+            first, last = min(op.start for op in own), max(op.end for op in own)
+            steps.append((first, step.start, last, number))
+    steps.sort()
+    ends = [first for first, *_ in steps[1:]] + [last for *_, last, _ in steps[-1:]]
+    return [(number, first, end) for (first, *_, number), end in zip(steps, ends, strict=True)]
+
+
+def reference(
+    path: Path,
+    *,
+    time_range: tuple[int | None, int | None] | None = None,
+    step_pattern: str | None = None,
+    is_communication: IsCommunication = default_is_communication,
+) -> list[ReferenceRank]:
+    """The breakdown of every rank of an export, whole and per step, ordered by (pid, device).
+
+    The whole window runs from the rank's first start to its last end, or is exactly `time_range`,
+    whose open sides (None) are the rank's own. Of the steps, those entirely inside it are kept.
+    """
+    after, before = time_range or (None, None)
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+        ranks = read_operations(db, strings, is_communication)
+        launches, ranges = read_launches(db), read_ranges(db, strings)
+    finally:
+        db.close()
+    steps_of = {process: step_ranges(found, step_pattern) for process, found in ranges.items()}
+    result: list[tuple[int, int, int, ReferenceRank]] = []
+    for (process, device), operations in ranks.items():
+        pid, timeline = (process >> 24) & LOW_24_BITS, Timeline(operations)
+        start = min(op.start for op in operations) if after is None else after
+        end = max(op.end for op in operations) if before is None else before
+        if after is None or before is None:
+            end = max(start, end)  # a one-sided range that misses the rank altogether is empty
+        whole = timeline.measure(start, end, closed=after is None and before is None)
+        steps = tuple(
+            ReferenceStep(number, timeline.measure(first, last))
+            for number, first, last in step_windows(
+                operations, process, launches, steps_of.get(process, [])
+            )
+            if start <= first and last <= end
+        )
+        result.append((pid, device, process, ReferenceRank(pid, device, whole, steps)))
+    return [rank for *_, rank in sorted(result, key=lambda item: item[:3])]

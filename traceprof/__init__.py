@@ -1,0 +1,29 @@
+"""traceprof: where the time of a multi-GPU training run went.
+
+>>> import traceprof
+>>> result = traceprof.analyze("sample_traces/ddp.sqlite")
+>>> [finding.id for finding in result.findings]
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from traceprof.errors import TraceprofError
+
+if TYPE_CHECKING:
+    from traceprof.analysis import analyze
+    from traceprof.trace.open import open_trace
+
+__version__ = "0.1.0"
+__all__ = ["TraceprofError", "__version__", "analyze", "open_trace"]
+
+_LAZY = {"analyze": "traceprof.analysis", "open_trace": "traceprof.trace.open"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)
+    """Import the analyzer on first use, so that `import traceprof` stays free of numpy."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'traceprof' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Analyses: small modules of one shape, each with REQUIRES, run and findings."""

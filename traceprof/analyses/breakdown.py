@@ -1,0 +1,391 @@
+"""Where the time went: compute, communication, copies, idleness, for the rank and each step.
+
+All are measures of unions of intervals clipped to a window, so that
+compute + exposed communication + exposed copy + idle = window, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.findings import Evidence, Finding, Metric, NotApplicable, severity_of_cost
+from traceprof.trace import schema
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run import Rank, Window
+    from traceprof.trace.model import Operations
+
+IDS: tuple[str, ...] = ("exposed-communication", "gpu-idle")
+REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
+
+_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The breakdown of one window of one rank; DESIGN's names, ns and counts.
+
+    `num_*` count the operations that are inside the window at all.
+    """
+
+    window_start_ns: int
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    overlapped_communication_ns: int
+    exposed_communication_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    num_kernels: int
+    num_communication: int
+    num_copies: int
+
+    @property
+    def overlap_efficiency(self) -> float | None:
+        """Overlap that was achieved over what was possible, 0 to 1; None without communication.
+
+        (T_compute + T_communication - T_either) / min(T_compute, T_communication).
+        """
+        possible = min(self.compute_ns, self.communication_ns)
+        return self.overlapped_communication_ns / possible if possible else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeasures:
+    """The breakdown of one training step of one rank."""
+
+    number: int
+    measures: Measures
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownResult:
+    """Where a rank's time went.
+
+    Attributes:
+        rank: the rank's number.
+        whole: the breakdown of the window asked for.
+        steps: the breakdown of each training step inside it, in order of time.
+        exposed: the longest stretches of exposed communication, longest first.
+        idle: the longest stretches in which the GPU did nothing, longest first.
+        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+    """
+
+    rank: int
+    whole: Measures
+    steps: tuple[StepMeasures, ...]
+    exposed: tuple[Evidence, ...]
+    idle: tuple[Evidence, ...]
+    num_graphs: int
+
+
+def run(rank: Rank, window: Window) -> BreakdownResult:
+    """Measure a window of a rank, and each step that lies inside it."""
+    steps = rank.steps
+    step_measures: tuple[StepMeasures, ...] = ()
+    if steps is not None:
+        inside = (steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns)
+        steps = steps.chosen(inside)
+        measured = _measure(rank, steps.start_ns, steps.end_ns)
+        step_measures = tuple(
+            StepMeasures(number, each)
+            for number, each in zip(steps.number.tolist(), measured, strict=True)
+        )
+    start = np.array([window.start_ns], np.int64)
+    end = np.array([window.end_ns], np.int64)
+    return BreakdownResult(
+        rank=rank.rank,
+        whole=_measure(rank, start, end, closed=window.is_whole)[0],
+        steps=step_measures,
+        exposed=_exposed_evidence(rank, window),
+        idle=_idle_evidence(rank, window),
+        num_graphs=len(rank.operations.graphs),
+    )
+
+
+def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    found = [_exposed_communication(result), _gpu_idle(result)]
+    return [each for each in found if each is not None]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool = False) -> list[Measures]:
+    """Measure many windows of a rank at once.
+
+    Args:
+        rank: the rank.
+        start_ns: int64[m].
+        end_ns: int64[m].
+        closed: count an operation without length at the very end of a window as inside.
+    """
+    compute_or_communication = intervals.merge(rank.compute, rank.communication)
+
+    def within(covered: Intervals) -> Int64:
+        return intervals.covered_within(covered, start_ns, end_ns)
+
+    compute, communication, copy = (
+        within(rank.compute),
+        within(rank.communication),
+        within(rank.copy),
+    )
+    either, busy = within(compute_or_communication), within(rank.busy)
+    counts = _counts(rank, start_ns, end_ns, closed=closed)
+    columns = (
+        start_ns,
+        end_ns - start_ns,
+        compute,
+        communication,
+        compute + communication - either,
+        either - compute,
+        copy,
+        busy - either,
+        end_ns - start_ns - busy,
+        *counts,
+    )
+    return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _counts(
+    rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool
+) -> tuple[Int64, Int64, Int64]:
+    """Return how many compute kernels, communications and copies are in each window."""
+    operations = rank.operations
+
+    def inside(group: Operations, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
+        return _num_inside(
+            group.start_ns[chosen], group.end_ns[chosen], start_ns, end_ns, closed=closed
+        )
+
+    communicates, peer = rank.is_communication_kernel, rank.is_peer_copy
+    every_memset = np.ones(len(operations.memsets), np.bool_)
+    return (
+        inside(operations.kernels, ~communicates),
+        inside(operations.kernels, communicates) + inside(operations.copies, peer),
+        inside(operations.copies, ~peer) + inside(operations.memsets, every_memset),
+    )
+
+
+def _num_inside(
+    start_ns: Int64, end_ns: Int64, window_start: Int64, window_end: Int64, *, closed: bool
+) -> Int64:
+    """Count operations, ordered by start, in each window; one without length is where it starts."""
+    instant = start_ns == end_ns
+    lasting_start, lasting_end = start_ns[~instant], np.sort(end_ns[~instant])
+    begun = np.searchsorted(lasting_start, window_end, side="left")
+    over = np.searchsorted(lasting_end, window_start, side="right")
+    times = start_ns[instant]
+    instants: Int64 = np.searchsorted(times, window_end, side="right" if closed else "left")
+    instants = instants - np.searchsorted(times, window_start, side="left")
+    # A window may be empty, or lie inside an operation that spans it.
+    inside: Int64 = np.maximum(begun - over, 0) + np.maximum(instants, 0)
+    return inside
+
+
+def _exposed_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
+    communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
+    return tuple(
+        Evidence(start, end, rank.name_at(start) or "communication")
+        for start, end in _longest(intervals.subtract(communication, rank.compute))
+    )
+
+
+def _idle_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
+    evidence = []
+    for start, end in _longest(intervals.complement(rank.busy, window.start_ns, window.end_ns)):
+        before, after = rank.name_ending_at(start), rank.name_at(end)
+        label = f"{f'after {before}' if before else ''} {f'before {after}' if after else ''}"
+        evidence.append(Evidence(start, end, label.strip() or "no operation"))
+    return tuple(evidence)
+
+
+def _longest(covered: Intervals) -> Sequence[tuple[int, int]]:
+    order = np.argsort(-covered.length_ns, kind="stable")[:_WORST]
+    return list(zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True))
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable | None:
+    whole = result.whole
+    if result.num_graphs and not whole.num_communication:
+        return NotApplicable(
+            "exposed-communication",
+            f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
+            " is not recorded",
+            f"nsys profile {schema.GRAPH.flag} …",
+            result.rank,
+        )
+    if not whole.num_communication:
+        return NotApplicable(
+            "exposed-communication",
+            "no communication kernel and no peer copy ran in the window",
+            "record every rank of a run on several GPUs; where kernels of another name communicate,"
+            " give it with --communication-kernel REGEX",
+            result.rank,
+        )
+    fraction = _share(whole.exposed_communication_ns, whole.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return None
+    per_step = _median_of_steps(result, "exposed_communication_ns")
+    efficiency = whole.overlap_efficiency
+    metrics: dict[str, Metric] = {
+        "exposed_ns": whole.exposed_communication_ns,
+        "fraction": _share(whole.exposed_communication_ns, whole.communication_ns),
+        "overlap_efficiency": efficiency,
+        "per_step_ns": per_step,
+        "coverage": _coverage(result),
+    }
+    return Finding(
+        "exposed-communication",
+        severity,
+        result.rank,
+        f"No compute hides {duration(whole.exposed_communication_ns)} of"
+        f" {duration(whole.communication_ns)} of communication",
+        whole.exposed_communication_ns,
+        fraction,
+        metrics,
+        result.exposed,
+        _EXPOSED_ADVICE,
+    )
+
+
+def _gpu_idle(result: BreakdownResult) -> Finding | None:
+    whole = result.whole
+    fraction = _share(whole.idle_ns, whole.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return None
+    metrics: dict[str, Metric] = {
+        "idle_ns": whole.idle_ns,
+        # What the GPU waited for needs the host's calls and is not told apart yet: null, not 0.
+        "launch_bound_ns": None,
+        "sync_ns": None,
+        "data_loading_ns": None,
+        "other_ns": None,
+        "per_step_ns": _median_of_steps(result, "idle_ns"),
+        "coverage": 1.0,
+    }
+    return Finding(
+        "gpu-idle",
+        severity,
+        result.rank,
+        f"The GPU did nothing for {duration(whole.idle_ns)} of {duration(whole.window_ns)}",
+        whole.idle_ns,
+        fraction,
+        metrics,
+        result.idle,
+        _IDLE_ADVICE,
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _median_of_steps(result: BreakdownResult, measure: str) -> int | None:
+    values = [getattr(step.measures, measure) for step in result.steps]
+    return int(np.median(values)) if values else None
+
+
+def _coverage(result: BreakdownResult) -> float:
+    """Return the share of operations whose kind is known: a whole graph may hide communication."""
+    whole = result.whole
+    known = whole.num_kernels + whole.num_communication + whole.num_copies
+    return known / (known + result.num_graphs) if known + result.num_graphs else 1.0
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"* {line}" for line in lines)
+
+
+_EXPOSED_ADVICE = (
+    (
+        "Look at the slowest ranks first: a collective's kernel runs until the last rank arrives,"
+        " so exposed time may be waiting for a straggler; record every rank and compare"
+    ),
+    (
+        "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
+        " static_graph=True where the graph does not change, and no_sync() on all but the last"
+        " micro-batch when accumulating gradients"
+    ),
+    (
+        "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+        ".bf16_compress_hook"
+    ),
+    "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch",
+)
+_IDLE_ADVICE = (
+    (
+        "Look at the evidence on the timeline: what ran before and after each gap tells whether"
+        " the host was late (many small kernels), synchronized (.item(), .cpu(),"
+        " cudaStreamSynchronize) or waited for data"
+    ),
+    "Many small kernels: torch.compile, CUDA graphs, fused optimizers (fused=True)",
+    (
+        "Waiting for data: more DataLoader workers, pin_memory=True and"
+        " .to(device, non_blocking=True)"
+    ),
+)
+
+EXPLANATIONS: dict[str, str] = {
+    "exposed-communication": f"""\
+# exposed-communication
+
+Communication that no compute hides: the GPU communicates, and no other kernel runs.
+
+**Measured** as communication − compute, both unions over all streams of the rank. Communication is
+every kernel of NCCL, RCCL, NVSHMEM, DeepEP, symmetric memory and custom all-reduces (by name), and
+every copy from one GPU to another. A collective's kernel runs until the last rank arrives, so
+exposed time holds waiting for slower ranks as well as transfer.
+
+* `exposed_ns`: its length. It is also the impact: what perfect overlap would save at most.
+* `fraction`: the exposed share of the communication.
+* `overlap_efficiency`: (compute + communication − either) ÷ min(compute, communication); 1 where
+  everything that can overlap does.
+* `per_step_ns`: exposed time of the median training step, null where no step was found.
+* `coverage`: the share of GPU operations whose kind is known; a CUDA graph traced as a whole may
+  hide communication (record with `--cuda-graph-trace=node`).
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %.
+
+**What to do**
+
+{_bullets(_EXPOSED_ADVICE)}
+""",
+    "gpu-idle": f"""\
+# gpu-idle
+
+The GPU did nothing: no kernel, no copy, no memory set of this rank ran.
+
+**Measured** as window − (compute ∪ communication ∪ copy). The window reaches from the start of the
+rank's first GPU operation to the end of its last one, or is what `--steps` or `--time-range` asks
+for.
+
+* `idle_ns`: its length, which is also the impact.
+* `launch_bound_ns`, `sync_ns`, `data_loading_ns`, `other_ns`: null; this version does not tell the
+  causes apart.
+* `per_step_ns`: idle time of the median training step, null where no step was found.
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %.
+
+**What to do**
+
+{_bullets(_IDLE_ADVICE)}
+""",
+}

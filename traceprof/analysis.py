@@ -1,0 +1,281 @@
+"""All analyses over a run: numbers first, then what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from traceprof.analyses import breakdown, collectives, link_usage
+from traceprof.communication import CommunicationPatterns, user_patterns
+from traceprof.errors import UsageError
+from traceprof.findings import Finding, NotApplicable
+from traceprof.run import Run, Window, open_run
+from traceprof.steps import user_pattern
+from traceprof.trace import schema
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from traceprof.run import Rank
+    from traceprof.trace.model import Progress
+
+Result_co = TypeVar("Result_co", covariant=True)
+Range = tuple["int | None", "int | None"]
+
+
+class AnalysisModule(Protocol):
+    """The shape of every module in `traceprof.analyses`.
+
+    Attributes:
+        IDS: the findings it can make.
+        REQUIRES: tables without which it cannot run.
+        EXPLANATIONS: by finding id, in Markdown: what it means, how it is measured, what to do.
+    """
+
+    IDS: tuple[str, ...]
+    REQUIRES: tuple[schema.Table, ...]
+    EXPLANATIONS: dict[str, str]
+
+    def run(self, rank: Rank, window: Window) -> Any:  # noqa: ANN401  (each has its own result)
+        """Return numbers only."""
+
+    def findings(self, result: Any) -> list[Finding | NotApplicable]:  # noqa: ANN401
+        """Judge the numbers."""
+
+
+ANALYSES: tuple[AnalysisModule, ...] = (breakdown, collectives, link_usage)
+FINDING_IDS = tuple(each for module in ANALYSES for each in module.IDS)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to analyse.
+
+    Attributes:
+        only: finding ids to judge; all where empty.
+        skip: finding ids not to judge.
+        steps: steps A up to but not including B; None leaves that side open.
+        time_range: nanoseconds of the report's own time, likewise.
+        step_pattern: regular expression of the user's own step ranges.
+        communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
+    """
+
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    steps: Range | None = None
+    time_range: Range | None = None
+    step_pattern: str | None = None
+    communication_kernels: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that was found out about a run.
+
+    Attributes:
+        run: the reports and their ranks.
+        breakdown: where the time went, by rank.
+        collectives: communication kernels by operation, by rank.
+        links: what copies carried, by rank.
+        findings: the costliest first.
+        not_applicable: findings that could be neither made nor ruled out.
+        notes: (report index, what to know about its data).
+    """
+
+    run: Run
+    breakdown: tuple[breakdown.BreakdownResult, ...]
+    collectives: tuple[collectives.CollectivesResult, ...]
+    links: tuple[link_usage.LinkUsageResult, ...]
+    findings: tuple[Finding, ...]
+    not_applicable: tuple[NotApplicable, ...]
+    notes: tuple[tuple[int, str], ...] = field(default=())
+
+    def close(self) -> None:
+        """Release the reports."""
+        for trace in self.run.traces:
+            trace.close()
+
+
+def analyze(
+    *paths: str | os.PathLike[str],
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse the reports of one run.
+
+    Args:
+        paths: Nsight Systems exports.
+        options: what to analyse; everything where not given.
+        progress: told of the rows that are read, if somebody wants to know.
+
+    Raises:
+        TraceprofError: a report cannot be read, or the options ask for what is not there.
+    """
+    options = options or Options()
+    _check_ids((*options.only, *options.skip))
+    step_pattern = user_pattern(options.step_pattern) if options.step_pattern else None
+    patterns = CommunicationPatterns(user_patterns(options.communication_kernels))
+    traces = []
+    try:
+        for path in paths:
+            traces.append(open_trace(path, progress))  # noqa: PERF401  (those opened must be closed)
+        run = open_run(traces, patterns, step_pattern)
+        return _analyse(run, options)
+    except BaseException:
+        for trace in traces:
+            trace.close()
+        raise
+
+
+def _analyse(run: Run, options: Options) -> Analysis:
+    windows = choose_windows(run.ranks, options)
+    ranks = [(rank, window) for rank, window in zip(run.ranks, windows, strict=True) if window]
+    results = [[module.run(rank, window) for rank, window in ranks] for module in ANALYSES]
+    judged = [
+        each
+        for module, of_module in zip(ANALYSES, results, strict=True)
+        for result in of_module
+        for each in module.findings(result)
+    ]
+    judged += _without_gpu_work(run)
+    wanted = [each for each in judged if _is_wanted(each.id, options)]
+    found = [each for each in wanted if isinstance(each, Finding)]
+    missing = [each for each in wanted if isinstance(each, NotApplicable)]
+    found.sort(key=lambda each: (-each.severity, -each.impact_ns, each.id, each.rank))
+    return Analysis(
+        run,
+        breakdown=tuple(results[ANALYSES.index(breakdown)]),
+        collectives=tuple(results[ANALYSES.index(collectives)]),
+        links=tuple(results[ANALYSES.index(link_usage)]),
+        findings=tuple(found),
+        not_applicable=tuple(_merged(missing, len(ranks))),
+        notes=tuple(_notes(run)),
+    )
+
+
+def choose_windows(ranks: Sequence[Rank], options: Options) -> list[Window | None]:
+    """Return the window of each rank; None for a rank without the steps asked for.
+
+    Raises:
+        UsageError: steps or a time range that no rank has.
+    """
+    if options.steps is not None and options.time_range is not None:
+        raise UsageError(
+            "cannot choose a window", "both steps and a time range are given", "give one of them"
+        )
+    if options.steps is not None:
+        return _step_windows(ranks, options.steps)
+    if options.time_range is not None:
+        return [_time_window(rank, options.time_range) for rank in ranks]
+    return [rank.window for rank in ranks]
+
+
+def _step_windows(ranks: Sequence[Rank], steps: Range) -> list[Window | None]:
+    windows = [_step_window(rank, steps) for rank in ranks]
+    if not any(windows):
+        numbers = [each for rank in ranks if rank.steps for each in rank.steps.number.tolist()]
+        raise UsageError(
+            f"cannot analyse the steps {_written(steps)}",
+            f"the steps found are {min(numbers)} to {max(numbers)}"
+            if numbers
+            else "no training step was found",
+            "choose among them"
+            if numbers
+            else "name the range around a step with --step-pattern, or use --time-range",
+        )
+    return windows
+
+
+def _step_window(rank: Rank, steps: Range) -> Window | None:
+    if rank.steps is None:
+        return None
+    first, stop = steps
+    numbers = rank.steps.number
+    chosen = numbers >= (numbers.min(initial=0) if first is None else first)
+    if stop is not None:
+        chosen &= numbers < stop
+    indices = chosen.nonzero()[0]
+    if len(indices) == 0:
+        return None
+    if indices[-1] - indices[0] + 1 != len(indices):
+        raise UsageError(
+            f"cannot analyse the steps {_written(steps)}",
+            "these numbers occur more than once in the report",
+            "choose by --time-range",
+        )
+    return Window(int(rank.steps.start_ns[indices[0]]), int(rank.steps.end_ns[indices[-1]]))
+
+
+def _time_window(rank: Rank, time_range: Range) -> Window:
+    """Return the range, an open side being the rank's own; empty where it misses the rank."""
+    start, end = time_range
+    own = rank.window
+    if start is None and end is None:
+        return own
+    if start is not None and end is not None and end < start:
+        raise UsageError(
+            f"cannot analyse the time range {_written(time_range)}",
+            "it ends before it starts",
+            "write it as START:END",
+        )
+    low = own.start_ns if start is None else start
+    return Window(low, max(low, own.end_ns if end is None else end))
+
+
+def _written(limits: Range) -> str:
+    return ":".join("" if each is None else str(each) for each in limits)
+
+
+def _check_ids(ids: Iterable[str]) -> None:
+    for each in ids:
+        if each not in FINDING_IDS:
+            raise UsageError(
+                f"there is no finding {each!r}",
+                f"this version finds {', '.join(FINDING_IDS)}",
+                "choose among them",
+            )
+
+
+def _is_wanted(finding: str, options: Options) -> bool:
+    return finding not in options.skip and (not options.only or finding in options.only)
+
+
+def _without_gpu_work(run: Run) -> list[NotApplicable]:
+    """Say that nothing can be judged where no report holds GPU work."""
+    if run.ranks:
+        return []
+    return [
+        NotApplicable(
+            each,
+            "no report holds a GPU operation",
+            "nsys profile --trace=cuda,nvtx … (and see `traceprof info` for what it does hold)",
+        )
+        for each in FINDING_IDS
+    ]
+
+
+def _merged(missing: Sequence[NotApplicable], num_ranks: int) -> Iterable[NotApplicable]:
+    """Say once, of the whole run, what is missing in the same way on every rank."""
+    of_run = [replace(each, rank=None) for each in missing]
+    said = set()
+    for each, whole in zip(missing, of_run, strict=True):
+        if of_run.count(whole) < num_ranks:
+            yield each
+        elif whole not in said:
+            said.add(whole)
+            yield whole
+
+
+def _notes(run: Run) -> Iterable[tuple[int, str]]:
+    with_ranks = {rank.report for rank in run.ranks}
+    for index, trace in enumerate(run.traces):
+        for note in trace.notes:
+            yield index, note
+        if index not in with_ranks:
+            held = [
+                f"{count} {schema.EVENT_TABLES.get(table, table)}"
+                for table, count in trace.contents().items()
+            ]
+            yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"

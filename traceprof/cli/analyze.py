@@ -1,0 +1,156 @@
+"""`traceprof analyze`: findings with their evidence, as text, JSON or HTML."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from traceprof.cli.inputs import expand, progress, reports_argument
+from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.errors import UsageError
+from traceprof.findings import Severity
+from traceprof.units import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from traceprof.analysis import Analysis, Range
+
+_SEVERITIES = [str(each) for each in Severity]
+
+
+@click.command("analyze", short_help="Say where the time went and what to change.")
+@reports_argument
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="How to write the result.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write the result to FILE, not to stdout.")
+@click.option("--only", metavar="ID,..", default="", help="Judge only these findings.")
+@click.option("--skip", metavar="ID,..", default="", help="Do not judge these findings.")
+@click.option("--steps", metavar="A:B", help="Only training steps A up to, not including, B.")
+@click.option(
+    "--time-range",
+    metavar="A:B",
+    help="Only this span of the report's own time, in ns or with a unit: 1.5s:1.7s.",
+)
+@click.option(
+    "--step-pattern",
+    metavar="REGEX",
+    help="What names the NVTX range around a training step; its first group is the number.",
+)
+@click.option(
+    "--communication-kernel",
+    "communication_kernels",
+    metavar="REGEX[=OPERATION]",
+    multiple=True,
+    help="Count kernels whose function name this fits as communication. Repeatable.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(_SEVERITIES),
+    help="Exit with 1 if there is a finding of this severity or above.",
+)
+def command(
+    reports: tuple[str, ...],
+    output_format: str,
+    output: str | None,
+    only: str,
+    skip: str,
+    steps: str | None,
+    time_range: str | None,
+    step_pattern: str | None,
+    communication_kernels: tuple[str, ...],
+    fail_on: str | None,
+) -> int:
+    """Say where the time of each rank went, what the findings cost, and what to change.
+
+    REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, or patterns of them.
+    """
+    from traceprof.analysis import Options, analyze
+
+    options = Options(
+        only=_ids(only),
+        skip=_ids(skip),
+        steps=_range(steps, "--steps", _step_number) if steps else None,
+        time_range=_range(time_range, "--time-range", parse_time) if time_range else None,
+        step_pattern=step_pattern,
+        communication_kernels=communication_kernels,
+    )
+    paths = expand(reports)
+    _check_output(output, paths)
+    with progress() as shown:
+        analysis = analyze(*paths, options=options, progress=shown)
+    try:
+        _write(analysis, output_format, output)
+    finally:
+        analysis.close()
+    if fail_on is not None and any(
+        each.severity >= Severity[fail_on.upper()] for each in analysis.findings
+    ):
+        return EXIT_FINDINGS
+    return EXIT_DONE
+
+
+def _ids(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _range(text: str, option: str, read: Callable[[str], int]) -> Range:
+    start, colon, end = text.partition(":")
+    if not colon or not (start.strip() or end.strip()):
+        raise UsageError(
+            f"cannot read {option} {text!r}", "it is not a range", "write A:B, A: or :B"
+        )
+    return (
+        read(start) if start.strip() else None,
+        read(end) if end.strip() else None,
+    )
+
+
+def _step_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(
+            f"cannot read the step {text!r}", "it is not a whole number", "write A:B, such as 5:10"
+        ) from error
+
+
+def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
+    if output is None:
+        return
+    target = Path(output)
+    if any(target.exists() and each.exists() and target.samefile(each) for each in inputs):
+        raise UsageError(
+            f"cannot write {output}", "it is one of the reports", "choose another name"
+        )
+
+
+def _write(analysis: Analysis, output_format: str, output: str | None) -> None:
+    from traceprof.reports import html, json, text
+
+    if output_format == "text" and output is None and sys.stdout.isatty():
+        from rich.console import Console
+
+        text.render(analysis, Console())
+        return
+    rendered = {"text": text.render, "json": json.render, "html": html.render}[output_format](
+        analysis
+    )
+    if output is None:
+        sys.stdout.write(rendered)
+        return
+    try:
+        Path(output).write_text(rendered, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {output}", error.strerror or str(error), "choose another place"
+        ) from error

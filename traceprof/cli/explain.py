@@ -1,0 +1,30 @@
+"""`traceprof explain`: what a finding means, how it is measured, what to do about it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from traceprof.errors import UsageError
+
+
+@click.command("explain", short_help="Say what a finding means and how it is measured.")
+@click.argument("finding", metavar="ID")
+def command(finding: str) -> None:
+    """Say what the finding ID means, how it is measured, and what to do about it."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from traceprof.analysis import ANALYSES, FINDING_IDS
+    from traceprof.reports.text import PLAIN_WIDTH
+
+    explanations = {each: text for module in ANALYSES for each, text in module.EXPLANATIONS.items()}
+    if finding not in explanations:
+        raise UsageError(
+            f"there is no finding {finding!r}",
+            f"this version finds {', '.join(FINDING_IDS)}",
+            "choose among them",
+        )
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console.print(Markdown(explanations[finding]))

@@ -1,0 +1,55 @@
+"""What the commands that read reports share: their arguments, and progress on a terminal."""
+
+from __future__ import annotations
+
+import glob
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from traceprof.errors import TraceFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.trace.model import Progress
+
+# Existence is checked on opening, where every other fault of a file is found too.
+reports_argument = click.argument(
+    "reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=str)
+)
+
+
+def expand(reports: Sequence[str]) -> list[Path]:
+    """Return the reports named, with patterns that the shell left alone filled in.
+
+    Raises:
+        TraceFileError: a pattern fits no file.
+    """
+    paths: list[Path] = []
+    for report in reports:
+        if Path(report).exists() or not glob.has_magic(report):
+            paths.append(Path(report))
+            continue
+        found = sorted(glob.glob(report))  # noqa: PTH207  (Path.glob takes no absolute pattern)
+        if not found:
+            raise TraceFileError(
+                f"cannot read {report}", "no file fits this pattern", "check the path"
+            )
+        paths += [Path(each) for each in found]
+    return paths
+
+
+@contextmanager
+def progress() -> Iterator[Progress | None]:
+    """Show a bar on stderr while reports are read, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from traceprof.cli.progress import RowsBar
+
+    with RowsBar() as bar:
+        yield bar

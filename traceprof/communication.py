@@ -1,0 +1,147 @@
+"""What is communication: one table of kernel-name patterns, extensible by the user.
+
+A kernel's name says that it communicates and, for most back ends, which operation it is. It never
+says the protocol: since 2.8 NCCL compiles one kernel per operation and type and names it after the
+LL protocol whatever runs inside (NCCL src/device/generate.py, `best_kernel`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+UNKNOWN_OPERATION = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of communication kernel.
+
+    Attributes:
+        expression: must match the whole function name, without return type, template arguments
+            and parameters. A group named `operation` tells the operation.
+        operation: the operation where the expression has no such group, or none took part.
+    """
+
+    expression: re.Pattern[str]
+    operation: str = UNKNOWN_OPERATION
+
+
+_OPERATIONS = (
+    "AllReduce|AllGatherV|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll|Gather|Scatter"
+)
+
+
+def _pattern(expression: str, operation: str = UNKNOWN_OPERATION) -> Pattern:
+    return Pattern(re.compile(expression), operation)
+
+
+PATTERNS: tuple[Pattern, ...] = (
+    # NCCL >= 2.27, symmetric memory: ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16
+    # NCCL >= 2.19: ncclDevKernel_AllReduce_Sum_bf16_RING_LL, ncclDevKernel_SendRecv
+    # NCCL 2.8 to 2.18: ncclKernel_AllReduce_RING_LL_Sum_float
+    _pattern(rf"nccl(?:Symk?Dev|Dev|)Kernel_(?P<operation>{_OPERATIONS})(?:_.*)?"),
+    # NCCL 2.4 to 2.7: ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8
+    _pattern(rf"nccl(?P<operation>{_OPERATIONS})(?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_.*"),
+    # NCCL with one rank and a scaling reduction (src/device/onerank.cu)
+    _pattern(r"(?:.*::)?oneRankReduce", "AllReduce"),
+    # The rest of NCCL, and RCCL's ncclDevKernel_Generic_4, which hides the operation
+    _pattern(r"(?:.*::)?(?:nccl|rccl)\w*"),
+    # PyTorch symmetric memory (torch/csrc/distributed/c10d/symm_mem)
+    _pattern(r"(?:.*::)?(?:multimem_)?(?:one|two)_shot_all_reduce(?:_\w+)?", "AllReduce"),
+    _pattern(r"(?:.*::)?multimem_all_reduce(?:_\w+)?", "AllReduce"),
+    _pattern(r"(?:.*::)?multimem_all_gather(?:_\w+)?", "AllGather"),
+    # Custom all-reduce of vLLM and SGLang; of TensorRT-LLM
+    _pattern(r"(?:.*::)?cross_device_reduce_[12]stage", "AllReduce"),
+    _pattern(r"(?:.*::)?(?:oneShot|twoShot)AllReduceKernel", "AllReduce"),
+    _pattern(r"(?:.*::)?allreduce_fusion_kernel\w*", "AllReduce"),
+    # DeepEP: dispatch and combine of mixture-of-experts, which are all-to-all
+    _pattern(
+        r"deep_ep::(?:.*::)?(?:dispatch|combine|notify_dispatch|cached_notify\w*)", "AlltoAll"
+    ),
+    _pattern(r"deep_ep::.*"),
+    # NVSHMEM's own kernels
+    _pattern(r"(?:.*::)?nvshmem\w*(?:::.*)?"),
+    # Transformer Engine's user buffers (tensor-parallel overlap)
+    _pattern(r"(?:.*::)?k?userbuffers_\w+"),
+)
+
+
+class CommunicationPatterns:
+    """Says of a kernel's name whether it communicates, and which operation it is."""
+
+    def __init__(self, extra: Sequence[Pattern] = ()) -> None:
+        """Put the user's own patterns before the built-in ones."""
+        self._patterns = (*extra, *PATTERNS)
+
+    def operation(self, demangled_name: str) -> str | None:
+        """Return the operation, `Unknown` where the name hides it, or None for compute."""
+        function = function_name(demangled_name)
+        for pattern in self._patterns:
+            match = pattern.expression.fullmatch(function)
+            if match:
+                return match.groupdict().get("operation") or pattern.operation
+        return None
+
+    def operations(self, names: Mapping[int, str]) -> dict[int, str]:
+        """Return the operation of each communication kernel among names by id."""
+        found = ((key, self.operation(name)) for key, name in names.items())
+        return {key: operation for key, operation in found if operation is not None}
+
+
+def user_patterns(texts: Iterable[str]) -> list[Pattern]:
+    """Read patterns as users write them: `REGEX` or `REGEX=Operation`.
+
+    Raises:
+        UsageError: not a regular expression.
+    """
+    patterns = []
+    for text in texts:
+        expression, _, operation = text.partition("=")
+        try:
+            compiled = re.compile(expression)
+        except re.error as error:
+            raise UsageError(
+                f"cannot use the kernel pattern {expression!r}",
+                f"it is not a regular expression ({error})",
+                "write it as Python's re module reads it, such as 'my_allreduce_.*=AllReduce'",
+            ) from error
+        patterns.append(Pattern(compiled, operation or UNKNOWN_OPERATION))
+    return patterns
+
+
+def function_name(demangled_name: str) -> str:
+    """Return a kernel's qualified name without return type, template arguments and parameters.
+
+    >>> function_name("void at::native::elementwise_kernel<4, Add<float>>(int, Add<float>)")
+    'at::native::elementwise_kernel'
+    """
+    name = demangled_name
+    for unnamed in ("(anonymous namespace)", "<unnamed>"):
+        name = name.replace(unnamed, "{unnamed}")
+    name = _without_nested(name, "<", ">")
+    if "operator()" not in name:
+        name = name.partition("(")[0]
+    name = name.strip()
+    return name.rpartition(" ")[2] or demangled_name
+
+
+def _without_nested(text: str, opening: str, closing: str) -> str:
+    """Return the text without its bracketed parts; unchanged where brackets do not match."""
+    depth, kept = 0, []
+    for char in text:
+        if char == opening:
+            depth += 1
+        elif char == closing:
+            depth -= 1
+            if depth < 0:
+                return text
+        elif depth == 0:
+            kept.append(char)
+    return "".join(kept) if depth == 0 else text

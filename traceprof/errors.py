@@ -1,0 +1,51 @@
+"""Errors of traceprof: each says what went wrong, why, and what to do, in one line."""
+
+from __future__ import annotations
+
+
+def one_line(text: object) -> str:
+    """Return `text` with line breaks, control characters and undecodable bytes escaped.
+
+    Names of files, kernels and ranges are data from elsewhere: printed as they are, they could
+    break a line or drive a terminal.
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in str(text)
+    )
+
+
+class TraceprofError(Exception):
+    """Base of every error that a user of traceprof can meet.
+
+    Args:
+        what: what could not be done, naming the input.
+        why: the cause.
+        remedy: what the user can do about it.
+    """
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        self.what = one_line(what)
+        self.why = one_line(why)
+        self.remedy = one_line(remedy)
+        super().__init__(f"{self.what}: {self.why}; {self.remedy}")
+
+
+class UsageError(TraceprofError):
+    """The command line, or an argument of a function, asks for something impossible."""
+
+
+class TraceFileError(TraceprofError):
+    """The file cannot be opened at all: missing, a folder, empty, not readable."""
+
+
+class TraceFormatError(TraceprofError):
+    """The file opens but is no trace that traceprof reads, or it is damaged."""
+
+
+class MissingToolError(TraceprofError):
+    """A program that the input needs, such as `nsys`, is not installed."""
+
+
+class MissingExtraError(TraceprofError):
+    """An optional part of traceprof is not installed."""

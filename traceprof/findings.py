@@ -1,0 +1,99 @@
+"""Findings: claims with their evidence, and what could not be judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Metric = int | float | str | None
+
+
+class Severity(IntEnum):
+    """How much a finding costs, in ascending order."""
+
+    INFO = 0
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+
+    def __str__(self) -> str:
+        """Return the name as users write it."""
+        return self.name.lower()
+
+
+# Shares of the window. Below 1 % a change cannot be told from the noise between two runs; a
+# finding worth an afternoon costs some per cent; a quarter of the GPU's time is worth a project.
+_THRESHOLDS = (
+    (0.25, Severity.HIGH),
+    (0.10, Severity.MEDIUM),
+    (0.03, Severity.LOW),
+    (0.01, Severity.INFO),
+)
+
+
+def severity_of_cost(fraction: float) -> Severity | None:
+    """Return the severity of losing this share of the window, or None if it is not worth a word."""
+    return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where in time a finding can be seen.
+
+    Attributes:
+        start_ns: in the report's own time.
+        end_ns: likewise.
+        label: what happened there.
+    """
+
+    start_ns: int
+    end_ns: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A claim about one rank.
+
+    Attributes:
+        id: what is claimed, such as `gpu-idle`.
+        severity: follows the cost.
+        rank: the rank it is about.
+        title: the claim in one sentence.
+        impact_ns: what it costs: never more than the window.
+        impact_fraction: the same as a share of the window, 0 to 1.
+        metrics: numbers by name, units in the name.
+        evidence: the worst intervals, worst first.
+        advice: what can be done, most promising first.
+    """
+
+    id: str
+    severity: Severity
+    rank: int
+    title: str
+    impact_ns: int
+    impact_fraction: float
+    metrics: Mapping[str, Metric]
+    evidence: tuple[Evidence, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """A finding that could be neither made nor ruled out.
+
+    Attributes:
+        id: the finding's id.
+        reason: what is missing.
+        how_to_collect: the flag or step that would supply it.
+        rank: the rank concerned, or None for the whole run.
+    """
+
+    id: str
+    reason: str
+    how_to_collect: str
+    rank: int | None = field(default=None)

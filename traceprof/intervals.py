@@ -1,0 +1,127 @@
+"""Sets of half-open intervals [start, end) in int64 nanoseconds, as sorted arrays.
+
+Touching is not overlapping: [0, 5) and [5, 9) share no time, and their union is [0, 9).
+A zero-length interval covers nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Disjoint, non-touching, non-empty intervals in ascending order.
+
+    Attributes:
+        start_ns: int64[n], ascending.
+        end_ns: int64[n], `start_ns[i] < end_ns[i] < start_ns[i + 1]`.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def length_ns(self) -> Int64:
+        """The length of each interval, int64[n]."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def measure_ns(self) -> int:
+        """The total time covered."""
+        return int(self.length_ns.sum())
+
+
+def empty() -> Intervals:
+    """Return the set that covers nothing."""
+    nothing = np.empty(0, np.int64)
+    return Intervals(nothing, nothing)
+
+
+def union(start_ns: Int64, end_ns: Int64) -> Intervals:
+    """Return the union of arbitrary intervals given as two int64[n] arrays, in any order."""
+    covering = end_ns > start_ns
+    if not covering.all():
+        start_ns, end_ns = start_ns[covering], end_ns[covering]
+    if len(start_ns) == 0:
+        return empty()
+    if (start_ns[1:] < start_ns[:-1]).any():
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], end_ns[order]
+    reach = np.maximum.accumulate(end_ns)
+    first = np.empty(len(start_ns), np.bool_)
+    first[0] = True
+    np.greater(start_ns[1:], reach[:-1], out=first[1:])
+    last = np.append(first[1:], True)
+    return Intervals(start_ns[first], reach[last])
+
+
+def merge(*sets: Intervals) -> Intervals:
+    """Return the union of several interval sets."""
+    return union(
+        np.concatenate([each.start_ns for each in sets]),
+        np.concatenate([each.end_ns for each in sets]),
+    )
+
+
+def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """Return what `covered` leaves free of the window [start_ns, end_ns)."""
+    inside = clip(covered, start_ns, end_ns)
+    starts = np.concatenate((np.array([start_ns], np.int64), inside.end_ns))
+    ends = np.concatenate((inside.start_ns, np.array([end_ns], np.int64)))
+    free = ends > starts
+    return Intervals(starts[free], ends[free])
+
+
+def subtract(left: Intervals, right: Intervals) -> Intervals:
+    """Return what `left` covers and `right` does not."""
+    if len(left) == 0 or len(right) == 0:
+        return left
+    low, high = int(left.start_ns[0]), int(left.end_ns[-1])
+    return intersect(left, complement(right, low, high))
+
+
+def intersect(left: Intervals, right: Intervals) -> Intervals:
+    """Return what both sets cover."""
+    # Each interval of `left` meets a contiguous run of `right`; list all the meeting pairs.
+    first = np.searchsorted(right.end_ns, left.start_ns, side="right")
+    stop = np.searchsorted(right.start_ns, left.end_ns, side="left")
+    count = np.maximum(stop - first, 0)
+    of_left = np.repeat(np.arange(len(left)), count)
+    of_right = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + first[of_left]
+    return Intervals(
+        np.maximum(left.start_ns[of_left], right.start_ns[of_right]),
+        np.minimum(left.end_ns[of_left], right.end_ns[of_right]),
+    )
+
+
+def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """Return the part of `covered` inside the window [start_ns, end_ns)."""
+    keep = (covered.end_ns > start_ns) & (covered.start_ns < end_ns)
+    return Intervals(
+        np.maximum(covered.start_ns[keep], start_ns), np.minimum(covered.end_ns[keep], end_ns)
+    )
+
+
+def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
+    """Return how much of `covered` lies before each time: int64[m] ns for int64[m] times."""
+    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(covered.length_ns)))
+    index = np.searchsorted(covered.start_ns, times_ns, side="left")
+    before = total[index]
+    begun = index > 0
+    unfinished = np.maximum(covered.end_ns[index[begun] - 1] - times_ns[begun], 0)
+    before[begun] -= unfinished
+    return before
+
+
+def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return how much of `covered` each window [start, end) holds: int64[m] ns."""
+    return covered_before(covered, end_ns) - covered_before(covered, start_ns)

@@ -1,0 +1,47 @@
+"""The grammar of the ranges that `instrument` writes and the analyzer reads.
+
+A label is an operation and its facts, readable in the Nsight GUI: `all_reduce bytes=26214400
+dtype=float32 group=0 size=8 seq=17`, `step 12`, `forward`. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOMAIN = "traceprof"
+STEP = "step"
+
+
+@dataclass(frozen=True)
+class Label:
+    """A range's operation and its facts.
+
+    Attributes:
+        operation: one or more words, such as `all_reduce`, `to h2d` or `step 12`.
+        facts: what is known of it, by name; values without spaces.
+    """
+
+    operation: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the label as it is written into a range."""
+        return " ".join([self.operation, *(f"{key}={value}" for key, value in self.facts.items())])
+
+
+def parse(text: str) -> Label:
+    """Read a label; any text is one, if only an operation."""
+    words = text.split(" ")
+    is_fact = ["=" in word and not word.startswith("=") for word in words]
+    first = is_fact.index(True) if True in is_fact else len(words)
+    facts = dict(word.split("=", 1) for word, fact in zip(words, is_fact, strict=True) if fact)
+    return Label(" ".join(words[:first]), facts)
+
+
+def step(number: int) -> str:
+    """Return the label of a training step."""
+    return f"{STEP} {number}"

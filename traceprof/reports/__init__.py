@@ -1,0 +1,1 @@
+"""Renderers: an Analysis in, text, JSON or HTML out."""

@@ -1,0 +1,128 @@
+"""What one report holds: where it comes from, what is in it, what it lacks."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from traceprof.errors import one_line
+from traceprof.trace import schema
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.run import Run
+    from traceprof.trace.nsight import NsightTrace
+
+
+def render(trace: NsightTrace, run: Run, index: int) -> Table:
+    """Return what a report holds as a table of headings and lines.
+
+    Args:
+        trace: the report.
+        run: the run that it is part of.
+        index: the report's index in the run.
+    """
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for heading, text in (
+        ("report", one_line(trace.path)),
+        *_origin(trace),
+        *_contents(trace, run, index),
+        *_missing(trace, run, index),
+    ):
+        table.add_row(heading, Text(one_line(text)))
+    return table
+
+
+def _origin(trace: NsightTrace) -> Iterator[tuple[str, str]]:
+    yield (
+        "exported by",
+        f"Nsight Systems {trace.product_version}, schema {trace.schema_version}"
+        if trace.product_version
+        else "an Nsight Systems of 2020 or 2021 (the export does not say)",
+    )
+    started, host = trace.target.session_start, trace.target.hostname
+    if started:
+        yield "recorded", f"{started} UTC{f' on {host}' if host else ''}"
+    command_line = trace.target.command_line
+    if command_line:
+        yield "command", shlex.join(command_line)
+
+
+def _contents(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, str]]:
+
+    heading = "GPUs"
+    gpus = trace.target.gpus
+    for name in sorted(set(gpus)):
+        yield heading, f"{gpus.count(name)} × {name}"
+        heading = ""
+    ranks = [rank for rank in run.ranks if rank.report == index]
+    heading = "ranks"
+    for rank in ranks:
+        program = trace.target.program(rank.process) or "process"
+        gpu = f" ({rank.gpu})" if rank.gpu else ""
+        steps = rank.steps
+        told = len(steps) if steps is not None else "no"
+        where = f"{program} {rank.pid} on device {rank.device}{gpu}"
+        when = f"{duration(rank.window.length_ns)} from {rank.window.start_ns / 1e9:.6f} s"
+        yield heading, f"rank {rank.rank}: {where}, {when}, {told} training steps"
+        heading = ""
+    if not ranks:
+        yield "ranks", "none: no GPU operation was recorded"
+    heading = "holds"
+    for table, count in trace.contents().items():
+        yield heading, f"{count} {schema.EVENT_TABLES[table]} ({table})"
+        heading = ""
+    if heading:
+        yield heading, "no events"
+
+
+def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, str]]:
+    """Say what cannot be analysed and how to record it, and what to know about the data."""
+    counts = trace.contents()
+    ranks = [rank for rank in run.ranks if rank.report == index]
+    advice = []
+    if not ranks:
+        advice.append("nothing: record GPU work with nsys profile --trace=cuda,nvtx …")
+    elif not any(rank.communication_operations or rank.is_peer_copy.any() for rank in ranks):
+        advice.append(
+            "communication: none ran here; where kernels of another name communicate, give their"
+            " names with traceprof analyze --communication-kernel REGEX"
+        )
+    if ranks and all(rank.steps is None for rank in ranks):
+        advice.append(_missing_steps(trace, counts))
+    if schema.GRAPH.name in counts:
+        advice.append(f"kernels inside CUDA graphs: record with nsys profile {schema.GRAPH.flag} …")
+    if ranks and "GPU_METRICS" not in counts:
+        advice.append(
+            "NVLink and PCIe counters: record with nsys profile --gpu-metrics-devices=cuda-visible"
+            " … (--gpu-metrics-device before 2024)"
+        )
+    heading = "cannot analyse"
+    for each in advice:
+        yield heading, each
+        heading = ""
+    heading = "about the data"
+    for note in trace.notes:
+        yield heading, note
+        heading = ""
+
+
+def _missing_steps(trace: NsightTrace, counts: dict[str, int]) -> str:
+
+    if schema.NVTX.name not in counts:
+        return (
+            "training steps: no NVTX range was recorded; name each step with a range `step N`"
+            " (instrument.step) and record with nsys profile --trace=cuda,nvtx …"
+        )
+    names = ", ".join(repr(name) for name in trace.longest_ranges(5))
+    return (
+        "training steps: no range is named like one; where one of the longest ranges"
+        f" ({names}) is a step, give --step-pattern"
+    )

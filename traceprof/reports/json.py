@@ -1,0 +1,121 @@
+"""An analysis as JSON, by the schema `traceprof.analysis/1` that ships beside this module."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import traceprof
+
+if TYPE_CHECKING:
+    from traceprof.analyses.breakdown import Measures
+    from traceprof.analysis import Analysis
+    from traceprof.findings import Finding
+
+SCHEMA = "traceprof.analysis/1"
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """Return the analysis as plain dicts, lists, numbers and strings."""
+    return {
+        "schema": SCHEMA,
+        "traceprof_version": traceprof.__version__,
+        "reports": [
+            {
+                "index": index,
+                "path": _encodable(str(trace.path)),
+                "format": trace.format,
+                "product_version": trace.product_version,
+                "schema_version": trace.schema_version,
+            }
+            for index, trace in enumerate(analysis.run.traces)
+        ],
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "report": rank.report,
+                "pid": rank.pid,
+                "device": rank.device,
+                "gpu": rank.gpu,
+            }
+            for rank in analysis.run.ranks
+        ],
+        "breakdown": [
+            {"rank": result.rank, **_measures(result.whole)} for result in analysis.breakdown
+        ],
+        "steps": [
+            _step(result.rank, step.number, step.measures)
+            for result in analysis.breakdown
+            for step in result.steps
+        ],
+        "links": [
+            {
+                "rank": result.rank,
+                "link": use.link,
+                "direction": use.direction,
+                "peer": use.peer,
+                "bytes": use.bytes,
+                "busy_ns": use.busy_ns,
+                "gb_per_s": use.gb_per_s,
+                # Peaks are not known to this version: null, never a guess.
+                "peak_gb_per_s": None,
+                "utilization": None,
+                "source": "copies",
+            }
+            for result in analysis.links
+            for use in result.uses
+        ],
+        "collectives": [
+            {
+                "rank": result.rank,
+                **asdict(use),
+                # Sizes and communicators are not in kernel names.
+                "communicator": None,
+                "bytes": None,
+                "algbw_gb_per_s": None,
+                "busbw_gb_per_s": None,
+            }
+            for result in analysis.collectives
+            for use in result.uses
+        ],
+        "findings": [_finding(each) for each in analysis.findings],
+        "not_applicable": [asdict(each) for each in analysis.not_applicable],
+        "notes": [{"report": report, "note": note} for report, note in analysis.notes],
+    }
+
+
+def render(analysis: Analysis) -> str:
+    """Return the analysis as JSON text that ends in a newline."""
+    return json.dumps(document(analysis), indent=1, allow_nan=False) + "\n"
+
+
+def _measures(measures: Measures) -> dict[str, int]:
+    return asdict(measures)
+
+
+def _step(rank: int, number: int, measures: Measures) -> dict[str, int]:
+    fields = _measures(measures)
+    start = fields.pop("window_start_ns")
+    return {
+        "rank": rank,
+        "step": number,
+        "start_ns": start,
+        "end_ns": start + fields["window_ns"],
+        **fields,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        **asdict(finding),
+        "severity": str(finding.severity),
+        "evidence": [
+            {**asdict(each), "label": _encodable(each.label)} for each in finding.evidence
+        ],
+    }
+
+
+def _encodable(text: str) -> str:
+    """Return text that any JSON reader accepts: bytes of a file name that are no UTF-8 replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")

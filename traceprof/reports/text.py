@@ -1,0 +1,255 @@
+"""The text report: where the time went, what it costs, what could not be judged."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+import traceprof
+from traceprof.errors import one_line
+from traceprof.findings import Severity
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import RenderableType
+
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
+    from traceprof.analysis import Analysis
+    from traceprof.findings import Evidence, Finding, NotApplicable
+
+PLAIN_WIDTH = 110  # of output that goes to no terminal
+_BAR_WIDTH = 20
+_MOST_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
+_PARTS = (
+    # measure, heading, colour, and a character of its own for those who see no colour
+    ("compute_ns", "compute", "green", "█", "#"),
+    ("exposed_communication_ns", "exposed\ncomm", "red", "▒", "="),
+    ("exposed_copy_ns", "exposed\ncopy", "yellow", "░", "-"),
+    ("idle_ns", "idle", "bright_black", "·", "."),
+)
+_SEVERITY_STYLE = {
+    Severity.HIGH: "bold white on red",
+    Severity.MEDIUM: "bold black on yellow",
+    Severity.LOW: "bold cyan",
+    Severity.INFO: "bold bright_black",
+}
+
+
+def render(analysis: Analysis, console: Console | None = None) -> str:
+    """Return the report as text; with a console, print it there as well.
+
+    Args:
+        analysis: what was found out.
+        console: where to print it; plain text of 110 columns where not given.
+    """
+    buffer = io.StringIO()
+    target = console or Console(file=buffer, width=PLAIN_WIDTH, color_system=None)
+    target.print(report(analysis, ascii_only=target.options.ascii_only))
+    # rich fills every line up to the width, which is noise in a file or a pipe
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+
+
+def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
+    """Return the whole report for a rich console."""
+    parts: list[RenderableType] = [_header(analysis)]
+    if analysis.breakdown:
+        parts += [_heading("Where the time went"), _breakdown(analysis, ascii_only=ascii_only)]
+        steps = _steps(analysis.breakdown)
+        if steps is not None:
+            parts += [_heading("Per training step (medians)"), steps]
+        parts += [_heading("Findings"), *_findings(analysis)]
+    if analysis.not_applicable:
+        parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
+    if analysis.notes:
+        parts += [_heading("About the data"), *_notes(analysis)]
+    return Group(*parts)
+
+
+def _heading(text: str) -> RenderableType:
+    return Padding(Rule(Text(text, "bold"), align="left", style="bright_black"), (1, 0, 0, 0))
+
+
+def _header(analysis: Analysis) -> RenderableType:
+    lines = [Text(f"traceprof {traceprof.__version__}", "bold")]
+    for trace in analysis.run.traces:
+        product = (
+            f"exported by Nsight Systems {trace.product_version}"
+            if trace.product_version
+            else "exported by an Nsight Systems that does not say its version (2020 or 2021)"
+        )
+        lines.append(Text(f"{one_line(trace.path)}  {product}"))
+    return Group(*lines)
+
+
+def _table(*headings: str, left: Sequence[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    for heading in headings:
+        is_gpu = heading == "GPU"  # the one column that may be cut where the terminal is narrow
+        table.add_column(
+            heading,
+            justify="left" if heading in left else "right",
+            vertical="bottom",
+            no_wrap=True,
+            min_width=None if is_gpu else max(len(line) for line in heading.split("\n")),
+            ratio=1 if is_gpu else None,
+        )
+    return table
+
+
+def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
+    headings = [part[1] for part in _PARTS]
+    table = _table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
+    ranks = {rank.rank: rank for rank in analysis.run.ranks}
+    for result in analysis.breakdown[:_MOST_RANKS]:
+        whole, rank = result.whole, ranks[result.rank]
+        table.add_row(
+            str(result.rank),
+            Text(f"{rank.device} {one_line(rank.gpu or '')}".strip()),
+            duration(whole.window_ns),
+            _bar(whole, ascii_only=ascii_only),
+            *(_share_of_window(whole, part[0]) for part in _PARTS),
+            _hidden(whole),
+        )
+    legend = Text("  ").join(
+        Text.assemble((plain if ascii_only else mark, colour), f" {heading}".replace("\n", " "))
+        for _, heading, colour, mark, plain in _PARTS
+    )
+    parts: list[RenderableType] = [table, legend]
+    left_out = len(analysis.breakdown) - _MOST_RANKS
+    if left_out > 0:
+        parts.append(Text(f"… and {left_out} ranks more: --format json has them all"))
+    return Group(*parts)
+
+
+def _share_of_window(measures: Measures, measure: str) -> str:
+    value = int(getattr(measures, measure))
+    return percent(value / measures.window_ns) if measures.window_ns else "-"
+
+
+def _hidden(measures: Measures) -> str:
+    if not measures.communication_ns:
+        return "-"
+    return percent(measures.overlapped_communication_ns / measures.communication_ns)
+
+
+def _bar(measures: Measures, *, ascii_only: bool) -> Text:
+    """Draw the identity: the parts of the window, each as wide as its share."""
+    values = [int(getattr(measures, part[0])) for part in _PARTS]
+    bar = Text()
+    if not measures.window_ns:
+        return bar
+    drawn, seen = 0, 0
+    for value, (_, _, colour, mark, plain) in zip(values, _PARTS, strict=True):
+        seen += value
+        until = round(_BAR_WIDTH * seen / measures.window_ns)
+        bar.append((plain if ascii_only else mark) * (until - drawn), colour)
+        drawn = until
+    return bar
+
+
+def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
+    if not any(result.steps for result in results):
+        return None
+    table = _table("rank", "steps", "step", *(part[1] for part in _PARTS), "slowest\nstep")
+    for result in results[:_MOST_RANKS]:
+        measures = [step.measures for step in result.steps]
+        if not measures:
+            table.add_row(str(result.rank), "0")
+            continue
+        slowest = max(result.steps, key=lambda step: step.measures.window_ns)
+        table.add_row(
+            str(result.rank),
+            str(len(measures)),
+            *(
+                duration(_median([int(getattr(each, measure)) for each in measures]))
+                for measure in ("window_ns", *(part[0] for part in _PARTS))
+            ),
+            f"{slowest.number} ({duration(slowest.measures.window_ns)})",
+        )
+    return table
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
+
+
+def _findings(analysis: Analysis) -> Iterable[RenderableType]:
+    by_id: dict[str, list[Finding]] = {}
+    for each in analysis.findings:
+        by_id.setdefault(each.id, []).append(each)
+    if not by_id:
+        yield Text("Nothing above 1 % of the window.")
+    for group in by_id.values():
+        yield _finding_group(group)
+
+
+def _finding_group(group: list[Finding]) -> RenderableType:
+    """Show the same finding on several ranks once, by its costliest rank."""
+    worst = max(group, key=lambda each: (each.severity, each.impact_fraction))
+    head = Text.assemble(
+        (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
+        (f" {worst.id} ", "bold"),
+        f"  {_ranks([each.rank for each in group])}",
+    )
+    lines: list[RenderableType] = [
+        Text(f"rank {worst.rank}: {worst.title} ({percent(worst.impact_fraction)} of the window)")
+    ]
+    per_step = worst.metrics.get("per_step_ns")
+    if isinstance(per_step, int):
+        lines.append(Text(f"{duration(per_step)} in the median step"))
+    if len(group) > 1:
+        least = min(group, key=lambda each: each.impact_fraction)
+        lines.append(Text(f"least on rank {least.rank}: {percent(least.impact_fraction)}"))
+    if worst.severity > Severity.INFO:
+        lines += [_evidence(each) for each in worst.evidence[:3]]
+        lines += [Text(f"→ {advice}", "italic") for advice in worst.advice]
+    return Group(head, Padding(Group(*lines), (0, 0, 1, 3)))
+
+
+def _evidence(evidence: Evidence) -> Text:
+    length = duration(evidence.end_ns - evidence.start_ns)
+    return Text(
+        f"at {evidence.start_ns / 1e9:.6f} s for {length}: {one_line(evidence.label)}",
+        "bright_black",
+        overflow="ellipsis",
+        no_wrap=True,
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Write ranks shortly: `ranks 0-3, 7`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][-1] == rank - 1:
+            spans[-1] = [spans[-1][0], rank]
+        else:
+            spans.append([rank])
+    written = ", ".join("-".join(str(each) for each in span) for span in spans)
+    return f"rank{'s' if len(ranks) > 1 else ''} {written}"
+
+
+def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
+    by_text: dict[tuple[str, str, str], list[int | None]] = {}
+    for each in missing:
+        by_text.setdefault((each.id, each.reason, each.how_to_collect), []).append(each.rank)
+    for (finding, reason, how), ranks in by_text.items():
+        known = [rank for rank in ranks if rank is not None]
+        where = f" on {_ranks(known)}" if known else ""
+        yield Text.assemble((finding, "bold"), f"{where}: {one_line(reason)}")
+        yield Padding(Text(f"→ {how}", "italic"), (0, 0, 0, 3))
+
+
+def _notes(analysis: Analysis) -> Iterable[RenderableType]:
+    several = len(analysis.run.traces) > 1
+    for report_index, note in analysis.notes:
+        name = f"{one_line(analysis.run.traces[report_index].path.name)}: " if several else ""
+        yield Text(f"{name}{one_line(note)}")

@@ -1,0 +1,254 @@
+"""A run: one or more reports of one training run, as ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.communication import CommunicationPatterns, function_name
+from traceprof.steps import StepRanges, StepWindows, find_steps, step_windows
+from traceprof.trace import schema
+from traceprof.trace.reader import NULL
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.trace.model import Launches, Operations, RankKey, RankOperations, Trace
+
+    Mask = npt.NDArray[np.bool_]
+    Label = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A half-open span of a report's time.
+
+    Attributes:
+        start_ns: its first nanosecond.
+        end_ns: one past its last.
+        is_whole: whether it is the rank's own, from its first operation to the end of its last.
+    """
+
+    start_ns: int
+    end_ns: int
+    is_whole: bool = False
+
+    @property
+    def length_ns(self) -> int:
+        """How long it is."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process on one device of one report, with its operations told apart.
+
+    Attributes:
+        rank: the global rank where the report tells it, else a running number.
+        report: index of the report in the run.
+        process: the process within its report (Nsight's globalPid).
+        pid: the operating system's process id.
+        device: the CUDA ordinal as the process sees it.
+        gpu: the GPU's name where the report tells it.
+        operations: all that the GPU did.
+        kernel_names: demangled names by the ids in `operations.kernels.name`.
+        communication_operations: operations (`AllReduce`, …) by the same ids.
+        copy_kinds: labels by the ids in `operations.copies.kind`.
+        launches: the process's API calls, None where the report has none.
+        step_ranges: the process's training steps on the host, None where it has none.
+    """
+
+    rank: int
+    report: int
+    process: int
+    pid: int
+    device: int
+    gpu: str | None
+    operations: RankOperations
+    kernel_names: Mapping[int, str]
+    communication_operations: Mapping[int, str]
+    copy_kinds: Mapping[int, str]
+    launches: Launches | None
+    step_ranges: StepRanges | None
+
+    @cached_property
+    def is_communication_kernel(self) -> Mask:
+        """Which kernels communicate, bool[kernels]."""
+        ids = np.array(sorted(self.communication_operations), np.int64)
+        mask: Mask = np.isin(self.operations.kernels.name, ids)
+        return mask
+
+    @cached_property
+    def is_peer_copy(self) -> Mask:
+        """Which copies go from one GPU to another, bool[copies]."""
+        copies = self.operations.copies
+        peer_kinds = [
+            kind for kind, label in self.copy_kinds.items() if label == schema.PEER_TO_PEER
+        ]
+        source, destination = copies.source_device, copies.destination_device
+        known = (source != NULL) & (destination != NULL)
+        mask: Mask = np.isin(copies.kind, np.array(peer_kinds, np.int64))
+        is_peer: Mask = mask | (known & (source != destination))
+        return is_peer
+
+    @cached_property
+    def compute(self) -> Intervals:
+        """When a kernel that does not communicate ran."""
+        kernels, graphs = self.operations.kernels, self.operations.graphs
+        chosen = ~self.is_communication_kernel
+        return _union((kernels, chosen), (graphs, None))
+
+    @cached_property
+    def communication(self) -> Intervals:
+        """When a communication kernel or a peer copy ran."""
+        return _union(
+            (self.operations.kernels, self.is_communication_kernel),
+            (self.operations.copies, self.is_peer_copy),
+        )
+
+    @cached_property
+    def copy(self) -> Intervals:
+        """When a copy that is no communication, or a memory set, ran."""
+        return _union((self.operations.copies, ~self.is_peer_copy), (self.operations.memsets, None))
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When the GPU did anything for this rank."""
+        return intervals.merge(self.compute, self.communication, self.copy)
+
+    @cached_property
+    def window(self) -> Window:
+        """From the start of the first GPU operation to the end of the last."""
+        groups = [each for each in self.operations.groups if len(each)]
+        return Window(
+            min(int(each.start_ns[0]) for each in groups),
+            max(int(each.end_ns.max()) for each in groups),
+            is_whole=True,
+        )
+
+    @cached_property
+    def steps(self) -> StepWindows | None:
+        """The training steps on this GPU; None where the report cannot tell them."""
+        if self.step_ranges is None or self.launches is None:
+            return None
+        return step_windows(self.operations, self.launches, self.step_ranges)
+
+    def name_at(self, time_ns: int) -> str | None:
+        """Return what ran at a time: the operation that started last, or None."""
+        for group, label in zip(self.operations.groups, self._labels, strict=True):
+            stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
+            running = np.flatnonzero(group.end_ns[:stop] > time_ns)
+            if len(running):
+                return label(int(running[-1]))
+        return None
+
+    def name_ending_at(self, time_ns: int) -> str | None:
+        """Return the operation that ended at this very time, or None."""
+        for group, label in zip(self.operations.groups, self._labels, strict=True):
+            ending = np.flatnonzero(group.end_ns == time_ns)
+            if len(ending):
+                return label(int(ending[-1]))
+        return None
+
+    @property
+    def _labels(self) -> tuple[Label, ...]:
+        return (self._kernel_label, self._copy_label, lambda _: "memset", lambda _: "CUDA graph")
+
+    def _kernel_label(self, index: int) -> str:
+        return function_name(self.kernel_names[int(self.operations.kernels.name[index])])
+
+    def _copy_label(self, index: int) -> str:
+        kind = int(self.operations.copies.kind[index])
+        return f"{self.copy_kinds.get(kind, 'unknown')} copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The reports of one training run.
+
+    Attributes:
+        traces: the reports, in the order given.
+        ranks: their ranks, in order of (report, pid, device).
+    """
+
+    traces: Sequence[Trace]
+    ranks: Sequence[Rank]
+
+
+def open_run(
+    traces: Sequence[Trace],
+    patterns: CommunicationPatterns | None = None,
+    step_pattern: re.Pattern[str] | None = None,
+) -> Run:
+    """Read the GPU operations of all reports and sort them into ranks.
+
+    Args:
+        traces: open reports of one run.
+        patterns: what is communication; the built-in table where not given.
+        step_pattern: the user's own pattern for the range around a training step.
+    """
+    patterns = patterns or CommunicationPatterns()
+    found = [
+        (report, trace, key)
+        for report, trace in enumerate(traces)
+        for key in sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
+    ]
+    numbers = _rank_numbers([trace.global_rank(key.process) for _, trace, key in found])
+    steps = [find_steps(trace, step_pattern) for trace in traces]
+    operations = [patterns.operations(trace.kernel_names) for trace in traces]
+    ranks = [
+        _rank(number, report, trace, key, operations[report], steps[report].get(key.process))
+        for number, (report, trace, key) in zip(numbers, found, strict=True)
+    ]
+    return Run(tuple(traces), tuple(ranks))
+
+
+def _rank(
+    number: int,
+    report: int,
+    trace: Trace,
+    key: RankKey,
+    communication_operations: Mapping[int, str],
+    step_ranges: StepRanges | None,
+) -> Rank:
+    return Rank(
+        rank=number,
+        report=report,
+        process=key.process,
+        pid=trace.pid(key.process),
+        device=key.device,
+        gpu=trace.gpu_name(key),
+        operations=trace.operations[key],
+        kernel_names=trace.kernel_names,
+        communication_operations=communication_operations,
+        copy_kinds=trace.copy_kinds,
+        # The API calls are many: they are read only for who needs them.
+        launches=trace.launches(key.process) if step_ranges is not None else None,
+        step_ranges=step_ranges,
+    )
+
+
+def _rank_numbers(global_ranks: Sequence[int | None]) -> list[int]:
+    """Return the global ranks if all are known and none twice, else running numbers."""
+    known = [each for each in global_ranks if each is not None]
+    if len(set(known)) == len(global_ranks):
+        return known
+    return list(range(len(global_ranks)))
+
+
+def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:
+    starts: list[Int64] = []
+    ends: list[Int64] = []
+    for operations, chosen in groups:
+        selected: Mask | slice = slice(None) if chosen is None else chosen
+        starts.append(operations.start_ns[selected])
+        ends.append(operations.end_ns[selected])
+    return intervals.union(np.concatenate(starts), np.concatenate(ends))

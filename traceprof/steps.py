@@ -1,0 +1,212 @@
+"""Training steps: NVTX ranges on the host, and the windows they open on the GPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.model import Launches, NamedRanges, Operations, RankOperations, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class StepPattern:
+    """How a framework names the range around one training step.
+
+    Attributes:
+        expression: matches the whole name; its first group, if any, is the step's number.
+        like: SQL LIKE patterns, one of which fits every name that the expression matches.
+    """
+
+    expression: re.Pattern[str]
+    like: tuple[str, ...]
+
+
+# In order of preference: the first that a process has ranges for is its step.
+PATTERNS: tuple[StepPattern, ...] = (
+    # `instrument.step`, and what people write by hand
+    StepPattern(re.compile(r"\Astep (\d+)\Z"), ("step %",)),
+    # torch.profiler's step, when it is emitted as NVTX
+    StepPattern(re.compile(r"\AProfilerStep#(\d+)\Z"), ("ProfilerStep#%",)),
+    # iteration_12, Iteration 12, train_step 3, training_step_3, global_step 3, Step 3
+    StepPattern(
+        re.compile(
+            r"\A(?:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)\Z",
+            re.IGNORECASE,
+        ),
+        ("iter%", "train%", "global_step%", "step%"),
+    ),
+    # PyTorch Lightning's profiler (action `run_training_batch`)
+    StepPattern(
+        re.compile(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z"), ("%run_training_batch",)
+    ),
+    # Megatron-LM and scripts that open one unnumbered range per step
+    StepPattern(re.compile(r"\A(?:train_step|training_step|train_batch)\Z"), ("train%",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRanges:
+    """The steps of one process, as its host saw them, ordered by start.
+
+    Attributes:
+        number: int64[n], as the names tell, else 0, 1, 2, …
+        start_ns: int64[n].
+        end_ns: int64[n].
+    """
+
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindows:
+    """The steps of one rank, as its GPU saw them, ordered by start.
+
+    Attributes:
+        number: int64[n].
+        start_ns: int64[n], when the first operation launched inside the step started.
+        end_ns: int64[n], where the next step starts; the last ends with its last operation.
+    """
+
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def chosen(
+        self, chosen: Int64 | np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    ) -> StepWindows:
+        """Return the steps at these indices, or where this mask is true."""
+        return StepWindows(self.number[chosen], self.start_ns[chosen], self.end_ns[chosen])
+
+
+def user_pattern(text: str) -> re.Pattern[str]:
+    """Compile a user's step pattern.
+
+    Raises:
+        UsageError: not a regular expression.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(
+            f"cannot use the step pattern {text!r}",
+            f"it is not a regular expression ({error})",
+            r"write it as Python's re module reads it, such as 'epoch \d+ batch (\d+)'",
+        ) from error
+
+
+def find_steps(trace: Trace, user: re.Pattern[str] | None = None) -> dict[int, StepRanges]:
+    """Return the step ranges of each process that has some.
+
+    Args:
+        trace: an open report.
+        user: searched for in every range's name, instead of the built-in patterns. The group
+            named `step`, else the first group, is the step's number.
+    """
+    if user is not None:
+        return {process: _numbered(ranges, user) for process, ranges in trace.ranges(user).items()}
+    any_of = re.compile(
+        "|".join(f"(?:{each.expression.pattern})" for each in PATTERNS), re.IGNORECASE
+    )
+    candidates = trace.ranges(any_of, [like for each in PATTERNS for like in each.like])
+    steps = {}
+    for process, ranges in candidates.items():
+        for pattern in PATTERNS:
+            chosen = _matching(ranges, pattern.expression)
+            if len(chosen.names):
+                steps[process] = _numbered(chosen, pattern.expression)
+                break
+    return steps
+
+
+def step_windows(operations: RankOperations, launches: Launches, ranges: StepRanges) -> StepWindows:
+    """Return the windows that a process's steps open on one of its ranks.
+
+    A step that launched nothing on this rank has no window. Steps follow each other in GPU time;
+    of two that start at once (one range inside another), the outer comes first and is empty.
+    """
+    launched, start, end = _by_launch(operations.groups, launches)
+    first = np.searchsorted(launched, ranges.start_ns, side="left")
+    stop = np.searchsorted(launched, ranges.end_ns, side="left")
+    used = np.flatnonzero(stop > first)
+    if len(used) == 0:
+        nothing = np.empty(0, np.int64)
+        return StepWindows(nothing, nothing, nothing)
+    slices = np.stack((first[used], stop[used]), axis=1).ravel()
+    # reduceat reduces between each index and the next: every other result is between two steps.
+    begins = np.minimum.reduceat(np.append(start, 0), slices)[::2]
+    finishes = np.maximum.reduceat(np.append(end, 0), slices)[::2]
+    order = np.argsort(begins, kind="stable")
+    begins = begins[order]
+    ends = np.append(begins[1:], finishes[order[-1]])
+    return StepWindows(ranges.number[used][order], begins, ends)
+
+
+def launch_times(operations: Operations, launches: Launches) -> tuple[Int64, Int64]:
+    """Return when each operation was launched.
+
+    Of several calls with the operation's correlation id (ids can wrap round in a long run), the
+    last before the operation's start launched it.
+
+    Returns:
+        Indices into `operations` of those with a call, int64[m], and its start, int64[m] ns.
+    """
+    ids, calls = launches.correlation, launches.start_ns
+    first = np.searchsorted(ids, operations.correlation, side="left")
+    stop = np.searchsorted(ids, operations.correlation, side="right")
+    found = np.flatnonzero(stop > first)
+    call = first[found]
+    repeated = np.flatnonzero(stop[found] - first[found] > 1)
+    for index in repeated.tolist():  # rare: one turn per operation whose id is not unique
+        of_id = calls[first[found[index]] : stop[found[index]]]
+        earlier = np.searchsorted(of_id, operations.start_ns[found[index]], side="right")
+        call[index] += max(int(earlier) - 1, 0)
+    return found, calls[call]
+
+
+def _by_launch(groups: Sequence[Operations], launches: Launches) -> tuple[Int64, Int64, Int64]:
+    """Return launch, start and end of all operations with a known launch, by launch."""
+    columns: list[tuple[Int64, Int64, Int64]] = []
+    for each in groups:
+        index, launched = launch_times(each, launches)
+        columns.append((launched, each.start_ns[index], each.end_ns[index]))
+    launched, start, end = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.argsort(launched, kind="stable")
+    return launched[order], start[order], end[order]
+
+
+def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
+    chosen = [index for index, name in enumerate(ranges.names) if expression.search(name)]
+    return type(ranges)(
+        ranges.start_ns[chosen], ranges.end_ns[chosen], [ranges.names[each] for each in chosen]
+    )
+
+
+def _numbered(ranges: NamedRanges, expression: re.Pattern[str]) -> StepRanges:
+    texts = [_number_text(expression.search(name)) for name in ranges.names]
+    usable = all(text is not None and text.isdecimal() and len(text) < 19 for text in texts)
+    numbers = (
+        np.array([int(text or 0) for text in texts], np.int64)
+        if usable
+        else np.arange(len(texts), dtype=np.int64)
+    )
+    return StepRanges(numbers, ranges.start_ns, ranges.end_ns)
+
+
+def _number_text(match: re.Match[str] | None) -> str | None:
+    if match is None or not match.re.groups:
+        return None
+    return match["step"] if "step" in match.re.groupindex else match[1]

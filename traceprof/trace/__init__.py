@@ -1,0 +1,1 @@
+"""File to tables: opening reports and reading their columns."""

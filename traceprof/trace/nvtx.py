@@ -1,0 +1,143 @@
+"""NVTX ranges and thread names of an Nsight export."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traceprof.errors import TraceFormatError
+from traceprof.trace import schema
+from traceprof.trace.database import RE_EXPORT
+from traceprof.trace.model import NamedRanges
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Sequence
+
+    from traceprof.trace.database import Database
+
+OPEN_END = int(np.iinfo(np.int64).max)
+"""The end of a range that was still open when the capture stopped."""
+
+_RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
+
+
+def read_ranges(
+    database: Database, matching: re.Pattern[str], like: Sequence[str] = ()
+) -> dict[int, NamedRanges]:
+    """Return push/pop and start/end ranges by process (globalPid).
+
+    Args:
+        database: the export.
+        matching: searched for in each name.
+        like: SQL LIKE patterns, one of which fits every name that `matching` finds; without them
+            every name is looked at.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    if not database.has(schema.NVTX.name, *schema.NVTX.required):
+        return {}
+    condition, arguments = _name_condition(database, matching, like)
+    if not condition:
+        return {}
+    found = database.query(
+        f"SELECT start, end, globalTid, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
+        f"WHERE {_RANGES} AND start IS NOT NULL AND globalTid IS NOT NULL AND ({condition})",
+        arguments,
+    )
+    by_process: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for row in found:
+        if isinstance(row["name"], str) and matching.search(row["name"]):
+            thread, start = _integer(database, row["globalTid"]), _integer(database, row["start"])
+            end = OPEN_END if row["end"] is None else _integer(database, row["end"])
+            by_process[schema.process_of_thread(thread)].append((start, end, row["name"]))
+    return {process: _in_order(rows) for process, rows in by_process.items()}
+
+
+def longest_names(database: Database, limit: int) -> list[str]:
+    """Return the names of the longest ranges, longest first."""
+    if not database.has(schema.NVTX.name, *schema.NVTX.required):
+        return []
+    rows = database.query(
+        f"SELECT {_name(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
+        "GROUP BY name ORDER BY max(end - start) DESC LIMIT ?",
+        [limit],
+    )
+    return [str(row["name"]) for row in rows if row["name"]]
+
+
+def thread_names(database: Database) -> list[tuple[int, str]]:
+    """Return (process, name) of each thread that NVTX named."""
+    if not database.has(schema.NVTX.name, *schema.NVTX.required):
+        return []
+    rows = database.query(
+        f"SELECT globalTid, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
+        f"WHERE eventType = {schema.NVTX_THREAD_NAME} AND globalTid IS NOT NULL"
+    )
+    return [
+        (schema.process_of_thread(_integer(database, row["globalTid"])), str(row["name"]))
+        for row in rows
+    ]
+
+
+def _name(database: Database) -> str:
+    """Return the SQL for an event's name: its own text, or a registered string."""
+    own = "text" if database.has(schema.NVTX.name, "text") else "NULL"
+    if not database.has(schema.NVTX.name, "textId"):
+        return own
+    return f"coalesce({own}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608
+
+
+def _name_condition(
+    database: Database, matching: re.Pattern[str], like: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """Return an SQL condition that every matching name meets, and its arguments.
+
+    Few of millions of ranges are steps; SQLite sorts them out without handing each to Python, but
+    for the texts that a user's own expression must look at.
+    """
+    arguments: dict[str, Any] = {f"like{index}": each for index, each in enumerate(like)}
+    conditions = []
+    if database.has(schema.NVTX.name, "text"):
+        if like:
+            conditions += [f"text LIKE :{name}" for name in arguments]
+        else:
+            database.connection.create_function(
+                "name_matches",
+                1,
+                lambda text: isinstance(text, str) and matching.search(text) is not None,
+                deterministic=True,
+            )
+            conditions.append("name_matches(text)")
+    if database.has(schema.NVTX.name, "textId"):
+        where = " OR ".join(f"value LIKE :{name}" for name in arguments)
+        ids = [
+            str(_integer(database, row["id"]))
+            for row in database.rows(schema.STRINGS, where, arguments)
+            if isinstance(row["value"], str) and matching.search(row["value"])
+        ]
+        if ids:
+            conditions.append(f"textId IN ({', '.join(ids)})")
+    return " OR ".join(conditions), arguments
+
+
+def _integer(database: Database, value: object) -> int:
+    if isinstance(value, int):
+        return value
+    raise TraceFormatError(
+        f"cannot read {database.path}",
+        f"{schema.NVTX.name} holds {str(value)[:40]!r} where an integer belongs",
+        RE_EXPORT,
+    )
+
+
+def _in_order(rows: list[tuple[int, int, str]]) -> NamedRanges:
+    rows.sort()
+    return NamedRanges(
+        np.array([row[0] for row in rows], np.int64),
+        np.array([row[1] for row in rows], np.int64),
+        [row[2] for row in rows],
+    )

@@ -1,0 +1,245 @@
+"""The only place that spells the names Nsight Systems gives its tables, columns and values.
+
+Seen in exports of 2020 (no metadata) to 2026.2 (schema 3.25.0). A table that is absent means "no
+rows": Nsight creates tables lazily.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+
+IntOrArray = TypeVar("IntOrArray", int, "Int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of events.
+
+    Attributes:
+        name: the table's name in the export.
+        required: columns without which its rows mean nothing; every schema version has them.
+        optional: columns that some versions lack.
+        flag: the `nsys profile` option that collects it.
+    """
+
+    name: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    flag: str = ""
+
+
+_GPU_OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+
+KERNEL = Table(
+    "CUPTI_ACTIVITY_KIND_KERNEL", _GPU_OPERATION, ("demangledName", "shortName"), "--trace=cuda"
+)
+MEMCPY = Table(
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    (*_GPU_OPERATION, "bytes", "copyKind"),
+    ("srcDeviceId", "dstDeviceId"),
+    "--trace=cuda",
+)
+MEMSET = Table("CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), (), "--trace=cuda")
+# One row per launched graph under `--cuda-graph-trace=graph`: the kernels inside are not recorded.
+GRAPH = Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GPU_OPERATION, (), "--cuda-graph-trace=node")
+# Runtime and driver API calls; the ones that launch GPU work share its correlationId.
+API_CALL = Table(
+    "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "globalTid", "correlationId"), (), "--trace=cuda"
+)
+NVTX = Table(
+    "NVTX_EVENTS",
+    ("start", "end", "eventType", "globalTid"),
+    ("text", "textId", "domainId"),
+    "--trace=nvtx",
+)
+GPU_OPERATIONS = (KERNEL, MEMCPY, MEMSET, GRAPH)
+# Everything whose rows `traceprof info` counts, with what it holds.
+EVENT_TABLES = {
+    KERNEL.name: "kernels",
+    MEMCPY.name: "memory copies",
+    MEMSET.name: "memory sets",
+    GRAPH.name: "CUDA graphs traced as a whole",
+    API_CALL.name: "CUDA API calls",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "CUDA synchronizations",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "CUDA events",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "CUPTI overhead (command buffer full, module loading)",
+    NVTX.name: "NVTX events",
+    "GPU_METRICS": "sampled GPU metrics",
+    "NET_NIC_METRIC": "sampled NIC metrics",
+    "OSRT_API": "OS runtime calls",
+    "MPI_P2P_EVENTS": "MPI point-to-point calls",
+    "MPI_COLLECTIVES_EVENTS": "MPI collectives",
+    "MPI_OTHER_EVENTS": "other MPI calls",
+}
+
+# NVTX_EVENTS.eventType
+NVTX_PUSH_POP = 59
+NVTX_START_END = 60
+NVTX_THREAD_NAME = 39
+NVTX_DOMAIN = 75
+
+# Metadata: META_DATA_EXPORT from schema 3.4, EXPORT_META_DATA before, none in 2020 and 2021.
+EXPORT_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+CAPTURE_METADATA = "META_DATA_CAPTURE"
+PRODUCT_VERSION = "EXPORT_PRODUCT_VERSION"
+SCHEMA_VERSION = "EXPORT_SCHEMA_VERSION"
+TIME_NORMALIZED = "EXPORT_PARAM_TIME_NORMALIZE"
+GRAPH_TRACE_MODE = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+
+STRINGS = "StringIds"
+PROCESSES = "PROCESSES"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+GPU_INFO = "TARGET_INFO_GPU"
+GPU_INFO_2020 = "TARGET_INFO_CUDA_GPU"
+CUDA_DEVICES = "TARGET_INFO_CUDA_DEVICE"
+SESSION_START = "TARGET_INFO_SESSION_START_TIME"
+SYSTEM_ENVIRONMENT = "TARGET_INFO_SYSTEM_ENV"
+MPI_RANKS = "MPI_RANKS"
+MEMCPY_KINDS = "ENUM_CUDA_MEMCPY_OPER"
+
+# Labels of ENUM_CUDA_MEMCPY_OPER by MEMCPY.copyKind, for exports without the enumeration (before
+# 2022). Where the export has it, its own labels count.
+COPY_KINDS = {
+    0: "Unknown",
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
+    10: "Peer-to-Peer",
+    11: "Unified Host-to-Device",
+    12: "Unified Device-to-Host",
+    13: "Unified Device-to-Device",
+}
+PEER_TO_PEER = "Peer-to-Peer"
+
+# An export has the string table and at least one of these, whatever was collected.
+MARKS = (*EXPORT_METADATA, "ANALYSIS_DETAILS", PROCESSES, GPU_INFO, GPU_INFO_2020, "ThreadNames")
+
+_THREAD_BITS = (1 << 24) - 1
+
+
+def process_of_thread(global_tid: IntOrArray) -> IntOrArray:
+    """Return the globalPid of a globalTid: the same with the 24 thread bits cleared."""
+    return global_tid & ~_THREAD_BITS
+
+
+def pid_of_process(global_pid: int) -> int:
+    """Return the operating system's process id, bits 24 to 47 of a globalPid."""
+    return (global_pid >> 24) & _THREAD_BITS
+
+
+# -- for the writer --------------------------------------------------------------------------------
+
+SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
+MEM_KINDS = "ENUM_CUDA_MEM_KIND"
+EVENT_TYPES = "ENUM_NSYS_EVENT_TYPE"
+SYNC_TYPES = "ENUM_CUPTI_SYNC_TYPE"
+OVERHEAD_TYPES = "ENUM_CUPTI_OVERHEAD_TYPE"
+ANALYSIS_DETAILS = "ANALYSIS_DETAILS"
+THREAD_NAMES = "ThreadNames"
+
+VM_ID = 1 << 48  # bits 48 to 55 of every global id: the machine, 1 in exports of one machine
+NO_EVENT = 0xFFFFFFFF  # SYNCHRONIZATION.eventId where no event took part
+SYNC_STREAM_WAIT_EVENT = 2  # SYNCHRONIZATION.syncType
+SYNC_STREAM = 3
+MEM_PINNED = 1  # MEMCPY.srcKind, .dstKind and MEMSET.memKind
+MEM_DEVICE = 2
+
+_COPY_NAMES = (
+    "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP",
+    "UVM_HTOD", "UVM_DTOH", "UVM_DTOD",
+)  # fmt: skip
+_MEMORY_LABELS = (
+    "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static",
+    "Unknown",
+)  # fmt: skip
+# Rows of the enumerations: id to name and label.
+ENUMERATIONS = {
+    MEMCPY_KINDS: {
+        number: (f"CUDA_MEMCPY_KIND_{name}", COPY_KINDS[number])
+        for number, name in enumerate(_COPY_NAMES)
+    },
+    MEM_KINDS: {
+        number: (f"CUDA_MEMOPR_MEMORY_KIND_{label.upper().replace(' ', '_')}", label)
+        for number, label in enumerate(_MEMORY_LABELS)
+    },
+    EVENT_TYPES: {
+        number: (name, name)
+        for number, name in (
+            (34, "NvtxMark"),
+            (NVTX_THREAD_NAME, "NvtxThread"),
+            (NVTX_PUSH_POP, "NvtxPushPopRange"),
+            (NVTX_START_END, "NvtxStartEndRange"),
+            (NVTX_DOMAIN, "NvtxDomainCreate"),
+        )
+    },
+    SYNC_TYPES: {
+        1: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE", "Event sync"),
+        2: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT", "Stream wait sync"),
+        3: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE", "Stream sync"),
+        4: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE", "Context sync"),
+    },
+    OVERHEAD_TYPES: {
+        6: ("OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING", "Runtime module loading (CUDA)"),
+        7: ("OVERHEAD_LAZY_FUNCTION_LOADING", "Lazy function loading (CUDA)"),
+        8: ("OVERHEAD_COMMAND_BUFFER_FULL", "Command buffer full (CUDA)"),
+    },
+}
+
+# The Nsight Systems that writes each schema version that the writer knows.
+PRODUCTS = {"3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
+LATER_TABLES = (OVERHEAD, OVERHEAD_TYPES, CUDA_DEVICES)  # in 3.25.0, not yet in 3.7.2
+
+# The columns of each table in their order, as exports of 3.25.0 declare them: an INTEGER, after a
+# colon `T` text or `R` a real number, `!` NOT NULL, `P` the primary key, `+` not yet in 3.7.2.
+_GPU_COLUMNS = (
+    "start:! end:! deviceId:! contextId:! greenContextId streamId:! correlationId globalPid"
+)
+_ENUMERATION_COLUMNS = "id:!P name:T label:T"
+LAYOUTS = {
+    KERNEL.name: f"{_GPU_COLUMNS} demangledName:! shortName:! mangledName launchType cacheConfig"
+    " registersPerThread:! gridX:! gridY:! gridZ:! blockX:! blockY:! blockZ:! staticSharedMemory:!"
+    " dynamicSharedMemory:! localMemoryPerThread:! localMemoryTotal:! gridId:! sharedMemoryExecuted"
+    " graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone:+ qmdPreexitDone:+ qmdLastCtaDone:+"
+    " graphId:+ clusterX:+ clusterY:+ clusterZ:+ clusterSchedulingPolicy:+"
+    " maxPotentialClusterSize:+ maxActiveClusters:+ sharedMemoryRequestedPercentage:+"
+    " tensorSizeMinusOneElements:!T+",
+    MEMCPY.name: f"{_GPU_COLUMNS} bytes:! copyKind:! deprecatedSrcId srcKind dstKind srcDeviceId"
+    " srcContextId dstDeviceId dstContextId migrationCause graphNodeId virtualAddress copyCount:+",
+    MEMSET.name: f"{_GPU_COLUMNS} value:! bytes:! graphNodeId memKind",
+    GRAPH.name: f"{_GPU_COLUMNS} graphId:! graphExecId:!",
+    SYNCHRONIZATION: f"{_GPU_COLUMNS} deprecatedSyncType:+ syncType:! eventId:! eventSyncId:+",
+    API_CALL.name: "start:! end:! eventClass:! globalTid correlationId nameId:! returnValue:!"
+    " callchainId",
+    OVERHEAD: "start:! end:! eventClass:! globalTid correlationId nameId overheadType:!",
+    NVTX.name: "start:! end eventType:! rangeId category color text:T globalTid endGlobalTid textId"
+    " domainId uint64Value int64Value doubleValue:R uint32Value int32Value floatValue:R jsonTextId"
+    " jsonText:T binaryData:T+",
+    STRINGS: "id:!P value:!T",
+    EXPORT_METADATA[0]: "name:!T value:T",
+    CAPTURE_METADATA: "name:!T value:T",
+    ANALYSIS_DETAILS: "globalVid:! duration:! startTime:! stopTime:!",
+    PROCESSES: "globalPid pid name:T",
+    THREAD_NAMES: "nameId:! priority globalTid",
+    MPI_RANKS: "globalTid rank",
+    SESSION_START: "utcEpochNs utcTime:T localTime:T systemClockNs:+",
+    SYSTEM_ENVIRONMENT: "globalVid devStateName:!T name:!T nameEnum:! value:!T",
+    CUDA_DEVICES: "gpuId cudaId:! pid:! uuid:T numMultiprocessors",
+    GPU_INFO: "vmId:! id:! name:T busLocation:T isDiscrete l2CacheSize totalMemory memoryBandwidth"
+    " clockRate smCount pwGpuId uuid:T luid chipName:T cuDevice ctxswDevPath:T ctrlDevPath:T"
+    " revision nodeMask constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock"
+    " maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines"
+    " maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ"
+    " maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor",
+    **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
+}

@@ -1,0 +1,58 @@
+"""Numbers as people read them: durations, shares, bytes; and durations as they write them."""
+
+from __future__ import annotations
+
+import re
+
+from traceprof.errors import UsageError
+
+_TIME_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def duration(nanoseconds: int) -> str:
+    """Write a duration with three significant digits and its unit: `17.2 ms`."""
+    unit = next((name for name in ("s", "ms", "µs") if abs(nanoseconds) >= _TIME_UNITS[name]), "ns")
+    return f"{_three_digits(nanoseconds / _TIME_UNITS[unit])} {unit}"
+
+
+def percent(fraction: float) -> str:
+    """Write a share: `5.7 %`."""
+    return f"{100 * fraction:.1f} %"
+
+
+def data_size(size: int) -> str:
+    """Write bytes in powers of 1000, as link rates are given: `26.2 MB`."""
+    value, unit = float(size), _BYTE_UNITS[0]
+    for unit in _BYTE_UNITS:  # noqa: B007  (the unit at which the loop ends is the answer)
+        if value < 999.5:
+            break
+        value /= 1000
+    return f"{_three_digits(value)} {unit}"
+
+
+def parse_time(text: str) -> int:
+    """Read a time such as `1500000`, `1.5ms` or `2s` as nanoseconds.
+
+    Raises:
+        UsageError: not a number with one of these units.
+    """
+    match = re.fullmatch(r"\s*([+-]?\d+)(?:\.(\d*))?\s*(ns|us|µs|ms|s)?\s*", text)
+    if match is None:
+        raise UsageError(
+            f"cannot read the time {text!r}",
+            "it is not a number with a unit",
+            "write nanoseconds, or a number with ns, us, ms or s, such as 1.5s",
+        )
+    # Integer arithmetic: UTC times in nanoseconds have more digits than a float.
+    scale = _TIME_UNITS[match[3] or "ns"]
+    decimals = match[2] or ""
+    fraction: int = int(decimals or 0) * scale // 10 ** len(decimals)
+    return int(match[1]) * scale + (-fraction if match[1].startswith("-") else fraction)
+
+
+def _three_digits(value: float) -> str:
+    if value == int(value) and abs(value) < 1000:
+        return str(int(value))
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}"
