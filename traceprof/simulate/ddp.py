@@ -1,0 +1,81 @@
+"""Data-parallel training on one host, simulated: the export, and the truth beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.errors import UsageError
+from traceprof.simulate.export import RunExport
+from traceprof.simulate.programme import MIN_KERNELS_PER_STEP, ddp_programme
+from traceprof.simulate.timeline import run_steps
+from traceprof.simulate.truth import SCHEMA, Truth
+from traceprof.trace.writer import NsightWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def simulate_ddp(
+    path: Path, *, gpus: int = 2, steps: int = 5, kernels_per_step: int = 40, seed: int = 0
+) -> Path:
+    """Write the export of a simulated DistributedDataParallel run, and the truth about it.
+
+    Each rank is a process of its own. Its host launches forward, backward and optimizer ahead of
+    the GPU, which runs them in order on one stream; gradient buckets are all-reduced on NCCL's
+    stream as the backward makes them ready, and the optimizer waits for the last. An all-reduce
+    starts on each rank when that rank is ready and ends on all ranks together. The host reads the
+    loss at the end of a step, so that its lead is lost and the GPU runs dry for a moment. Nothing
+    is wrong in this run: communication does not slow the kernels beside it.
+
+    Args:
+        path: the export to write, such as `ddp.sqlite`; the truth goes to `ddp.truth.json`.
+        gpus: number of ranks.
+        steps: number of training steps.
+        kernels_per_step: kernels of one rank in one step, NCCL's among them; a thousand is the
+            most that a host could have in its launch queue.
+        seed: of the jitter. The same arguments make the same export.
+
+    Returns:
+        The path of the truth: the arguments, and `breakdown` and `steps` as
+        `traceprof analyze --format json` must find them, exactly.
+
+    Raises:
+        UsageError: an argument is out of range, or one of the files is there already.
+        TraceFileError: the disk is full.
+    """
+    _check_at_least("gpus", gpus, 1)
+    _check_at_least("steps", steps, 1)
+    _check_at_least("kernels per step", kernels_per_step, MIN_KERNELS_PER_STEP)
+    _check_at_least("seed", seed, 0)
+    truth_path = path.with_suffix(".truth.json")
+    if truth_path.exists():
+        raise UsageError(
+            f"cannot write {truth_path}", "it is there already", "choose another name, or remove it"
+        )
+    arguments = {"gpus": gpus, "steps": steps, "kernels_per_step": kernels_per_step, "seed": seed}
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items())
+    first, later = (
+        ddp_programme(kernels_per_step, gpus, is_first_step=is_first) for is_first in (True, False)
+    )
+    truth = Truth()
+    with NsightWriter(path) as writer:
+        export = RunExport(writer, gpus, f"traceprof simulate ddp {options}")
+        end_ns = 0
+        for step in run_steps([first, *[later] * (steps - 1)], gpus, np.random.default_rng(seed)):
+            export.add(step)
+            truth.add(step)
+            end_ns = int(step.range_end_ns.max())
+        export.finish(end_ns)
+    document = {"schema": SCHEMA, "scenario": "ddp", "arguments": arguments, **truth.to_json()}
+    truth_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return truth_path
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(
+            f"cannot simulate {name} {value}", f"the least is {least}", f"give {least} or more"
+        )

@@ -1,0 +1,260 @@
+"""Writes SQLite files in the schema of Nsight Systems' exports, for simulations and tests."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.errors import TraceFileError, UsageError
+from traceprof.trace import schema
+from traceprof.trace.database import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from traceprof.intervals import Int64
+
+    Scalar = int | str | None
+    Column = Int64 | Sequence[Scalar] | Scalar
+
+# Rows that exist as Python objects at one time; more of them are not faster.
+_ROWS_PER_SLICE = 16_384
+# A simulated run uses some ten statements for each of its processes, again in every step.
+_CACHED_STATEMENTS = 1024
+
+
+class NsightWriter:
+    """Writes one new export, as a context manager.
+
+    What every export has is there from the beginning: its version, the enumerations, the strings.
+    Other tables are created when rows are first added. After an exception no file is left behind.
+
+    Attributes:
+        path: the file.
+        schema_version: a key of `schema.PRODUCTS`.
+    """
+
+    def __init__(self, path: Path, schema_version: str = "3.25.0") -> None:
+        """Prepare to write; the file is made when the context is entered.
+
+        Raises:
+            UsageError: the schema version is not one that the writer knows.
+        """
+        if schema_version not in schema.PRODUCTS:
+            raise UsageError(
+                f"cannot write schema version {schema_version}",
+                "traceprof does not know its tables",
+                f"choose one of {', '.join(schema.PRODUCTS)}",
+            )
+        self.path = path
+        self.schema_version = schema_version
+        self._is_latest = schema_version == next(reversed(schema.PRODUCTS))
+        self._columns: dict[str, list[_Column]] = {}
+        self._string_ids: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        """Create the file.
+
+        Raises:
+            UsageError: there is one already, or none can be made there.
+        """
+        _create(self.path)
+        self._connection = sqlite3.connect(
+            self.path, isolation_level=None, cached_statements=_CACHED_STATEMENTS
+        )
+        try:
+            self._begin()
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Complete the file, or remove it after an exception.
+
+        Raises:
+            TraceFileError: SQLite could not write it, because the disk is full for example.
+        """
+        if error is None:
+            try:
+                self._connection.execute("COMMIT")
+                self._connection.close()
+            except sqlite3.Error as failure:
+                error = failure
+        if error is not None:
+            self._discard()
+        if isinstance(error, sqlite3.OperationalError):
+            raise TraceFileError(
+                f"cannot write {self.path}", str(error), "check the space on its disk"
+            ) from error
+
+    def string(self, text: str) -> int:
+        """Return the StringIds.id of `text`, adding it where it is new."""
+        known = self._string_ids.get(text)
+        if known is not None:
+            return known
+        number = self._string_ids[text] = len(self._string_ids) + 1
+        self.add(schema.STRINGS, {"id": number, "value": text})
+        return number
+
+    def create(self, table: str) -> None:
+        """Create a table, empty as in exports with `--lazy=false`, where it is not there yet.
+
+        Raises:
+            ValueError: no version of the schema has it.
+        """
+        if table not in self._columns:
+            self._columns[table] = self._declare(table)
+
+    def add(self, table: str, columns: Mapping[str, Column]) -> None:
+        """Add rows to a table.
+
+        A column is given as an array or a sequence with a value for each row, or as one value for
+        all of them; where all are given as one value, that is one row. Columns that are not given
+        are NULL, or 0 or empty text where the schema forbids NULL. Tables and columns that only
+        later versions of the schema have are left out.
+
+        Raises:
+            ValueError: no version of the schema has the table or the column, or lengths differ.
+        """
+        self.create(table)
+        declared = self._columns[table]
+        unknown = columns.keys() - {column.name for column in declared}
+        if unknown:
+            raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
+        values: list[str] = []
+        per_row: list[Int64 | Sequence[Scalar]] = []
+        for column in declared:
+            if not column.written:
+                continue
+            given = columns.get(column.name)
+            if column.name not in columns:
+                values.append(column.default)
+            elif given is None or isinstance(given, int):
+                # A constant of the statement costs no Python object for each row.
+                values.append("NULL" if given is None else str(int(given)))
+            else:
+                values.append("?")
+                per_row.append(given)
+        if values:
+            statement = f"INSERT INTO {quote(table)} VALUES ({', '.join(values)})"  # noqa: S608
+            self._insert(statement, per_row)
+
+    def _insert(self, statement: str, columns: Sequence[Int64 | Sequence[Scalar]]) -> None:
+        lengths = {len(each) for each in columns if not isinstance(each, str)}
+        if len(lengths) > 1:
+            raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+        count = lengths.pop() if lengths else 1
+        for first in range(0, count, _ROWS_PER_SLICE):
+            rows = slice(first, min(first + _ROWS_PER_SLICE, count))
+            values = [_values(each, rows) for each in columns]
+            if values:
+                self._connection.executemany(statement, zip(*values, strict=True))
+            else:
+                self._connection.execute(statement)
+
+    def _begin(self) -> None:
+        for name, value in (
+            # The file is new and is removed when anything fails: nothing needs a journal.
+            ("journal_mode", "OFF"),
+            ("synchronous", "OFF"),
+            ("locking_mode", "EXCLUSIVE"),
+        ):
+            self._connection.execute(f"PRAGMA {name} = {value}")
+        self._connection.execute("BEGIN")
+        self.create(schema.STRINGS)
+        self.create(schema.CAPTURE_METADATA)
+        product = schema.PRODUCTS[self.schema_version]
+        facts = {
+            "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
+            schema.PRODUCT_VERSION: product,
+            schema.SCHEMA_VERSION: self.schema_version,
+            schema.TIME_NORMALIZED: "false",
+        }
+        self.add(schema.EXPORT_METADATA[0], {"name": list(facts), "value": list(facts.values())})
+        for table, rows in schema.ENUMERATIONS.items():
+            names, labels = zip(*rows.values(), strict=True)
+            self.add(table, {"id": list(rows), "name": names, "label": labels})
+
+    def _declare(self, table: str) -> list[_Column]:
+        """Create a table and return its columns."""
+        if table not in schema.LAYOUTS:
+            raise ValueError(f"no version of the schema has a table {table}")
+        in_version = self._is_latest or table not in schema.LATER_TABLES
+        columns = [
+            _column(word, in_version=in_version, is_latest=self._is_latest)
+            for word in schema.LAYOUTS[table].split()
+        ]
+        declarations = [column.declaration for column in columns if column.written]
+        if declarations:
+            self._connection.execute(f"CREATE TABLE {quote(table)} ({', '.join(declarations)})")
+        return columns
+
+    def _discard(self) -> None:
+        self._connection.close()
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a table.
+
+    Attributes:
+        name: as the schema spells it.
+        declaration: in SQL.
+        default: what a row holds that gives no value, in SQL.
+        written: whether the version that is written has the column.
+    """
+
+    name: str
+    declaration: str
+    default: str
+    written: bool
+
+
+def _column(word: str, *, in_version: bool, is_latest: bool) -> _Column:
+    """Read a column as `schema.LAYOUTS` writes it."""
+    name, _, marks = word.partition(":")
+    kind = "TEXT" if "T" in marks else "REAL" if "R" in marks else "INTEGER"
+    required = " NOT NULL" if "!" in marks else ""
+    key = " PRIMARY KEY" if "P" in marks else ""
+    default = "NULL" if not required else "''" if kind == "TEXT" else "0"
+    written = in_version and (is_latest or "+" not in marks)
+    return _Column(name, f"{quote(name)} {kind}{required}{key}", default, written)
+
+
+def _values(column: Int64 | Sequence[Scalar], rows: slice) -> Sequence[Scalar]:
+    if isinstance(column, str):
+        return [column] * (rows.stop - rows.start)
+    if isinstance(column, np.ndarray):
+        values: list[Scalar] = column[rows].tolist()
+        return values
+    return column[rows]
+
+
+def _create(path: Path) -> None:
+    """Make an empty file, so that nothing that is there already can be overwritten."""
+    try:
+        path.open("xb").close()
+    except FileExistsError as error:
+        raise UsageError(
+            f"cannot write {path}", "it is there already", "choose another name, or remove it"
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}",
+            error.strerror or str(error),
+            "choose a folder that exists and can be written",
+        ) from error
