@@ -1,4 +1,4 @@
-"""Numbers as people read them: durations, shares, bytes; and durations as they write them."""
+"""Durations and shares as people read them; times as they write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from traceprof.errors import UsageError
 
 _TIME_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def duration(nanoseconds: int) -> str:
@@ -19,16 +18,6 @@ def duration(nanoseconds: int) -> str:
 def percent(fraction: float) -> str:
     """Write a share: `5.7 %`."""
     return f"{100 * fraction:.1f} %"
-
-
-def data_size(size: int) -> str:
-    """Write bytes in powers of 1000, as link rates are given: `26.2 MB`."""
-    value, unit = float(size), _BYTE_UNITS[0]
-    for unit in _BYTE_UNITS:  # noqa: B007  (the unit at which the loop ends is the answer)
-        if value < 999.5:
-            break
-        value /= 1000
-    return f"{_three_digits(value)} {unit}"
 
 
 def parse_time(text: str) -> int:

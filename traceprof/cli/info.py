@@ -8,6 +8,8 @@ import click
 
 from traceprof.cli.inputs import expand, progress, reports_argument
 
+_UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
+
 
 @click.command("info", short_help="Say what a report holds and what can be analysed.")
 @reports_argument
@@ -15,8 +17,7 @@ def command(reports: tuple[str, ...]) -> None:
     """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more."""
     from rich.console import Console
 
-    from traceprof.reports import info
-    from traceprof.reports.text import PLAIN_WIDTH
+    from traceprof.reports import info, text
     from traceprof.run import open_run
     from traceprof.trace.nsight import NsightTrace
     from traceprof.trace.open import open_trace
@@ -27,12 +28,13 @@ def command(reports: tuple[str, ...]) -> None:
             for path in expand(reports):
                 traces.append(open_trace(path, shown))  # noqa: PERF401  (those opened are closed)
             run = open_run(traces)
-        console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
         for index, trace in enumerate(traces):
-            if index:
-                console.print()
             if isinstance(trace, NsightTrace):
-                console.print(info.render(trace, run, index))
+                facts = info.render(trace, run, index)
+                if sys.stdout.isatty():
+                    Console().print(facts)
+                else:
+                    click.echo(text.plain(facts, width=_UNWRAPPED))
     finally:
         for trace in traces:
             trace.close()

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 
-@click.group("simulate", short_help="Write an export whose answers are known.")
+@click.group(
+    "simulate", no_args_is_help=False, short_help="Write an export whose answers are known."
+)
 def command() -> None:
     """Write an export in the Nsight schema, and beside it what an analysis must find in it."""
 

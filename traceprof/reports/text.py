@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -20,14 +22,15 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analysis import Analysis
     from traceprof.findings import Evidence, Finding, NotApplicable
 
 PLAIN_WIDTH = 110  # of output that goes to no terminal
-_BAR_WIDTH = 20
+_BAR = 20  # characters
+_LEAST_BAR = 6
 _MOST_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
 _PARTS = (
     # measure, heading, colour, and a character of its own for those who see no colour
@@ -45,16 +48,22 @@ _SEVERITY_STYLE = {
 
 
 def render(analysis: Analysis, console: Console | None = None) -> str:
-    """Return the report as text; with a console, print it there as well.
+    """Return the report as plain text; with a console, print it there instead.
 
     Args:
         analysis: what was found out.
-        console: where to print it; plain text of 110 columns where not given.
+        console: a terminal; plain text of 110 columns where not given.
     """
+    if console is not None:
+        console.print(report(analysis, ascii_only=console.options.ascii_only))
+        return ""
+    return plain(report(analysis))
+
+
+def plain(renderable: RenderableType, width: int = PLAIN_WIDTH) -> str:
+    """Return what rich draws as text without colours and without spaces at the ends of lines."""
     buffer = io.StringIO()
-    target = console or Console(file=buffer, width=PLAIN_WIDTH, color_system=None)
-    target.print(report(analysis, ascii_only=target.options.ascii_only))
-    # rich fills every line up to the width, which is noise in a file or a pipe
+    Console(file=buffer, width=width, color_system=None).print(renderable)
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
@@ -91,16 +100,15 @@ def _header(analysis: Analysis) -> RenderableType:
 
 
 def _table(*headings: str, left: Sequence[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    """Return a table whose left-aligned columns give way where the terminal is narrow."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in headings:
-        is_gpu = heading == "GPU"  # the one column that may be cut where the terminal is narrow
+        gives_way = heading in left
         table.add_column(
             heading,
-            justify="left" if heading in left else "right",
+            justify="left" if gives_way else "right",
             vertical="bottom",
-            no_wrap=True,
-            min_width=None if is_gpu else max(len(line) for line in heading.split("\n")),
-            ratio=1 if is_gpu else None,
+            no_wrap=not gives_way,
         )
     return table
 
@@ -113,9 +121,13 @@ def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
             str(result.rank),
-            Text(f"{rank.device} {one_line(rank.gpu or '')}".strip()),
+            Text(
+                f"{rank.device} {one_line(rank.gpu or '')}".strip(),
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
             duration(whole.window_ns),
-            _bar(whole, ascii_only=ascii_only),
+            _Bar(whole),
             *(_share_of_window(whole, part[0]) for part in _PARTS),
             _hidden(whole),
         )
@@ -141,19 +153,27 @@ def _hidden(measures: Measures) -> str:
     return percent(measures.overlapped_communication_ns / measures.communication_ns)
 
 
-def _bar(measures: Measures, *, ascii_only: bool) -> Text:
-    """Draw the identity: the parts of the window, each as wide as its share."""
-    values = [int(getattr(measures, part[0])) for part in _PARTS]
-    bar = Text()
-    if not measures.window_ns:
-        return bar
-    drawn, seen = 0, 0
-    for value, (_, _, colour, mark, plain) in zip(values, _PARTS, strict=True):
-        seen += value
-        until = round(_BAR_WIDTH * seen / measures.window_ns)
-        bar.append((plain if ascii_only else mark) * (until - drawn), colour)
-        drawn = until
-    return bar
+class _Bar:
+    """The identity as a bar: the parts of the window, each as wide as its share."""
+
+    def __init__(self, measures: Measures) -> None:
+        self._measures = measures
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        del console
+        return Measurement(min(_LEAST_BAR, options.max_width), min(_BAR, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
+        del console
+        width, window = min(_BAR, options.max_width), self._measures.window_ns
+        bar = Text(no_wrap=True)
+        drawn, seen = 0, 0
+        for measure, _, colour, mark, plain_mark in _PARTS:
+            seen += int(getattr(self._measures, measure))
+            until = round(width * seen / window) if window else 0
+            bar.append((plain_mark if options.ascii_only else mark) * (until - drawn), colour)
+            drawn = until
+        yield bar
 
 
 def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
@@ -170,16 +190,12 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
             str(result.rank),
             str(len(measures)),
             *(
-                duration(_median([int(getattr(each, measure)) for each in measures]))
+                duration(int(median(getattr(each, measure) for each in measures)))
                 for measure in ("window_ns", *(part[0] for part in _PARTS))
             ),
             f"{slowest.number} ({duration(slowest.measures.window_ns)})",
         )
     return table
-
-
-def _median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2]
 
 
 def _findings(analysis: Analysis) -> Iterable[RenderableType]:

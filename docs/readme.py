@@ -1,0 +1,34 @@
+"""Bring the outputs that the README shows up to date: run its commands, put in what they print.
+
+python docs/readme.py
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+
+
+def main() -> None:
+    """Rewrite the console blocks of README.md."""
+    text = README.read_text(encoding="utf-8")
+    text = re.sub(
+        r"^```console\n\$ (.*?)\n.*?^```$", _session, text, flags=re.MULTILINE | re.DOTALL
+    )
+    README.write_text(text, encoding="utf-8")
+
+
+def _session(match: re.Match[str]) -> str:
+    command = match[1]
+    done = subprocess.run(  # noqa: S602  (commands of our own README)
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return f"```console\n$ {command}\n{done.stdout}{done.stderr}```"
+
+
+if __name__ == "__main__":
+    main()

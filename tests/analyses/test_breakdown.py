@@ -1,0 +1,476 @@
+"""Where the time went in small exports with answers that can be counted by hand."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.analyses.agreement import analyzed, assert_agreement
+from tests.builders import TraceBuilder, global_pid
+from traceprof.analysis import Options, analyze
+from traceprof.errors import UsageError
+from traceprof.findings import Finding, NotApplicable, Severity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.breakdown import Measures
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def whole(path: Path) -> Measures:
+    analysis = analyze(path)
+    analysis.close()
+    (result,) = analysis.breakdown
+    return result.whole
+
+
+def test_every_part(tmp_path: Path) -> None:
+    # compute        |=====|           0-100
+    # communication     |======|       50-150
+    # copy                  |====|     120-200
+    # idle                       |==|  200-250, then a memset 250-260
+    path = (
+        TraceBuilder()
+        .kernel(0, 100)
+        .kernel(50, 150, NCCL, stream=20)
+        .memcpy(120, 200)
+        .memset(250, 260)
+        .write(tmp_path / "t.sqlite")
+    )
+    assert_agreement(path)
+    assert asdict(whole(path)) == {
+        "window_start_ns": 0,
+        "window_ns": 260,
+        "compute_ns": 100,
+        "communication_ns": 100,
+        "overlapped_communication_ns": 50,
+        "exposed_communication_ns": 50,
+        "copy_ns": 90,
+        "exposed_copy_ns": 60,
+        "idle_ns": 50,
+        "num_kernels": 1,
+        "num_communication": 1,
+        "num_copies": 2,
+    }
+
+
+def test_touching_operations_leave_no_gap(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(10, 20).memcpy(20, 30).write(tmp_path / "t.sqlite")
+    assert whole(path).idle_ns == 0
+    assert whole(path).exposed_copy_ns == 10
+
+
+def test_equal_operations_count_once_in_time_and_twice_in_number(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(0, 10, stream=8).write(tmp_path / "t.sqlite")
+    assert (whole(path).compute_ns, whole(path).num_kernels) == (10, 2)
+
+
+def test_one_operation_without_length(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(5, 5).write(tmp_path / "t.sqlite")
+    measures = assert_agreement(path)[0][2]
+    assert (measures["window_start_ns"], measures["window_ns"]) == (5, 0)
+    assert (measures["num_kernels"], measures["idle_ns"]) == (1, 0)
+
+
+def test_operations_without_length_at_both_ends(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 0).kernel(5, 8).kernel(10, 10).write(tmp_path / "t.sqlite")
+    measures = assert_agreement(path)[0][2]
+    assert (measures["window_ns"], measures["num_kernels"], measures["idle_ns"]) == (10, 3, 7)
+    # In a half-open range the one at its end is outside.
+    ((_, _, inside, _),) = assert_agreement(path, time_range=(0, 10))
+    assert inside["num_kernels"] == 2
+
+
+def test_peer_copies_are_communication(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .memcpy(0, 10, "PtoP")
+        .memcpy(10, 20, "DtoD", source=0, destination=1)
+        .memcpy(20, 30, "DtoD", source=0, destination=0)
+        .memcpy(30, 40, "DtoD")
+        .write(tmp_path / "t.sqlite")
+    )
+    assert_agreement(path)
+    assert (whole(path).communication_ns, whole(path).num_communication) == (20, 2)
+    assert (whole(path).copy_ns, whole(path).num_copies) == (20, 2)
+
+
+def test_copy_kinds_are_told_by_the_exports_own_enumeration(tmp_path: Path) -> None:
+    path = TraceBuilder().memcpy(0, 10, "HtoD").write(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE ENUM_CUDA_MEMCPY_OPER SET label = 'Peer-to-Peer' WHERE id = 1")
+    assert whole(path).num_communication == 1
+
+
+def test_graphs_traced_as_a_whole_are_compute_of_unknown_content(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).graph(10, 90).write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert (whole(path).compute_ns, whole(path).num_kernels) == (90, 1)
+    analysis = analyze(path)
+    (missing,) = analysis.not_applicable
+    assert missing.id == "exposed-communication"
+    assert "--cuda-graph-trace=node" in missing.how_to_collect
+    assert any("--cuda-graph-trace=node" in note for _, note in analysis.notes)
+    analysis.close()
+
+
+def test_two_processes_that_reuse_correlation_ids(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for pid, shift in ((1000, 0), (2000, 1000)):
+        builder.nvtx("step 0", shift, shift + 50, pid=pid)
+        builder.nvtx("step 1", shift + 50, shift + 99, pid=pid)
+        for index in range(4):
+            start = shift + 25 * index
+            builder.kernel(start, start + 10, pid=pid, correlation=index + 1)
+    path = builder.shuffled(3).write(tmp_path / "t.sqlite")
+    rows = assert_agreement(path)
+    assert [row[0] for row in rows] == [1000, 2000]
+    assert [[step[1]["window_ns"] for step in row[3]] for row in rows] == [[50, 35], [50, 35]]
+
+
+def test_two_devices_of_one_process_are_two_ranks(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 5, device=1).kernel(3, 9, device=0).write(tmp_path / "t.sqlite")
+    assert [row[1] for row in assert_agreement(path)] == [0, 1]
+    analysis = analyze(path)
+    assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, 1)]
+    analysis.close()
+
+
+def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .kernel(0, 5, pid=1)
+        .kernel(0, 5, pid=2)
+        .thread_name("MPI Rank 7", pid=1)
+        .thread_name("MPI Rank 3", pid=2)
+        .write(tmp_path / "t.sqlite")
+    )
+    analysis = analyze(path)
+    assert [(rank.pid, rank.rank) for rank in analysis.run.ranks] == [(1, 7), (2, 3)]
+    analysis.close()
+
+
+def test_ranks_are_numbered_in_order_where_mpi_contradicts_itself(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
+    for pid in (1, 2):
+        builder.raw("MPI_RANKS", globalTid=global_pid(pid) | pid, rank=4)
+    analysis = analyze(builder.write(tmp_path / "t.sqlite"))
+    assert [rank.rank for rank in analysis.run.ranks] == [0, 1]
+    analysis.close()
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+def three_steps() -> TraceBuilder:
+    """Launch two kernels in each of three steps; the GPU runs 100 ns late, and once more after."""
+    builder = TraceBuilder()
+    for step in range(3):
+        host = 1000 * step
+        builder.nvtx(f"step {step}", host, host + 900)
+        for index in range(2):
+            call = host + 100 * index
+            builder.kernel(call + 100, call + 180, launch=(call, call + 5))
+    return builder.kernel(2900, 2950, launch=(2905 - 10, 2900))
+
+
+def test_steps_run_from_first_operation_to_the_next_steps(tmp_path: Path) -> None:
+    path = three_steps().write(tmp_path / "t.sqlite")
+    ((_, _, _, steps),) = assert_agreement(path)
+    assert [(number, step["window_start_ns"], step["window_ns"]) for number, step in steps] == [
+        (0, 100, 1000),
+        (1, 1100, 1000),
+        (2, 2100, 850),
+    ]
+    assert [step["compute_ns"] for _, step in steps] == [160, 160, 210]
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (("step 0", "step 1", "step 2"), [0, 1, 2]),
+        (("ProfilerStep#7", "ProfilerStep#8", "ProfilerStep#9"), [7, 8, 9]),
+        (("iteration_3", "iteration_4", "iteration_5"), [3, 4, 5]),
+        (("Iteration 3", "Iteration 4", "Iteration 5"), [3, 4, 5]),
+        (("train_step",) * 3, [0, 1, 2]),
+        (("[pl][profile]run_training_batch",) * 3, [0, 1, 2]),
+    ],
+)
+@pytest.mark.parametrize("registered", [True, False])
+def test_steps_are_found_by_every_name(
+    tmp_path: Path, names: tuple[str, ...], numbers: list[int], *, registered: bool
+) -> None:
+    builder = TraceBuilder()
+    for index, name in enumerate(names):
+        builder.nvtx(name, 100 * index, 100 * index + 99, registered=registered)
+        builder.nvtx("forward", 100 * index, 100 * index + 50)
+        builder.kernel(100 * index + 10, 100 * index + 20)
+    ((_, _, _, steps),) = analyzed(builder.write(tmp_path / "t.sqlite"))
+    assert [number for number, _ in steps] == numbers
+
+
+def test_the_steps_of_instrument_win_over_those_of_the_profiler(tmp_path: Path) -> None:
+    builder = three_steps().nvtx("ProfilerStep#1", 0, 5000)
+    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert len(steps) == 3
+
+
+def test_a_step_launched_by_another_thread(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("step 0", 0, 100)
+        .kernel(10, 20)
+        .kernel(50, 60, tid=77)
+        .write(tmp_path / "t.sqlite")
+    )
+    ((_, _, _, ((_, step),)),) = assert_agreement(path)
+    assert step["num_kernels"] == 2
+
+
+def test_a_step_that_launches_nothing_has_no_window(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("step 0", 0, 10)
+        .nvtx("step 1", 10, 20)
+        .kernel(12, 15)
+        .write(tmp_path / "t.sqlite")
+    )
+    ((_, _, _, steps),) = assert_agreement(path)
+    assert [number for number, _ in steps] == [1]
+
+
+def test_a_step_still_open_at_the_end_of_the_capture(tmp_path: Path) -> None:
+    path = three_steps().nvtx("step 3", 2990, None).kernel(3000, 3100).write(tmp_path / "t.sqlite")
+    ((_, _, _, steps),) = assert_agreement(path)
+    assert steps[-1][1]["window_ns"] == 100
+
+
+def test_an_operation_without_a_launch_is_in_no_step(tmp_path: Path) -> None:
+    path = three_steps().kernel(0, 50, launch=False).write(tmp_path / "t.sqlite")
+    ((_, _, whole_rank, steps),) = assert_agreement(path)
+    assert steps[0][1]["window_start_ns"] == 100
+    assert whole_rank["window_start_ns"] == 0
+
+
+def test_a_correlation_id_used_twice_in_one_process(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("step 0", 0, 99)
+        .nvtx("step 1", 100, 199)
+        .kernel(20, 30, correlation=5)
+        .kernel(120, 130, correlation=5)
+        .write(tmp_path / "t.sqlite")
+    )
+    ((_, _, _, steps),) = assert_agreement(path)
+    assert [step["window_start_ns"] for _, step in steps] == [20, 120]
+
+
+def test_without_api_calls_there_are_no_steps(tmp_path: Path) -> None:
+    path = three_steps().without("CUPTI_ACTIVITY_KIND_RUNTIME").write(tmp_path / "t.sqlite")
+    ((_, _, _, steps),) = analyzed(path)
+    assert steps == []
+
+
+def test_steps_asked_for(tmp_path: Path) -> None:
+    path = three_steps().write(tmp_path / "t.sqlite")
+    ((_, _, measures, steps),) = analyzed(path, steps=(1, 3))
+    assert (measures["window_start_ns"], measures["window_ns"]) == (1100, 1850)
+    assert [number for number, _ in steps] == [1, 2]
+    ((_, _, _, steps),) = analyzed(path, steps=(None, 1))
+    assert [number for number, _ in steps] == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"steps": (7, 9)}, "the steps found are 0 to 2"),
+        ({"steps": (0, 1), "time_range": (0, 1)}, "both steps and a time range"),
+        ({"time_range": (10, 5)}, "ends before it starts"),
+        ({"only": ["no-such-finding"]}, "this version finds"),
+        ({"step_pattern": "("}, "not a regular expression"),
+    ],
+)
+def test_options_that_ask_for_what_is_not_there(
+    tmp_path: Path, options: dict[str, object], why: str
+) -> None:
+    path = three_steps().write(tmp_path / "t.sqlite")
+    with pytest.raises(UsageError, match=why):
+        analyze(path, options=Options(**options))  # type: ignore[arg-type]
+
+
+def test_step_numbers_that_repeat_cannot_be_asked_for_by_number(tmp_path: Path) -> None:
+    builder = three_steps()
+    for step in range(3):
+        builder.nvtx(f"step {step}", 4000 + 100 * step, 4099 + 100 * step)
+        builder.kernel(4000 + 100 * step, 4050 + 100 * step)
+    path = builder.write(tmp_path / "t.sqlite")
+    with pytest.raises(UsageError, match="more than once"):
+        analyze(path, options=Options(steps=(1, 2)))
+
+
+# -- generated exports ----------------------------------------------------------------------------
+
+TIME = st.integers(0, 60)
+
+
+@st.composite
+def exports(draw: st.DrawFn) -> TraceBuilder:
+    """Generate kernels, copies and steps of two processes, in an order that means nothing."""
+    builder = TraceBuilder()
+    kinds = st.sampled_from(["kernel", "nccl", "copy", "peer", "memset", "graph"])
+    for _ in range(draw(st.integers(1, 14))):
+        start = draw(TIME)
+        end = start + draw(st.integers(0, 20))
+        pid, device = draw(st.sampled_from([1, 2])), draw(st.sampled_from([0, 1]))
+        call = max(start - draw(st.integers(0, 30)), 0)
+        launch = draw(st.sampled_from([(call, call + 1), False]))
+        correlation = draw(st.one_of(st.none(), st.integers(1, 4)))
+        how = {"pid": pid, "device": device, "launch": launch, "correlation": correlation}
+        kind = draw(kinds)
+        if kind in ("kernel", "nccl"):
+            builder.kernel(start, end, NCCL if kind == "nccl" else "gemm", **how)  # type: ignore[arg-type]
+        elif kind in ("copy", "peer"):
+            builder.memcpy(start, end, "PtoP" if kind == "peer" else "HtoD", **how)  # type: ignore[arg-type]
+        elif kind == "memset":
+            builder.memset(start, end, **how)  # type: ignore[arg-type]
+        else:
+            builder.graph(start, end, **how)  # type: ignore[arg-type]
+    for number in range(draw(st.integers(0, 4))):
+        start = draw(TIME)
+        stop = start + draw(st.integers(0, 30)) if draw(st.booleans()) else None
+        builder.nvtx(f"step {number}", start, stop, pid=draw(st.sampled_from([1, 2])))
+    return builder.shuffled(draw(st.integers(0, 3)))
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(exports(), st.none() | st.tuples(TIME, TIME).map(lambda pair: tuple(sorted(pair))))
+def test_generated_exports_agree_with_the_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    builder: TraceBuilder,
+    time_range: tuple[int, int] | None,
+) -> None:
+    path = builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite")
+    assert_agreement(path, time_range=time_range)
+
+
+def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None:
+    random.seed(7)
+    builder = TraceBuilder()
+    for step in range(20):
+        for pid in (1, 2):
+            builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 1000, pid=pid)
+    for _ in range(3000):
+        call = random.randrange(20_000)
+        start = call + random.randrange(1500)
+        name = random.choice(["gemm", "relu", NCCL])
+        builder.kernel(
+            start, start + random.randrange(60), name, stream=random.choice([7, 20]),
+            launch=(call, call + 3), pid=random.choice([1, 2]),
+        )  # fmt: skip
+    rows = assert_agreement(builder.shuffled(1).write(tmp_path / "t.sqlite"))
+    assert [len(row[3]) for row in rows] == [20, 20]
+
+
+# -- findings -------------------------------------------------------------------------------------
+
+
+def judged(path: Path) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
+    analysis = analyze(path)
+    analysis.close()
+    return analysis.findings, analysis.not_applicable
+
+
+def test_exposed_communication_says_where_and_how_much(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .kernel(0, 600)
+        .kernel(500, 800, NCCL, stream=20)
+        .kernel(800, 1000)
+        .write(tmp_path / "t.sqlite")
+    )
+    ((finding,), missing) = judged(path)
+    assert not missing
+    assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
+    assert (finding.impact_ns, finding.impact_fraction) == (200, 0.2)
+    assert finding.metrics["exposed_ns"] == 200
+    assert finding.metrics["fraction"] == pytest.approx(200 / 300)
+    assert finding.metrics["overlap_efficiency"] == pytest.approx(100 / 300)
+    (evidence,) = finding.evidence
+    assert (evidence.start_ns, evidence.end_ns) == (600, 800)
+    assert evidence.label == "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def test_idle_says_between_what(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .kernel(0, 400, "relu(float*)")
+        .memcpy(700, 1000)
+        .kernel(1000, 1010, NCCL)
+        .write(tmp_path / "t.sqlite")
+    )
+    idle = next(each for each in judged(path)[0] if each.id == "gpu-idle")
+    assert idle.severity == Severity.HIGH
+    assert idle.impact_ns == 300
+    (evidence,) = idle.evidence
+    assert (evidence.start_ns, evidence.end_ns) == (400, 700)
+    assert evidence.label == "after relu before Host-to-Device copy"
+
+
+def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(10):
+        builder.kernel(100 * index, 100 * index + 90 - index)
+    (idle,) = judged(builder.write(tmp_path / "t.sqlite"))[0]
+    lengths = [each.end_ns - each.start_ns for each in idle.evidence]
+    assert lengths == [18, 17, 16, 15, 14]
+
+
+def test_hidden_communication_and_a_busy_gpu_are_silent(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .kernel(0, 1000)
+        .kernel(200, 500, NCCL, stream=20)
+        .write(tmp_path / "t.sqlite")
+    )
+    assert judged(path) == ((), ())
+
+
+def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL).write(tmp_path / "t.sqlite")
+    assert [each.id for each in judged(path)[0]] == ["exposed-communication"]
+
+
+def test_no_communication_is_said_to_be_unjudged(tmp_path: Path) -> None:
+    findings, (missing,) = judged(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
+    assert findings == ()
+    assert (missing.id, missing.rank) == ("exposed-communication", None)
+
+
+def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> None:
+    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
+    findings, missing = judged(path)
+    assert findings == ()
+    assert {each.id for each in missing} == {"exposed-communication", "gpu-idle"}
+
+
+def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10, "exchange(int)").kernel(10, 20).write(tmp_path / "t.sqlite")
+    analysis = analyze(path, options=Options(communication_kernels=["exch.*=AllToAll"]))
+    analysis.close()
+    assert analysis.breakdown[0].whole.communication_ns == 10
+    (use,) = analysis.collectives[0].uses
+    assert (use.operation, use.count, use.total_ns) == ("AllToAll", 1, 10)

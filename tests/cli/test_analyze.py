@@ -1,0 +1,198 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: str | os.PathLike[str]) -> int:
+    with pytest.raises(SystemExit) as exit_info:
+        main([os.fspath(each) for each in arguments])
+    assert isinstance(exit_info.value.code, int)
+    return exit_info.value.code
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Path:
+    """Write an export with one finding: half of the time the GPU is idle."""
+    return TraceBuilder().kernel(0, 250).kernel(750, 1000).write(tmp_path / "idle.sqlite")
+
+
+def test_text_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", SAMPLE) == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert "Where the time went" in out
+    assert not err  # progress goes to a terminal only
+
+
+def test_json_goes_to_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", "--format", "json", SAMPLE) == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert json.loads(out)["schema"] == "traceprof.analysis/1"
+    assert not err
+
+
+@pytest.mark.parametrize("output_format", ["text", "json", "html"])
+def test_output_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output_format: str
+) -> None:
+    target = tmp_path / "out"
+    assert run("analyze", "--format", output_format, "-o", target, SAMPLE) == EXIT_DONE
+    assert target.stat().st_size > 500
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("severity", "code"),
+    [("info", EXIT_FINDINGS), ("high", EXIT_FINDINGS)],
+)
+def test_findings_can_fail_a_job(idle: Path, severity: str, code: int) -> None:
+    assert run("analyze", "--fail-on", severity, idle) == code
+    assert run("analyze", idle) == EXIT_DONE
+
+
+def test_findings_below_the_limit_do_not_fail_a_job() -> None:
+    assert run("analyze", "--fail-on", "low", SAMPLE) == EXIT_FINDINGS
+    assert run("analyze", "--fail-on", "medium", SAMPLE) == EXIT_DONE
+
+
+def test_what_was_not_asked_for_does_not_fail_a_job(idle: Path) -> None:
+    assert run("analyze", "--fail-on", "info", "--skip", "gpu-idle", idle) == EXIT_DONE
+    assert run("analyze", "--fail-on", "info", "--only", "gpu-idle", idle) == EXIT_FINDINGS
+
+
+def test_steps_and_times(idle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("analyze", "--format", "json", "--time-range", "0.1us:400ns", idle) == EXIT_DONE
+    (measures,) = json.loads(capsys.readouterr().out)["breakdown"]
+    assert (measures["window_start_ns"], measures["window_ns"]) == (100, 300)
+    assert measures["idle_ns"] == 150
+    assert run("analyze", "--format", "json", "--steps", "2:4", SAMPLE) == EXIT_DONE
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [(step["rank"], step["step"]) for step in steps] == [(0, 2), (0, 3), (1, 2), (1, 3)]
+
+
+def test_several_reports_are_one_run(
+    tmp_path: Path, idle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = TraceBuilder().kernel(0, 10, device=3).write(tmp_path / "other.sqlite")
+    assert run("analyze", "--format", "json", idle, other) == EXIT_DONE
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["rank"], each["report"], each["device"]) for each in found["ranks"]] == [
+        (0, 0, 0),
+        (1, 1, 3),
+    ]
+    # a pattern that the shell left alone
+    assert run("analyze", "--format", "json", tmp_path / "*.sqlite") == EXIT_DONE
+    assert len(json.loads(capsys.readouterr().out)["reports"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "Missing command"),
+        (["simulate"], "Missing command"),
+        (["no-such-command"], "No such command 'no-such-command'"),
+        (["analyze"], "Missing argument 'REPORT...'"),
+        (["analyze", "--no-such-option", SAMPLE], "No such option"),
+        (["analyze", "--format", "xml", SAMPLE], "'xml' is not one of"),
+        (["analyze", "--steps", "5", SAMPLE], "it is not a range"),
+        (["analyze", "--steps", ":", SAMPLE], "it is not a range"),
+        (["analyze", "--steps", "a:b", SAMPLE], "it is not a whole number"),
+        (["analyze", "--steps", "90:95", SAMPLE], "the steps found are 0 to 5"),
+        (["analyze", "--time-range", "1:x", SAMPLE], "it is not a number with a unit"),
+        (["analyze", "--only", "nonsense", SAMPLE], "there is no finding 'nonsense'"),
+        (["analyze", "--step-pattern", "(", SAMPLE], "not a regular expression"),
+        (["explain", "nonsense"], "there is no finding 'nonsense'"),
+        (["simulate", "ddp", "--gpus", "0", "-o", "/nowhere/x.sqlite"], "gpus"),
+    ],
+)
+def test_usage_errors_take_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert run(*arguments) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert err.startswith("traceprof: ")
+    assert complaint in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], ["analyze"], ["info"], ["dashboard"], ["simulate"], ["simulate", "ddp"], ["explain"]],
+)
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert run(*command, "--help") == EXIT_DONE
+    assert "Usage: traceprof" in capsys.readouterr().out
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    for finding in ("exposed-communication", "gpu-idle"):
+        assert run("explain", finding) == EXIT_DONE
+        shown = capsys.readouterr().out
+        assert finding in shown
+        assert "What to do" in shown
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info", SAMPLE) == EXIT_DONE
+    shown = capsys.readouterr().out
+    assert "480 kernels" in shown
+    assert "6 training steps" in shown
+
+
+def test_info_of_every_real_export(real_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info", real_trace) == EXIT_DONE
+    assert "exported by" in capsys.readouterr().out
+
+
+def test_info_names_ranges_that_may_be_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder = TraceBuilder().nvtx("my epoch 1", 0, 90).kernel(10, 20)
+    assert run("info", builder.write(tmp_path / "t.sqlite")) == EXIT_DONE
+    assert "'my epoch 1'" in capsys.readouterr().out
+
+
+def test_simulate_refuses_to_overwrite(idle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = idle.read_bytes()
+    assert run("simulate", "ddp", "-o", idle) == EXIT_ERROR
+    assert idle.read_bytes() == before
+    assert "it is there already" in capsys.readouterr().err
+
+
+def test_as_a_module_in_a_process_of_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("traceprof, version 0.")
+
+
+def test_importing_traceprof_is_light() -> None:
+    heavy = "{'numpy', 'pandas', 'torch', 'rich', 'click', 'sqlite_utils', 'dash'}"
+    code = f"import sys, traceprof, traceprof.labels; print(*({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_help_needs_no_numpy() -> None:
+    code = (
+        "import sys\nfrom traceprof.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print('numpy' in sys.modules, 'rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False False")

@@ -1,0 +1,74 @@
+"""JSON output: by the schema that ships, and the same numbers as the analysis."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from traceprof.analysis import Options, analyze
+from traceprof.reports import json as json_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def schema() -> dict[str, Any]:
+    text = resources.files("traceprof.reports").joinpath("analysis-1.schema.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def document(path: Path, **options: Any) -> dict[str, Any]:
+    analysis = analyze(path, options=Options(**options))
+    try:
+        loaded: dict[str, Any] = json.loads(json_report.render(analysis))
+    finally:
+        analysis.close()
+    jsonschema.validate(loaded, schema(), cls=jsonschema.Draft202012Validator)
+    return loaded
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
+    document(real_trace)
+
+
+def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:
+    found = document(SAMPLE)
+    truth = json.loads(SAMPLE.with_suffix(".truth.json").read_text())
+    assert found["breakdown"] == truth["breakdown"]
+    assert found["steps"] == truth["steps"]
+
+
+def test_what_cannot_be_known_is_null(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    found = document(path)
+    (rank,) = found["ranks"]
+    assert rank == {"rank": 0, "report": 0, "pid": 1000, "device": 0, "gpu": None}
+    (idle,) = found["findings"]
+    causes = ("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns", "per_step_ns")
+    assert [idle["metrics"][cause] for cause in causes] == [None] * 5
+
+
+def test_the_schema_refuses_what_is_wrong(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    found = document(path)
+    del found["findings"][0]["metrics"]["sync_ns"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, schema())
+
+
+def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    assert document(path, only=["exposed-communication"])["findings"] == []
+    assert document(path, skip=["gpu-idle"])["findings"] == []
+    assert document(path, skip=["exposed-communication"])["not_applicable"] == []

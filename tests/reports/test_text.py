@@ -1,0 +1,107 @@
+"""The text report: short, whole, and safe to print."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from tests.builders import TraceBuilder
+from traceprof.analysis import analyze
+from traceprof.reports import html, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Analysis]]:
+    analyses: list[Analysis] = []
+    yield analyses
+    for each in analyses:
+        each.close()
+
+
+def shown(path: Path, opened: list[Analysis]) -> str:
+    analysis = analyze(path)
+    opened.append(analysis)
+    return text.render(analysis)
+
+
+def many_ranks(tmp_path: Path, count: int) -> Path:
+    builder = TraceBuilder()
+    for rank in range(count):
+        builder.kernel(0, 500, device=rank, pid=rank + 1)
+        builder.kernel(500, 900 + rank, NCCL, stream=20, device=rank, pid=rank + 1)
+    return builder.write(tmp_path / "t.sqlite")
+
+
+def test_every_real_export_is_shown(real_trace: Path, opened: list[Analysis]) -> None:
+    shown_text = shown(real_trace, opened)
+    assert max(len(line) for line in shown_text.splitlines()) <= max(
+        text.PLAIN_WIDTH, len(str(real_trace)) + 60
+    )
+    assert len(shown_text.splitlines()) < 60  # half a minute of reading
+
+
+def test_the_same_finding_on_many_ranks_is_told_once(
+    tmp_path: Path, opened: list[Analysis]
+) -> None:
+    shown_text = shown(many_ranks(tmp_path, 8), opened)
+    assert shown_text.count("exposed-communication") == 1
+    assert "ranks 0-7" in shown_text
+    assert "rank 7: No compute hides 407 ns of 407 ns of communication" in shown_text
+
+
+def test_more_ranks_than_anybody_reads(tmp_path: Path, opened: list[Analysis]) -> None:
+    assert "and 8 ranks more" in shown(many_ranks(tmp_path, 40), opened)
+
+
+def test_the_bar_draws_the_identity(tmp_path: Path, opened: list[Analysis]) -> None:
+    path = (
+        TraceBuilder()
+        .kernel(0, 500)
+        .kernel(500, 750, NCCL)
+        .memcpy(750, 850)
+        .memset(999, 1000)
+        .write(tmp_path / "t.sqlite")
+    )
+    assert "██████████▒▒▒▒▒░░···" in shown(path, opened)
+
+
+def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
+    buffer = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    analysis = analyze(many_ranks(tmp_path, 1))
+    text.render(analysis, Console(file=buffer, width=100))
+    analysis.close()
+    buffer.seek(0)
+    assert "###########=========" in buffer.read()
+
+
+def test_names_are_neither_markup_nor_terminal_codes(
+    tmp_path: Path, opened: list[Analysis]
+) -> None:
+    name = "[red]\x1b[31m<script"
+    path = TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path / "t.sqlite")
+    shown_text = shown(path, opened)
+    assert "\x1b" not in shown_text
+    assert r"after [red]\x1b[31m<script before gemm" in shown_text
+    page = html.render(opened[0])
+    assert "<script" not in page
+    assert page.startswith("<!DOCTYPE html>")
+
+
+def test_a_report_without_gpu_work_says_what_it_holds(
+    tmp_path: Path, opened: list[Analysis]
+) -> None:
+    path = TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2)
+    shown_text = shown(path.write(tmp_path / "t.sqlite"), opened)
+    assert "no GPU operation, so no rank; it holds 1 CUDA API calls, 1 NVTX events" in shown_text
+    assert "nsys profile --trace=cuda,nvtx" in shown_text

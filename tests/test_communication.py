@@ -1,0 +1,103 @@
+"""Kernel names of every NCCL era and of the other back ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceprof.communication import CommunicationPatterns, function_name, user_patterns
+from traceprof.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        # NCCL 2.4 to 2.7
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "AllReduce"),
+        ("ncclAllReduceTreeLL128Kernel_sum_f16(ncclColl)", "AllReduce"),
+        ("ncclAllGatherRingKernel_copy_i8(ncclColl)", "AllGather"),
+        ("ncclSendRecvKernel_copy_i8(ncclColl)", "SendRecv"),
+        # 2.8 to 2.18
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "AllReduce"),
+        ("ncclKernel_AllReduce_TREE_LL_Sum___nv_bfloat16(ncclDevComm*, ncclWorkElem)", "AllReduce"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "ReduceScatter"),
+        ("ncclKernel_Reduce_RING_LL_Sum_int8_t(ncclWorkElem)", "Reduce"),
+        (
+            "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+            "SendRecv",
+        ),
+        # 2.19 and later
+        (
+            "ncclDevKernel_AllReduce_Sum_u64_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4>)",
+            "AllReduce",
+        ),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "AllGather"),
+        ("ncclDevKernel_AllGatherV_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "AllGatherV"),
+        ("ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "Broadcast"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "SendRecv"),
+        # symmetric memory: 2.27, then 2.28 and later
+        ("ncclSymDevKernel_AllReduce_AGxLL_R_sum_f32(ncclSymDevArgs)", "AllReduce"),
+        ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16(ncclSymkDevWorkArgs)", "AllReduce"),
+        ("ncclSymkDevKernel_AllGather_RailRing_LsaSTMC(ncclSymkDevWorkArgs)", "AllGather"),
+        # names that hide the operation, and back ends beside NCCL
+        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "Unknown"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgs)", "Unknown"),
+        ("void (anonymous namespace)::oneRankReduce<FuncPreMulSum<float>>(void*)", "AllReduce"),
+        ("void c10d::two_shot_all_reduce_kernel<c10::BFloat16, 8>(c10::BFloat16**)", "AllReduce"),
+        ("void c10d::symmetric_memory::multimem_all_reduce_kernel<float, 4>(float*)", "AllReduce"),
+        ("void multimem_one_shot_all_reduce_kernel<float>(float*)", "AllReduce"),
+        ("void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)", "AllReduce"),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)", "AlltoAll"),
+        ("void deep_ep::internode_ll::combine<true, 7168>(void*)", "AlltoAll"),
+        ("void nvshmemi_transfer_put<0>(void*)", "Unknown"),
+    ],
+)
+def test_communication_kernels(name: str, operation: str) -> None:
+    assert CommunicationPatterns().operation(name) == operation
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ampere_sgemm_128x64_tn",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
+        "void consume<ncclDevKernelArgsStorage<4096ul>>(ncclComm*)",  # only its arguments say nccl
+        "void my_nccl_free_kernel(float*)",
+        "void dispatch<3>(int)",
+        "void at::native::(anonymous namespace)::cat_array_batched_copy(float*)",
+        "",
+    ],
+)
+def test_compute_kernels(name: str) -> None:
+    assert CommunicationPatterns().operation(name) is None
+
+
+def test_no_protocol_or_algorithm_is_read_from_a_name() -> None:
+    told = CommunicationPatterns().operation("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)")
+    assert told == "AllReduce"  # the kernel prints RING_LL whatever ran inside
+
+
+def test_patterns_of_the_user_come_first() -> None:
+    patterns = CommunicationPatterns(user_patterns(["mine::.*=AllToAll", "other_comm"]))
+    assert patterns.operation("void mine::exchange<3>(float*)") == "AllToAll"
+    assert patterns.operation("other_comm(int)") == "Unknown"
+    assert patterns.operation("other_comm_not(int)") is None
+    assert patterns.operation("ncclDevKernel_SendRecv(x)") == "SendRecv"
+
+
+def test_a_pattern_that_is_no_expression() -> None:
+    with pytest.raises(UsageError, match="not a regular expression"):
+        user_patterns(["(unclosed"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("void at::native::kernel<4, Add<float>>(int, Add<float>)", "at::native::kernel"),
+        ("at::native::<unnamed>::layer_norm<float>(int)", "at::native::{unnamed}::layer_norm"),
+        ("std::enable_if<true, void>::type foo<3>(int)", "foo"),
+        ("gemm", "gemm"),
+        ("void broken<(int)", "broken<"),
+    ],
+)
+def test_function_names(name: str, expected: str) -> None:
+    assert function_name(name) == expected

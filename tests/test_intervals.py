@@ -1,0 +1,102 @@
+"""Interval sets against sets of single nanoseconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof import intervals
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Intervals
+
+Pairs = list[tuple[int, int]]
+TIME = st.integers(-20, 60)
+PAIRS = st.lists(st.tuples(TIME, st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))))
+
+
+def of(pairs: Pairs) -> Intervals:
+    starts = np.array([start for start, _ in pairs], np.int64)
+    return intervals.union(starts, np.array([end for _, end in pairs], np.int64))
+
+
+def moments(pairs: Pairs) -> set[int]:
+    return {time for start, end in pairs for time in range(start, end)}
+
+
+def covered(found: Intervals) -> set[int]:
+    return moments(list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)))
+
+
+def assert_canonical(found: Intervals) -> None:
+    assert (found.end_ns > found.start_ns).all()
+    assert (found.start_ns[1:] > found.end_ns[:-1]).all()
+    assert found.start_ns.dtype == found.end_ns.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([], []),
+        ([(5, 5)], []),
+        ([(0, 5), (5, 9)], [(0, 9)]),  # touching intervals are one
+        ([(5, 9), (0, 5)], [(0, 9)]),
+        ([(0, 5), (6, 9)], [(0, 5), (6, 9)]),
+        ([(0, 9), (2, 4)], [(0, 9)]),
+        ([(0, 4), (0, 4), (0, 2)], [(0, 4)]),
+        ([(0, 4), (4, 4), (7, 7)], [(0, 4)]),
+    ],
+)
+def test_union(pairs: Pairs, expected: Pairs) -> None:
+    found = of(pairs)
+    assert list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)) == expected
+
+
+@given(PAIRS)
+def test_union_covers_what_its_parts_cover(pairs: Pairs) -> None:
+    found = of(pairs)
+    assert_canonical(found)
+    assert covered(found) == moments(pairs)
+    assert found.measure_ns == len(moments(pairs))
+
+
+@given(PAIRS, PAIRS)
+def test_set_operations(left: Pairs, right: Pairs) -> None:
+    a, b = of(left), of(right)
+    for found, expected in (
+        (intervals.intersect(a, b), moments(left) & moments(right)),
+        (intervals.intersect(b, a), moments(left) & moments(right)),
+        (intervals.subtract(a, b), moments(left) - moments(right)),
+        (intervals.merge(a, b), moments(left) | moments(right)),
+    ):
+        assert_canonical(found)
+        assert covered(found) == expected
+
+
+@given(PAIRS, TIME, st.integers(0, 40))
+def test_windows(pairs: Pairs, start: int, length: int) -> None:
+    end = start + length
+    window = set(range(start, end))
+    found = of(pairs)
+    assert covered(intervals.clip(found, start, end)) == moments(pairs) & window
+    assert covered(intervals.complement(found, start, end)) == window - moments(pairs)
+    within = intervals.covered_within(found, np.array([start]), np.array([end]))
+    assert within.tolist() == [len(moments(pairs) & window)]
+
+
+@given(PAIRS, st.lists(TIME))
+def test_covered_before(pairs: Pairs, times: list[int]) -> None:
+    found = intervals.covered_before(of(pairs), np.array(times, np.int64))
+    assert found.tolist() == [len([each for each in moments(pairs) if each < t]) for t in times]
+
+
+@given(PAIRS, st.randoms(use_true_random=False))
+def test_order_means_nothing(pairs: Pairs, random: object) -> None:
+    shuffled = list(pairs)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert of(shuffled).start_ns.tolist() == of(pairs).start_ns.tolist()
+    assert of(shuffled).end_ns.tolist() == of(pairs).end_ns.tolist()

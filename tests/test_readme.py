@@ -1,0 +1,49 @@
+"""The README's commands do what it shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from traceprof.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def sessions() -> list[tuple[str, str]]:
+    """Return (command, output) of every console block."""
+    found = []
+    for block in _CONSOLE.findall(README):
+        command, _, output = block.partition("\n")
+        found.append((command.removeprefix("$ "), output))
+    return found
+
+
+@pytest.mark.parametrize(("command", "output"), sessions())
+def test_commands_print_what_the_readme_shows(command: str, output: str, tmp_path: Path) -> None:
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    done = subprocess.run(  # noqa: S602  (commands of our own README)
+        command.replace("traceprof ", f"{sys.executable} -m traceprof ", 1),
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout + done.stderr == output
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_command_is_in_the_readme() -> None:
+    for name in cli.list_commands(None):  # type: ignore[arg-type]
+        assert f"`traceprof {name} " in README

@@ -1,0 +1,53 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceprof import units
+from traceprof.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_000, "1 µs"),
+        (1_234_567, "1.23 ms"),
+        (17_172_652, "17.2 ms"),
+        (299_848_812, "300 ms"),
+        (1_828_647_601, "1.83 s"),
+        (9_999_999, "10.0 ms"),
+        (3_600_000_000_000, "3600 s"),
+        (-1_500, "-1.50 µs"),
+    ],
+)
+def test_durations(nanoseconds: int, text: str) -> None:
+    assert units.duration(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("0", 0),
+        ("1500000", 1_500_000),
+        ("1.5ms", 1_500_000),
+        ("2s", 2_000_000_000),
+        ("-3.5us", -3_500),
+        ("1726746949.749755996s", 1_726_746_949_749_755_996),  # more digits than a float holds
+        (" 7 ns ", 7),
+    ],
+)
+def test_times(text: str, nanoseconds: int) -> None:
+    assert units.parse_time(text) == nanoseconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "1m", "1e9", "0x10", "1..5s"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError):
+        units.parse_time(text)
+
+
+def test_shares() -> None:
+    assert units.percent(0.0573) == "5.7 %"
