@@ -1,0 +1,1 @@
+"""The dashboard: draws what traceprof computed, and computes nothing of its own."""
