@@ -45,7 +45,7 @@ def breakdown(analysis: Analysis) -> go.Figure:
         barmode="stack",
         height=120 + _ROW_HEIGHT * len(names),
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
         xaxis={"title": "time in the window (ms)"},
         yaxis={"autorange": "reversed", "automargin": True},
         template="plotly_white",

@@ -1,8 +1,9 @@
-"""Real exports: TRACEPROF_TRACES names the folder that holds them."""
+"""What tests need from outside: real exports (TRACEPROF_TRACES names their folder) and nsys."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,14 @@ def traces() -> Path:
     if not REAL_TRACES:
         pytest.skip("TRACEPROF_TRACES names no folder of real exports")
     return Path(_TRACES or "")
+
+
+@pytest.fixture
+def nsys() -> str:
+    """Return the `nsys` on PATH; where CI lacks it, that is a failure."""
+    found = shutil.which("nsys")
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("nsys is not on PATH, and CI must not skip what needs it")
+        pytest.skip("nsys is not on PATH")
+    return found

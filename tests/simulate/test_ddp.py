@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import sqlite3
 import subprocess
 from collections import Counter
@@ -218,12 +217,11 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name).read_text() == "precious"
 
 
-@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not on PATH")
-def test_nsys_stats_reads_it(tmp_path: Path) -> None:
+def test_nsys_stats_reads_it(tmp_path: Path, nsys: str) -> None:
     path = tmp_path / "ddp.sqlite"
     truth = json.loads(simulate_ddp(path, gpus=2, steps=3, seed=7).read_text())
     reports = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
-    command = ["nsys", "stats", "--force-export=false", "--format", "csv"]
+    command = [nsys, "stats", "--force-export=false", "--format", "csv"]
     done = subprocess.run(
         [*command, "--report", ",".join(reports), path], capture_output=True, text=True, check=True
     )
