@@ -142,3 +142,9 @@ KERNELS = tuple(
          STATE_FILL, ALL_REDUCE)
     )
 )  # fmt: skip
+
+# For the scenarios, which do not know kernels by index.
+SEND_RECV = Kernel(
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclSend", 4, 1, 544, 96, 21568, 82240, 0,
+)  # fmt: skip
