@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication import CommunicationPatterns, function_name
+from traceprof.launches import launching_calls
 from traceprof.steps import StepRanges, StepWindows, find_steps, step_windows
 from traceprof.trace import schema
 from traceprof.trace.reader import NULL
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.trace.model import Launches, Operations, RankKey, RankOperations, Trace
+    from traceprof.trace.model import ApiCalls, Operations, RankKey, RankOperations, Trace
 
     Mask = npt.NDArray[np.bool_]
     Label = Callable[[int], str]
@@ -58,11 +59,11 @@ class Rank:
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it.
         gpu: the GPU's name where the report tells it.
+        trace: the report itself, for what only some analyses read.
         operations: all that the GPU did.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
         communication_operations: operations (`AllReduce`, …) by the same ids.
         copy_kinds: labels by the ids in `operations.copies.kind`.
-        launches: the process's API calls, None where the report has none.
         step_ranges: the process's training steps on the host, None where it has none.
     """
 
@@ -72,11 +73,11 @@ class Rank:
     pid: int
     device: int
     gpu: str | None
+    trace: Trace
     operations: RankOperations
     kernel_names: Mapping[int, str]
     communication_operations: Mapping[int, str]
     copy_kinds: Mapping[int, str]
-    launches: Launches | None
     step_ranges: StepRanges | None
 
     @cached_property
@@ -135,11 +136,27 @@ class Rank:
         )
 
     @cached_property
+    def calls(self) -> ApiCalls | None:
+        """The process's API calls; None where the report has none."""
+        return self.trace.api_calls(self.process)
+
+    @cached_property
+    def launched_by(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """For kernels, copies, memsets and graphs, which of `calls` launched each; -1 for none."""
+        kernels, copies, memsets, graphs = (
+            np.full(len(group), -1, np.int64)
+            if self.calls is None
+            else launching_calls(group, self.calls)
+            for group in self.operations.groups
+        )
+        return kernels, copies, memsets, graphs
+
+    @cached_property
     def steps(self) -> StepWindows | None:
         """The training steps on this GPU; None where the report cannot tell them."""
-        if self.step_ranges is None or self.launches is None:
+        if self.step_ranges is None or self.calls is None:
             return None
-        return step_windows(self.operations, self.launches, self.step_ranges)
+        return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""
@@ -226,12 +243,11 @@ def _rank(
         pid=trace.pid(key.process),
         device=key.device,
         gpu=trace.gpu_name(key),
+        trace=trace,
         operations=trace.operations[key],
         kernel_names=trace.kernel_names,
         communication_operations=communication_operations,
         copy_kinds=trace.copy_kinds,
-        # The API calls are many: they are read only for who needs them.
-        launches=trace.launches(key.process) if step_ranges is not None else None,
         step_ranges=step_ranges,
     )
 

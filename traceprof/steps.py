@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model import Launches, NamedRanges, Operations, RankOperations, Trace
+    from traceprof.trace.model import ApiCalls, NamedRanges, Operations, RankOperations, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,21 @@ def find_steps(trace: Trace, user: re.Pattern[str] | None = None) -> dict[int, S
     return steps
 
 
-def step_windows(operations: RankOperations, launches: Launches, ranges: StepRanges) -> StepWindows:
+def step_windows(
+    operations: RankOperations, launched_by: Sequence[Int64], calls: ApiCalls, ranges: StepRanges
+) -> StepWindows:
     """Return the windows that a process's steps open on one of its ranks.
 
     A step that launched nothing on this rank has no window. Steps follow each other in GPU time;
     of two that start at once (one range inside another), the outer comes first and is empty.
+
+    Args:
+        operations: of the rank.
+        launched_by: for each group of operations the index of the call of each, -1 for none.
+        calls: of the process.
+        ranges: the steps of the process.
     """
-    launched, start, end = _by_launch(operations.groups, launches)
+    launched, start, end = _by_launch(operations.groups, launched_by, calls)
     first = np.searchsorted(launched, ranges.start_ns, side="left")
     stop = np.searchsorted(launched, ranges.end_ns, side="left")
     used = np.flatnonzero(stop > first)
@@ -155,35 +163,16 @@ def step_windows(operations: RankOperations, launches: Launches, ranges: StepRan
     return StepWindows(ranges.number[used][order], begins, ends)
 
 
-def launch_times(operations: Operations, launches: Launches) -> tuple[Int64, Int64]:
-    """Return when each operation was launched.
-
-    Of several calls with the operation's correlation id (ids can wrap round in a long run), the
-    last before the operation's start launched it.
-
-    Returns:
-        Indices into `operations` of those with a call, int64[m], and its start, int64[m] ns.
-    """
-    ids, calls = launches.correlation, launches.start_ns
-    first = np.searchsorted(ids, operations.correlation, side="left")
-    stop = np.searchsorted(ids, operations.correlation, side="right")
-    found = np.flatnonzero(stop > first)
-    call = first[found]
-    repeated = np.flatnonzero(stop[found] - first[found] > 1)
-    for index in repeated.tolist():  # rare: one turn per operation whose id is not unique
-        of_id = calls[first[found[index]] : stop[found[index]]]
-        earlier = np.searchsorted(of_id, operations.start_ns[found[index]], side="right")
-        call[index] += max(int(earlier) - 1, 0)
-    return found, calls[call]
-
-
-def _by_launch(groups: Sequence[Operations], launches: Launches) -> tuple[Int64, Int64, Int64]:
+def _by_launch(
+    groups: Sequence[Operations], launched_by: Sequence[Int64], calls: ApiCalls
+) -> tuple[Int64, Int64, Int64]:
     """Return launch, start and end of all operations with a known launch, by launch."""
-    columns: list[tuple[Int64, Int64, Int64]] = []
-    for each in groups:
-        index, launched = launch_times(each, launches)
-        columns.append((launched, each.start_ns[index], each.end_ns[index]))
-    launched, start, end = (np.concatenate(column) for column in zip(*columns, strict=True))
+    known = [each >= 0 for each in launched_by]
+    launched = calls.start_ns[
+        np.concatenate([each[has] for each, has in zip(launched_by, known, strict=True)])
+    ]
+    start = np.concatenate([each.start_ns[has] for each, has in zip(groups, known, strict=True)])
+    end = np.concatenate([each.end_ns[has] for each, has in zip(groups, known, strict=True)])
     order = np.argsort(launched, kind="stable")
     return launched[order], start[order], end[order]
 

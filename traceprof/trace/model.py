@@ -53,9 +53,25 @@ class Kernels(Operations):
 
     Attributes:
         name: int64[n], keys of `Trace.kernel_names`.
+        signature: int64[n], indices into `Trace.signatures`: equal for the same kernel launched
+            with the same grid and block.
     """
 
     name: Int64
+    signature: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """Kernels by name, grid and block.
+
+    Attributes:
+        name: int64[m], keys of `Trace.kernel_names`.
+        shape: int64[m, 6], grid x, y, z and block x, y, z; NULL where the export lacks them.
+    """
+
+    name: Int64
+    shape: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +83,16 @@ class Copies(Operations):
         kind: int64[n], keys of `Trace.copy_kinds`; NULL for memory sets.
         source_device: int64[n], NULL where it is not another device.
         destination_device: int64[n], likewise.
+        source_memory: int64[n], keys of `Trace.memory_kinds`; NULL for memory sets.
+        destination_memory: int64[n], likewise.
     """
 
     bytes: Int64
     kind: Int64
     source_device: Int64
     destination_device: Int64
+    source_memory: Int64
+    destination_memory: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +118,66 @@ class RankOperations:
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
-    """API calls of one process that can launch GPU work, ordered by correlation id, then start.
+class ApiCalls:
+    """CUDA API calls of one process, ordered by correlation id, then start.
 
     Attributes:
         correlation: int64[n].
         start_ns: int64[n], when the call was entered.
+        end_ns: int64[n], when it returned; its start where the capture ended before.
+        thread: int64[n], the calling thread (Nsight's globalTid).
+        name: int64[n], keys of `Trace.api_names`.
     """
 
     correlation: Int64
     start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Synchronizations of one process, ordered by start.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        stream: int64[n]; 4294967295 where an event, not a stream, is waited for.
+        correlation: int64[n], of the API call.
+        kind: int64[n]: 1 the host for an event, 2 a stream for an event (recorded when it is asked
+            for, not while the stream waits), 3 the host for a stream, 4 the host for the context.
+        event: int64[n], the event's id; unique with `recording` where the export has it.
+        recording: int64[n], which recording of the event (eventSyncId), NULL where not exported.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    correlation: Int64
+    kind: Int64
+    event: Int64
+    recording: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStalls:
+    """CUPTI's records of a full command buffer in one process, ordered by start.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        thread: int64[n], the thread that was blocked.
+        correlation: int64[n], of the API call that was blocked.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    correlation: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +229,30 @@ class Trace(Protocol):
     def notes(self) -> Sequence[str]:
         """What a reader of this report should know about its data."""
 
-    def launches(self, process: int) -> Launches | None:
+    @property
+    def signatures(self) -> Signatures:
+        """Kernels by name, grid and block, as `Kernels.signature` counts them."""
+
+    @property
+    def memory_kinds(self) -> Mapping[int, str]:
+        """Labels of kinds of memory, such as `Pageable`, `Pinned` and `Device`."""
+
+    @property
+    def api_names(self) -> Mapping[int, str]:
+        """Names of API calls without their version, such as `cudaLaunchKernel`."""
+
+    def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the report has no API calls."""
+
+    def waits(self, process: int) -> Waits | None:
+        """Return the synchronizations of a process, or None where the report has none."""
+
+    def launch_stalls(self, process: int) -> LaunchStalls | None:
+        """Return where launches of a process were blocked, or None where it is not exported."""
+
+    @property
+    def has_unexported_stalls(self) -> bool:
+        """Whether stalls were captured, but left out of the export."""
 
     def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
         """Return the NVTX ranges by process whose whole name, or part of it, matches."""

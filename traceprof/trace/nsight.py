@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import intervals
-from traceprof.trace import nvtx, schema
+from traceprof.trace import host, nvtx, schema
+from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
 from traceprof.trace.database import Database
-from traceprof.trace.model import (
-    Copies,
-    Kernels,
-    Launches,
-    Operations,
-    RankKey,
-    RankOperations,
-)
+from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model import NamedRanges, Progress
+    from traceprof.trace.model import (
+        ApiCalls,
+        LaunchStalls,
+        NamedRanges,
+        Progress,
+        Signatures,
+        Waits,
+    )
 
-# A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
-# otherwise make every operation a rank.
-_MOST_PROCESSES = 1024
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
+
+_VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
 Columns = dict[str, "Int64"]
 
@@ -75,8 +74,7 @@ class NsightTrace:
         self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
         self._notes: list[str] = []
-        self._seen_names: set[int] = set()
-        self._launches: dict[int, Launches] | None = None
+        self._signer = Signer()
 
     def close(self) -> None:
         """Release the file."""
@@ -91,7 +89,7 @@ class NsightTrace:
         """What a reader of this report should know about its data."""
         self.operations  # noqa: B018  (reading them is what finds unusable rows)
         said = [f"Nsight Systems says: {each}" for each in self.target.diagnostics()]
-        unnamed = len(self._seen_names - self._names.keys())
+        unnamed = len(self._signer.names - self._names.keys())
         if unnamed:
             said.append(
                 f"{unnamed} ids of kernel names mean nothing in this export: kernels of these names"
@@ -107,11 +105,6 @@ class NsightTrace:
         copies = self._by_rank(schema.MEMCPY)
         memsets = self._by_rank(schema.MEMSET)
         graphs = self._by_rank(schema.GRAPH)
-        named = (
-            "demangledName"
-            if self._database.has(schema.KERNEL.name, "demangledName")
-            else ("shortName")
-        )
         if graphs:
             self._notes.append(
                 f"{sum(len(each['start']) for each in graphs.values())} CUDA graph launches were"
@@ -122,10 +115,8 @@ class NsightTrace:
         result = {}
         for key in keys:
             kernel, graph = kernels.pop(key, _NO_ROWS), graphs.pop(key, _NO_ROWS)
-            names = _column(kernel, named)
-            self._seen_names.update(np.unique(names).tolist())
             result[key] = RankOperations(
-                Kernels(*_base(kernel), names),
+                Kernels(*_base(kernel), _column(kernel, _NAME), _column(kernel, _SIGNATURE)),
                 _copies(copies.pop(key, _NO_ROWS)),
                 _copies(memsets.pop(key, _NO_ROWS)),
                 Operations(*_base(graph)),
@@ -138,31 +129,60 @@ class NsightTrace:
         self.operations  # noqa: B018  (reading them is what finds the ids)
         unknown = {
             each: "(unnamed kernel)" if each == NULL else f"(unknown string {each})"
-            for each in self._seen_names
+            for each in self._signer.names
         }
         return {**unknown, **self._names}
+
+    @property
+    def signatures(self) -> Signatures:
+        """Kernels by name, grid and block."""
+        self.operations  # noqa: B018  (reading them is what finds the signatures)
+        return self._signer.signatures
 
     @cached_property
     def copy_kinds(self) -> Mapping[int, str]:
         """Labels by MEMCPY.copyKind, as the export itself enumerates them where it does."""
-        rows = self._database.rows(schema.MEMCPY_KINDS, {"id": int, "label": str})
-        labels = {row["id"]: row["label"] for row in rows if row["id"] is not None}
-        understood = schema.COPY_KINDS.values()
-        # A label that is not one of Nsight's says nothing: then the id does, which is CUPTI's.
-        return {
-            **{kind: label for kind, label in labels.items() if label},
-            **schema.COPY_KINDS,
-            **{kind: label for kind, label in labels.items() if label in understood},
-        }
+        return self._labels(schema.MEMCPY_KINDS, schema.COPY_KINDS)
 
-    def launches(self, process: int) -> Launches | None:
+    @cached_property
+    def memory_kinds(self) -> Mapping[int, str]:
+        """Labels by MEMCPY.srcKind and dstKind, as the export enumerates them where it does."""
+        return self._labels(schema.MEM_KINDS, schema.MEMORY_KINDS)
+
+    @cached_property
+    def api_names(self) -> Mapping[int, str]:
+        """Names of API calls by StringIds.id, without the suffix of their version."""
+        ids = set().union(*(np.unique(each.name).tolist() for each in self._api_calls.values()))
+        return {key: _VERSION.sub("", name) for key, name in self._strings(ids).items()}
+
+    def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
         if schema.API_CALL.name not in self._database.columns:
             return None
-        if self._launches is None:
-            self._launches = self._read_launches()
-        nothing = np.empty(0, np.int64)
-        return self._launches.get(process, Launches(nothing, nothing))
+        return self._api_calls.get(process, host.NO_CALLS)
+
+    def waits(self, process: int) -> Waits | None:
+        """Return the synchronizations of a process, or None where the export has none."""
+        if schema.WAIT.name not in self._database.columns:
+            return None
+        return self._waits.get(process, host.NO_WAITS)
+
+    def launch_stalls(self, process: int) -> LaunchStalls | None:
+        """Return the records of a full command buffer, or None where they are not exported."""
+        if schema.DRIVER_OVERHEAD.name not in self._database.columns:
+            return None
+        return self._launch_stalls.get(process, host.NO_STALLS)
+
+    @cached_property
+    def has_unexported_stalls(self) -> bool:
+        """Whether the name of the records is in the export, but not the records.
+
+        Nsight Systems 2024.5 to 2025.1 captured them and left them out of the export.
+        """
+        if schema.DRIVER_OVERHEAD.name in self._database.columns:
+            return False
+        named = [schema.COMMAND_BUFFER_FULL_NAME]
+        return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
     def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
@@ -216,14 +236,17 @@ class NsightTrace:
         columns = self._require(table)
         if "demangledName" in columns and "shortName" in columns:
             columns.remove("shortName")  # one name is enough; the demangled one tells more
+        is_kernel = table is schema.KERNEL
         parts: dict[RankKey, list[Columns]] = defaultdict(list)
         unusable = 0
         for chunk in read_columns(self._database, table.name, columns):
             kept, dropped = self._usable(chunk, table)
             unusable += dropped
+            if is_kernel:
+                self._sign(kept)
             for key, part in _split(kept):
                 parts[key].append(part)
-            self._check_few(len(parts), table.name)
+            check_few_processes(self._database, table.name, len(parts))
         if unusable:
             self._notes.append(
                 f"{unusable} rows of {table.name} have no start, end, process or device, or end"
@@ -237,6 +260,17 @@ class NsightTrace:
             ordered[key] = _sorted_by_time(joined)
         return ordered
 
+    def _sign(self, chunk: Columns) -> None:
+        """Put one number for each name, grid and block in the place of these columns."""
+        names = chunk.pop("demangledName", None)
+        other = chunk.pop("shortName", None)
+        name = names if names is not None else other
+        if name is None:
+            name = np.full(len(chunk["start"]), NULL, np.int64)
+        shape = [chunk.pop(each, None) for each in schema.GRID]
+        chunk[_NAME] = name
+        chunk[_SIGNATURE] = self._signer.number(name, shape)
+
     def _usable(self, chunk: Columns, table: schema.Table) -> tuple[Columns, int]:
         start, end = chunk["start"], chunk["end"]
         usable = (
@@ -249,49 +283,28 @@ class NsightTrace:
         kept = chunk
         if not usable.all():
             kept = {name: values[usable] for name, values in chunk.items()}
-        self._check_times(kept["start"], kept["end"], table.name)
+        check_times(self._database, table.name, kept["start"], kept["end"])
         return kept, int(len(usable) - usable.sum())
 
-    def _check_times(self, start: Int64, end: Int64, table: str) -> None:
-        limit = intervals.BEYOND_NS
-        if len(start) and (int(start.min()) <= -limit or int(end.max()) >= limit):
-            raise self._database.damaged(f"{table} holds times beyond any clock")
+    @cached_property
+    def _api_calls(self) -> dict[int, ApiCalls]:
+        return host.read_api_calls(self._database)
 
-    def _check_few(self, num_processes: int, table: str) -> None:
-        if num_processes > _MOST_PROCESSES:
-            raise self._database.damaged(f"{table} names more than {_MOST_PROCESSES} processes")
+    @cached_property
+    def _waits(self) -> dict[int, Waits]:
+        return host.read_waits(self._database)
 
-    def _read_launches(self) -> dict[int, Launches]:
-        table = schema.API_CALL
-        columns = self._require(table)
-        expect_rows(self._database, [table.name])
-        parts: dict[int, list[Columns]] = defaultdict(list)
-        for chunk in read_columns(self._database, table.name, columns):
-            usable = (
-                (chunk["start"] != NULL)
-                & (chunk["globalTid"] != NULL)
-                & (chunk["correlationId"] != NULL)
-            )
-            start, correlation = chunk["start"][usable], chunk["correlationId"][usable]
-            process = schema.process_of_thread(chunk["globalTid"][usable])
-            for rows in _groups(process):
-                part = {"start": start[rows], "correlationId": correlation[rows]}
-                parts[int(process[rows[0]])].append(part)
-            self._check_few(len(parts), table.name)
-        launches = {}
-        for each in sorted(parts):
-            pieces = parts.pop(each)
-            start = np.concatenate([piece["start"] for piece in pieces])
-            correlation = np.concatenate([piece["correlationId"] for piece in pieces])
-            self._check_times(start, start, table.name)
-            order = np.lexsort((start, correlation))
-            launches[each] = Launches(correlation[order], start[order])
-        return launches
+    @cached_property
+    def _launch_stalls(self) -> dict[int, LaunchStalls]:
+        return host.read_launch_stalls(self._database)
 
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        wanted = sorted(self._seen_names)
+        return self._strings(self._signer.names)
+
+    def _strings(self, ids: Iterable[int]) -> dict[int, str]:
+        wanted = sorted(ids)
         found: dict[int, str] = {}
         for first in range(0, len(wanted), _IDS_PER_QUERY):
             some = wanted[first : first + _IDS_PER_QUERY]
@@ -303,9 +316,24 @@ class NsightTrace:
                     found[row["id"]] = row["value"]
         return found
 
+    def _labels(self, enumeration: str, usual: Mapping[int, str]) -> dict[int, str]:
+        """Return the labels of an enumeration by id."""
+        rows = self._database.rows(enumeration, {"id": int, "label": str})
+        labels = {row["id"]: row["label"] for row in rows if row["id"] is not None}
+        understood = usual.values()
+        # A label that is not one of Nsight's says nothing: then the id does, which is Nsight's.
+        return {
+            **{each: label for each, label in labels.items() if label},
+            **usual,
+            **{each: label for each, label in labels.items() if label in understood},
+        }
+
 
 _NO_ROWS: Columns = {}
 _BASE = ("start", "end", "streamId", "correlationId")
+_COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
+# Columns of ours beside those of the export.
+_NAME, _SIGNATURE = "name", "signature"
 
 
 def _column(columns: Columns, name: str) -> Int64:
@@ -322,25 +350,16 @@ def _base(columns: Columns) -> tuple[Int64, Int64, Int64, Int64]:
 def _copies(columns: Columns) -> Copies:
     return Copies(
         *_base(columns),
-        *(_column(columns, name) for name in ("bytes", "copyKind", "srcDeviceId", "dstDeviceId")),
+        *(_column(columns, name) for name in _COPY),
     )
 
 
 def _split(columns: Columns) -> Iterator[tuple[RankKey, Columns]]:
     """Yield the rows of each rank of a chunk."""
     process, device = columns.pop("globalPid"), columns.pop("deviceId")
-    for rows in _groups(process, device):
+    for rows in groups(process, device):
         key = RankKey(int(process[rows[0]]), int(device[rows[0]]))
         yield key, {name: values[rows] for name, values in columns.items()}
-
-
-def _groups(*keys: Int64) -> Iterator[Int64]:
-    """Yield the indices of the rows that agree in every key, in the order of the rows."""
-    order = np.lexsort(keys)
-    changes = [np.flatnonzero(np.diff(key[order])) + 1 for key in keys]
-    for rows in np.split(order, np.unique(np.concatenate(changes))):
-        if len(rows):
-            yield rows
 
 
 def _sorted_by_time(columns: Columns) -> Columns:

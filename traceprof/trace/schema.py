@@ -34,13 +34,17 @@ class Table:
 
 _GPU_OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 
+GRID = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 KERNEL = Table(
-    "CUPTI_ACTIVITY_KIND_KERNEL", _GPU_OPERATION, ("demangledName", "shortName"), "--trace=cuda"
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    _GPU_OPERATION,
+    ("demangledName", "shortName", *GRID),
+    "--trace=cuda",
 )
 MEMCPY = Table(
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     (*_GPU_OPERATION, "bytes", "copyKind"),
-    ("srcDeviceId", "dstDeviceId"),
+    ("srcDeviceId", "dstDeviceId", "srcKind", "dstKind"),
     "--trace=cuda",
 )
 MEMSET = Table("CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), (), "--trace=cuda")
@@ -48,7 +52,24 @@ MEMSET = Table("CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), (), "--
 GRAPH = Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GPU_OPERATION, (), "--cuda-graph-trace=node")
 # Runtime and driver API calls; the ones that launch GPU work share its correlationId.
 API_CALL = Table(
-    "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "globalTid", "correlationId"), (), "--trace=cuda"
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    ("start", "end", "globalTid", "correlationId"),
+    ("nameId",),
+    "--trace=cuda",
+)
+# Waits of the host and of streams. A stream's wait is recorded when it is asked for.
+WAIT = Table(
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+    ("start", "end", "streamId", "correlationId", "globalPid", "syncType"),
+    ("eventId", "eventSyncId"),
+    "--trace=cuda",
+)
+# What CUPTI holds against itself and the driver, from Nsight Systems 2026.1 on.
+DRIVER_OVERHEAD = Table(
+    "CUPTI_ACTIVITY_KIND_OVERHEAD",
+    ("start", "end", "globalTid", "correlationId"),
+    ("nameId", "overheadType"),
+    "--trace=cuda, exported by nsys 2026.1 or later",
 )
 NVTX = Table(
     "NVTX_EVENTS",
@@ -64,9 +85,9 @@ EVENT_TABLES = {
     MEMSET.name: "memory sets",
     GRAPH.name: "CUDA graphs traced as a whole",
     API_CALL.name: "CUDA API calls",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "CUDA synchronizations",
+    WAIT.name: "CUDA synchronizations",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "CUDA events",
-    "CUPTI_ACTIVITY_KIND_OVERHEAD": "CUPTI overhead (command buffer full, module loading)",
+    DRIVER_OVERHEAD.name: "CUPTI overhead (command buffer full, module loading)",
     NVTX.name: "NVTX events",
     "GPU_METRICS": "sampled GPU metrics",
     "NET_NIC_METRIC": "sampled NIC metrics",
@@ -120,6 +141,19 @@ COPY_KINDS = {
     13: "Unified Device-to-Device",
 }
 PEER_TO_PEER = "Peer-to-Peer"
+# Likewise of ENUM_CUDA_MEM_KIND by MEMCPY.srcKind and dstKind.
+MEMORY_KINDS = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+    7: "Unknown",
+}
+PAGEABLE = "Pageable"
+PINNED = "Pinned"
 
 # An export has the string table and at least one of these, whatever was collected.
 MARKS = (*EXPORT_METADATA, "ANALYSIS_DETAILS", PROCESSES, GPU_INFO, GPU_INFO_2020, "ThreadNames")
