@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from traceprof import intervals
 from traceprof.analyses import breakdown, collectives, link_usage
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
@@ -219,6 +220,12 @@ def _time_window(rank: Rank, time_range: Range) -> Window:
             f"cannot analyse the time range {_written(time_range)}",
             "it ends before it starts",
             "write it as START:END",
+        )
+    if any(each is not None and abs(each) >= intervals.BEYOND_NS for each in time_range):
+        raise UsageError(
+            f"cannot analyse the time range {_written(time_range)}",
+            "it reaches beyond any clock",
+            "write times in ns, or with a unit, such as 1.5s:1.7s",
         )
     low = own.start_ns if start is None else start
     return Window(low, max(low, own.end_ns if end is None else end))

@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 
+BEYOND_NS = 1 << 62
+"""146 years: no clock shows it, and differences of times before it fit 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
@@ -38,6 +41,11 @@ class Intervals:
     def measure_ns(self) -> int:
         """The total time covered."""
         return int(self.length_ns.sum())
+
+
+def total(values: Int64) -> int:
+    """Return the exact sum, even where it does not fit 64 bits."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
 
 
 def empty() -> Intervals:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import intervals
 from traceprof.trace import schema
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     for operation, ids in by_operation.items():
         of_operation = durations[np.isin(names, np.array(ids, np.int64))]
         if len(of_operation):
-            total, median = int(of_operation.sum()), int(np.median(of_operation))
+            total, median = intervals.total(of_operation), int(np.median(of_operation))
             uses.append(OperationUse(operation, len(of_operation), total, median))
     uses.sort(key=lambda use: (-use.total_ns, use.operation))
     return CollectivesResult(rank.rank, tuple(uses))

@@ -91,7 +91,7 @@ def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None) -> LinkUse
         link="pcie" if over_pcie else None,
         direction=direction,
         peer=peer,
-        bytes=int(np.maximum(copies.bytes[chosen], 0).sum()),
+        bytes=intervals.total(np.maximum(copies.bytes[chosen], 0)),
         busy_ns=intervals.union(copies.start_ns[chosen], copies.end_ns[chosen]).measure_ns,
     )
 

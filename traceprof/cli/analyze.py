@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,11 +129,12 @@ def _step_number(text: str) -> int:
 def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
     if output is None:
         return
-    target = Path(output)
-    if any(target.exists() and each.exists() and target.samefile(each) for each in inputs):
-        raise UsageError(
-            f"cannot write {output}", "it is one of the reports", "choose another name"
-        )
+    for each in inputs:
+        with suppress(OSError, ValueError):  # one of them is not there, or out of reach
+            if Path(output).samefile(each):
+                raise UsageError(
+                    f"cannot write {output}", "it is one of the reports", "choose another name"
+                )
 
 
 def _write(analysis: Analysis, output_format: str, output: str | None) -> None:
@@ -149,8 +152,17 @@ def _write(analysis: Analysis, output_format: str, output: str | None) -> None:
         sys.stdout.write(rendered)
         return
     try:
-        Path(output).write_text(rendered, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {output}", error.strerror or str(error), "choose another place"
-        ) from error
+        with open(
+            output, "w", encoding="utf-8", errors="replace", opener=_open_without_waiting
+        ) as file:
+            file.write(rendered)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot write {output}", why, "choose another place") from error
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file for writing; a pipe that nobody reads is an error, not a reason to wait."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # Existence is checked on opening, where every other fault of a file is found too.
 reports_argument = click.argument(
-    "reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=str)
+    "reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(readable=False)
 )
 
 
@@ -31,7 +32,7 @@ def expand(reports: Sequence[str]) -> list[Path]:
     """
     paths: list[Path] = []
     for report in reports:
-        if Path(report).exists() or not glob.has_magic(report):
+        if os.path.lexists(report) or not glob.has_magic(report):
             paths.append(Path(report))
             continue
         found = sorted(glob.glob(report))  # noqa: PTH207  (Path.glob takes no absolute pattern)

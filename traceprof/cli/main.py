@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -39,7 +40,9 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(traceprof.__version__, prog_name="traceprof")
 def cli() -> None:
     """Where the time of a multi-GPU training run went, read from Nsight Systems exports."""
@@ -51,28 +54,57 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a kernel name must not break an ASCII terminal
+    _prepare_streams()
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)
         sys.stdout.flush()
-    except TraceprofError as error:
-        return _fail(str(error))
-    except click.ClickException as error:
-        command = getattr(getattr(error, "ctx", None), "command_path", "traceprof")
-        return _fail(f"{one_line(error.format_message())} (see {command} --help)")
-    except click.exceptions.Exit as request:
-        return request.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
         # The reader of stdout has gone (`traceprof … | head`); nothing is wrong with the analysis.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # click and rich make a SystemExit of it.
+        _discard_output()
         return EXIT_DONE
+    except Exception as error:  # noqa: BLE001  (the last resort: one line, never a traceback)
+        line = _line(error)
+        with suppress(OSError):
+            click.echo(f"traceprof: {line}", err=True)
+        return EXIT_ERROR
     return code if isinstance(code, int) else EXIT_DONE
 
 
-def _fail(message: str) -> int:
-    click.echo(f"traceprof: {message}", err=True)
-    return EXIT_ERROR
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a kernel name must not break an ASCII terminal
+
+
+def _discard_output() -> None:
+    """Send what stdout still holds nowhere: else Python tries once more to write it on exit."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, TraceprofError):
+        return str(error)
+    if isinstance(error, click.ClickException):
+        command = getattr(getattr(error, "ctx", None), "command_path", "traceprof")
+        return f"{one_line(error.format_message())} (see {command} --help)"
+    if isinstance(error, OSError):
+        _discard_output()
+        what = f"cannot use {error.filename}" if error.filename else "cannot write the result"
+        why = error.strerror or str(error)
+        return str(TraceprofError(what, why, "check the disk and the permissions"))
+    if os.environ.get("TRACEPROF_TRACEBACK"):
+        raise error
+    return str(
+        TraceprofError(
+            "internal error",
+            f"{type(error).__name__}: {error}",
+            "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows",
+        )
+    )

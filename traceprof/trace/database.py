@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from sqlite_utils import Database as SqliteDatabase
 from traceprof.errors import TraceFileError, TraceFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from traceprof.trace.model import Progress
+
+    Columns = Mapping[str, type[int | str]]
 
 RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 _HEADER_BYTES = 100
@@ -26,13 +29,22 @@ class Database:
     """Schema, metadata and small tables of an SQLite file, through sqlite-utils.
 
     Attributes:
-        path: the file.
+        path: the report, as messages name it.
         connection: the read-only connection, for the reader of the large tables.
         progress: told of the rows that are read, if somebody wants to know.
+        columns: names of columns by table.
+        views: names of views, which no exporter makes.
     """
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
-        """Open `path` read-only.
+    def __init__(
+        self, path: Path, progress: Progress | None = None, *, file: Path | None = None
+    ) -> None:
+        """Open a report read-only.
+
+        Args:
+            path: the report.
+            progress: told of the rows that are read.
+            file: the SQLite file, where it is not the report itself.
 
         Raises:
             TraceFormatError: the file is damaged, or its writer has not finished.
@@ -40,23 +52,22 @@ class Database:
         """
         self.path = path
         self.progress = progress
-        _check_complete(path)
+        # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
+        file = (file or path).resolve()
+        self._check_complete(file)
         # immutable: SQLite then writes no lock, journal, -wal or -shm file beside the input.
-        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        uri = f"{file.as_uri()}?mode=ro&immutable=1"
         try:
             self.connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise TraceFileError(
                 f"cannot open {path}", str(error), "check that the file can be read"
             ) from error
-        # Metadata can hold bytes that are not UTF-8, such as Windows time zone names.
-        self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        with self.damage_reported():
-            self._sqlite = SqliteDatabase(self.connection, execute_plugins=False)
-            self.columns: dict[str, tuple[str, ...]] = {
-                table.name: tuple(column.name for column in table.columns)
-                for table in self._sqlite.tables
-            }
+        try:
+            self._read_schema()
+        except BaseException:
+            self.connection.close()
+            raise
 
     def close(self) -> None:
         """Close the connection."""
@@ -68,24 +79,138 @@ class Database:
         try:
             yield
         except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
-            why = str(error) or type(error).__name__
-            raise TraceFormatError(f"cannot read {self.path}", why, RE_EXPORT) from error
+            raise self.damaged(str(error) or type(error).__name__) from error
+
+    def damaged(self, why: str, remedy: str = RE_EXPORT) -> TraceFormatError:
+        """Return the error that says why the file cannot be read."""
+        return TraceFormatError(f"cannot read {self.path}", why, remedy)
+
+    def misplaced(self, table: str, column: str, value: object) -> TraceFormatError:
+        """Return the error that says what stands where an integer belongs."""
+        shown = repr(value) if len(repr(value)) < 40 else f"{str(value)[:36]!r}…"
+        return self.damaged(f"{table}.{column} holds {shown} where an integer belongs")
 
     def has(self, table: str, *columns: str) -> bool:
         """Say whether the table is there with all these columns."""
         return table in self.columns and set(columns) <= set(self.columns[table])
 
-    def rows(self, table: str, where: str = "", arguments: Any = ()) -> list[dict[str, Any]]:  # noqa: ANN401
-        """Return the rows of a small table as dicts, or none where the table is absent."""
-        if table not in self.columns:
-            return []
-        with self.damage_reported():
-            return list(self._sqlite[table].rows_where(where or None, arguments))
+    def require(self, table: str, columns: Iterable[str]) -> None:
+        """Raise a TraceFormatError where a table that is there lacks one of these columns."""
+        present = self.columns[table]
+        missing = [name for name in columns if name not in present]
+        if missing:
+            raise self.damaged(
+                f"table {table} lacks the column {', '.join(missing)}"
+                f" (it has {', '.join(present[:8])}, …)"
+            )
 
-    def query(self, sql: str, arguments: Any = ()) -> list[dict[str, Any]]:  # noqa: ANN401
-        """Return the rows of a query with a small result as dicts."""
+    def rowid(self, table: str) -> str:
+        """Return a name of the table's rowid that no column of it hides.
+
+        Raises:
+            TraceFormatError: a table WITHOUT ROWID, which no exporter makes.
+        """
+        hidden = {name.lower() for name in self.columns[table]}
+        for name in ("_rowid_", "rowid", "oid"):
+            if name in hidden:
+                continue
+            try:
+                query = f"SELECT {name} FROM {quote(table)} LIMIT 0"  # noqa: S608
+                self.connection.execute(query)
+            except sqlite3.OperationalError:
+                continue
+            return name
+        raise self.damaged(f"table {table} has no rowid")
+
+    def rows(
+        self, table: str, columns: Columns, where: str = "", arguments: Any = ()  # noqa: ANN401
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Return columns of a small table, or no row where the table is absent.
+
+        Args:
+            table: its name.
+            columns: by name, whether integers or text belong there.
+            where: an SQL condition on columns that are there.
+            arguments: of the condition.
+
+        Returns:
+            For each row a dict of all these columns: None for NULL, and where the table has no
+            such column.
+
+        Raises:
+            TraceFormatError: the file is damaged, or holds something else than an integer.
+        """
+        present = [name for name in columns if self.has(table, name)]
+        if not present:
+            return []
+        names = ", ".join(quote(name) for name in present)
+        condition = f" WHERE {where}" if where else ""
+        query = f"SELECT {names} FROM {quote(table)}{condition}"  # noqa: S608
+        return self.query(query, table, columns, arguments)
+
+    def query(
+        self, sql: str, table: str, columns: Columns, arguments: Any = ()  # noqa: ANN401
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Return the rows of a query with a small result, as `rows` does.
+
+        Args:
+            sql: the query.
+            table: the one that it reads, for messages.
+            columns: by name, whether integers or text belong there.
+            arguments: of the query.
+        """
         with self.damage_reported():
-            return list(self._sqlite.query(sql, arguments))
+            found = list(self._sqlite.query(sql, arguments))
+        return [
+            {name: self._typed(row.get(name), kind, table, name) for name, kind in columns.items()}
+            for row in found
+        ]
+
+    def _typed(
+        self, value: object, kind: type[int | str], table: str, column: str
+    ) -> int | str | None:
+        if value is None or isinstance(value, kind):
+            return value
+        if kind is int:
+            raise self.misplaced(table, column, value)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def _read_schema(self) -> None:
+        # Metadata can hold bytes that are not UTF-8, such as Windows time zone names.
+        self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        with self.damage_reported():
+            self._sqlite = SqliteDatabase(self.connection, execute_plugins=False)
+            tables, views = self._sqlite.table_names(), self._sqlite.view_names()
+            if not all(isinstance(name, str) for name in tables):
+                raise self.damaged("the name of a table is no text")
+            self.columns: dict[str, tuple[str, ...]] = {
+                name: tuple(column.name for column in self._sqlite[name].columns) for name in tables
+            }
+            self.views = frozenset(views)
+
+    def _check_complete(self, file: Path) -> None:
+        """Raise where the file is cut short or its last transaction is not in it."""
+        with file.open("rb") as opened:
+            header = opened.read(_HEADER_BYTES)
+        size = file.stat().st_size
+        page_size = int.from_bytes(header[16:18], "big")
+        page_size = 65536 if page_size == 1 else page_size
+        pages = int.from_bytes(header[28:32], "big")
+        whole = pages * page_size if len(header) == _HEADER_BYTES else _HEADER_BYTES
+        # An SQLite before 3.7 leaves a number of pages that it does not know how to keep.
+        is_kept = header[24:28] == header[92:96]
+        if size < _HEADER_BYTES or (is_kept and size < whole):
+            raise self.damaged(
+                f"the file is cut short: {size} bytes where there must be {whole}",
+                f"copy it again, or {RE_EXPORT}",
+            )
+        for suffix in ("-journal", "-wal"):
+            beside = file.with_name(file.name + suffix)
+            if _holds_unfinished_work(beside):
+                raise self.damaged(
+                    f"{beside.name} beside it holds changes that are not in it yet",
+                    f"wait until its writer has finished, or {RE_EXPORT}",
+                )
 
 
 def quote(identifier: str) -> str:
@@ -93,33 +218,10 @@ def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def _check_complete(path: Path) -> None:
-    """Raise where the file is cut short or its last transaction is not in it."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    size = path.stat().st_size
-    page_size = int.from_bytes(header[16:18], "big")
-    page_size = 65536 if page_size == 1 else page_size
-    pages = int.from_bytes(header[28:32], "big")
-    written_by_this_version = header[24:28] == header[92:96]
-    if len(header) < _HEADER_BYTES or (written_by_this_version and size < pages * page_size):
-        raise TraceFormatError(
-            f"cannot read {path}",
-            f"the file is cut short: {size} bytes where its header says {pages * page_size}",
-            f"copy it again, or {RE_EXPORT}",
-        )
-    for suffix in ("-journal", "-wal"):
-        beside = path.with_name(path.name + suffix)
-        if _holds_unfinished_work(beside):
-            raise TraceFormatError(
-                f"cannot read {path}",
-                f"{beside.name} beside it holds changes that are not in it yet",
-                f"wait until its writer has finished, or {RE_EXPORT}",
-            )
-
-
 def _holds_unfinished_work(beside: Path) -> bool:
     try:
+        if not stat.S_ISREG(beside.stat().st_mode):
+            return True
         with beside.open("rb") as file:
             # A journal that was finished but kept is empty or begins with zeros.
             return any(file.read(8))

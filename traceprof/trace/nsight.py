@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.errors import TraceFormatError
+from traceprof import intervals
 from traceprof.trace import nvtx, schema
-from traceprof.trace.database import RE_EXPORT, Database
+from traceprof.trace.database import Database
 from traceprof.trace.model import (
     Copies,
     Kernels,
@@ -24,14 +24,15 @@ from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
     from traceprof.trace.model import NamedRanges, Progress
 
-# Beyond any clock (146 years): differences of such times would overflow 64 bits.
-_LATEST_TIME = 1 << 62
+# A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
+# otherwise make every operation a rank.
+_MOST_PROCESSES = 1024
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 Columns = dict[str, "Int64"]
@@ -50,16 +51,27 @@ class NsightTrace:
 
     format = "nsight-sqlite"
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+    def __init__(
+        self, path: Path, progress: Progress | None = None, *, file: Path | None = None
+    ) -> None:
         """Open the export.
+
+        Args:
+            path: the report.
+            progress: told of the rows that are read.
+            file: the export, where it is not the report itself.
 
         Raises:
             TraceFormatError: damaged, or the database of another program.
         """
         self.path = path
-        self._database = Database(path, progress)
-        self._check_is_export()
-        self.target = Target(self._database)
+        self._database = Database(path, progress, file=file)
+        try:
+            self._check_is_export()
+            self.target = Target(self._database)
+        except BaseException:
+            self.close()
+            raise
         self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
         self._notes: list[str] = []
@@ -79,6 +91,12 @@ class NsightTrace:
         """What a reader of this report should know about its data."""
         self.operations  # noqa: B018  (reading them is what finds unusable rows)
         said = [f"Nsight Systems says: {each}" for each in self.target.diagnostics()]
+        unnamed = len(self._seen_names - self._names.keys())
+        if unnamed:
+            said.append(
+                f"{unnamed} ids of kernel names mean nothing in this export: kernels of these names"
+                " are counted as compute"
+            )
         return [*self._notes, *said]
 
     @cached_property
@@ -118,21 +136,24 @@ class NsightTrace:
     def kernel_names(self) -> Mapping[int, str]:
         """Demangled kernel names by StringIds.id."""
         self.operations  # noqa: B018  (reading them is what finds the ids)
-        known = self._strings(self._seen_names)
-        return {
-            each: known.get(
-                each, "(unnamed kernel)" if each == NULL else f"(unknown string {each})"
-            )
+        unknown = {
+            each: "(unnamed kernel)" if each == NULL else f"(unknown string {each})"
             for each in self._seen_names
         }
+        return {**unknown, **self._names}
 
     @cached_property
     def copy_kinds(self) -> Mapping[int, str]:
         """Labels by MEMCPY.copyKind, as the export itself enumerates them where it does."""
-        rows = self._database.rows(schema.MEMCPY_KINDS)
-        return {row["id"]: str(row["label"]) for row in rows if row.get("label")} or (
-            schema.COPY_KINDS
-        )
+        rows = self._database.rows(schema.MEMCPY_KINDS, {"id": int, "label": str})
+        labels = {row["id"]: row["label"] for row in rows if row["id"] is not None}
+        understood = schema.COPY_KINDS.values()
+        # A label that is not one of Nsight's says nothing: then the id does, which is CUPTI's.
+        return {
+            **{kind: label for kind, label in labels.items() if label},
+            **schema.COPY_KINDS,
+            **{kind: label for kind, label in labels.items() if label in understood},
+        }
 
     def launches(self, process: int) -> Launches | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -168,29 +189,24 @@ class NsightTrace:
 
     def _check_is_export(self) -> None:
         columns = self._database.columns
-        known = any(table.name in columns for table in schema.GPU_OPERATIONS)
+        views = sorted(self._database.views & {*schema.EVENT_TABLES, schema.STRINGS})
+        if views:
+            raise self._database.damaged(f"{views[0]} is a view where Nsight writes a table")
+        known = any(name in columns for name in schema.EVENT_TABLES)
         if self._database.has(schema.STRINGS, "id", "value") and (
             known or any(mark in columns for mark in schema.MARKS)
         ):
             return
         names = ", ".join(sorted(columns)[:5]) or "no table"
-        raise TraceFormatError(
-            f"cannot read {self.path}",
+        raise self._database.damaged(
             f"an SQLite database, but no Nsight Systems export (it holds {names})",
             "give the .sqlite file that `nsys export --type=sqlite` writes",
         )
 
     def _require(self, table: schema.Table) -> list[str]:
         """Return the columns to read of a table that is there."""
+        self._database.require(table.name, table.required)
         present = self._database.columns[table.name]
-        missing = [name for name in table.required if name not in present]
-        if missing:
-            raise TraceFormatError(
-                f"cannot read {self.path}",
-                f"table {table.name} lacks the column {', '.join(missing)}"
-                f" (it has {', '.join(present[:8])}, …)",
-                RE_EXPORT,
-            )
         return [name for name in (*table.required, *table.optional) if name in present]
 
     def _by_rank(self, table: schema.Table) -> dict[RankKey, Columns]:
@@ -207,6 +223,7 @@ class NsightTrace:
             unusable += dropped
             for key, part in _split(kept):
                 parts[key].append(part)
+            self._check_few(len(parts), table.name)
         if unusable:
             self._notes.append(
                 f"{unusable} rows of {table.name} have no start, end, process or device, or end"
@@ -236,12 +253,13 @@ class NsightTrace:
         return kept, int(len(usable) - usable.sum())
 
     def _check_times(self, start: Int64, end: Int64, table: str) -> None:
-        if len(start) and (int(start.min()) < -_LATEST_TIME or int(end.max()) > _LATEST_TIME):
-            raise TraceFormatError(
-                f"cannot read {self.path}",
-                f"{table} holds times beyond any clock: the file is damaged",
-                RE_EXPORT,
-            )
+        limit = intervals.BEYOND_NS
+        if len(start) and (int(start.min()) <= -limit or int(end.max()) >= limit):
+            raise self._database.damaged(f"{table} holds times beyond any clock")
+
+    def _check_few(self, num_processes: int, table: str) -> None:
+        if num_processes > _MOST_PROCESSES:
+            raise self._database.damaged(f"{table} names more than {_MOST_PROCESSES} processes")
 
     def _read_launches(self) -> dict[int, Launches]:
         table = schema.API_CALL
@@ -254,12 +272,12 @@ class NsightTrace:
                 & (chunk["globalTid"] != NULL)
                 & (chunk["correlationId"] != NULL)
             )
-            process = schema.process_of_thread(chunk["globalTid"])
-            for each in np.unique(process[usable]).tolist():
-                chosen = usable & (process == each)
-                parts[each].append(
-                    {name: chunk[name][chosen] for name in ("start", "correlationId")}
-                )
+            start, correlation = chunk["start"][usable], chunk["correlationId"][usable]
+            process = schema.process_of_thread(chunk["globalTid"][usable])
+            for rows in _groups(process):
+                part = {"start": start[rows], "correlationId": correlation[rows]}
+                parts[int(process[rows[0]])].append(part)
+            self._check_few(len(parts), table.name)
         launches = {}
         for each in sorted(parts):
             pieces = parts.pop(each)
@@ -270,14 +288,19 @@ class NsightTrace:
             launches[each] = Launches(correlation[order], start[order])
         return launches
 
-    def _strings(self, ids: Iterable[int]) -> dict[int, str]:
-        wanted = sorted(ids)
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """Names of the kernels by those ids that the export tells the meaning of."""
+        wanted = sorted(self._seen_names)
         found: dict[int, str] = {}
         for first in range(0, len(wanted), _IDS_PER_QUERY):
             some = wanted[first : first + _IDS_PER_QUERY]
             marks = ", ".join("?" * len(some))
-            for row in self._database.rows(schema.STRINGS, f"id IN ({marks})", some):
-                found[row["id"]] = str(row["value"])
+            for row in self._database.rows(
+                schema.STRINGS, {"id": int, "value": str}, f"id IN ({marks})", some
+            ):
+                if row["value"] is not None:
+                    found[row["id"]] = row["value"]
         return found
 
 
@@ -303,17 +326,21 @@ def _copies(columns: Columns) -> Copies:
     )
 
 
-def _split(columns: Columns) -> Iterable[tuple[RankKey, Columns]]:
+def _split(columns: Columns) -> Iterator[tuple[RankKey, Columns]]:
     """Yield the rows of each rank of a chunk."""
     process, device = columns.pop("globalPid"), columns.pop("deviceId")
-    for each in np.unique(process).tolist():
-        of_process = process == each
-        for ordinal in np.unique(device[of_process]).tolist():
-            chosen = of_process & (device == ordinal)
-            yield (
-                RankKey(each, ordinal),
-                {name: values[chosen] for name, values in columns.items()},
-            )
+    for rows in _groups(process, device):
+        key = RankKey(int(process[rows[0]]), int(device[rows[0]]))
+        yield key, {name: values[rows] for name, values in columns.items()}
+
+
+def _groups(*keys: Int64) -> Iterator[Int64]:
+    """Yield the indices of the rows that agree in every key, in the order of the rows."""
+    order = np.lexsort(keys)
+    changes = [np.flatnonzero(np.diff(key[order])) + 1 for key in keys]
+    for rows in np.split(order, np.unique(np.concatenate(changes))):
+        if len(rows):
+            yield rows
 
 
 def _sorted_by_time(columns: Columns) -> Columns:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traceprof.errors import TraceFormatError
 from traceprof.trace import schema
-from traceprof.trace.database import RE_EXPORT
 from traceprof.trace.model import NamedRanges
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def read_ranges(
     Raises:
         TraceFormatError: the file is damaged.
     """
-    if not database.has(schema.NVTX.name, *schema.NVTX.required):
+    if not _has_events(database):
         return {}
     condition, arguments = _name_condition(database, matching, like)
     if not condition:
@@ -46,41 +44,51 @@ def read_ranges(
     found = database.query(
         f"SELECT start, end, globalTid, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
         f"WHERE {_RANGES} AND start IS NOT NULL AND globalTid IS NOT NULL AND ({condition})",
+        schema.NVTX.name,
+        {"start": int, "end": int, "globalTid": int, "name": str},
         arguments,
     )
     by_process: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for row in found:
-        if isinstance(row["name"], str) and matching.search(row["name"]):
-            thread, start = _integer(database, row["globalTid"]), _integer(database, row["start"])
-            end = OPEN_END if row["end"] is None else _integer(database, row["end"])
-            by_process[schema.process_of_thread(thread)].append((start, end, row["name"]))
+        if row["name"] is not None and matching.search(row["name"]):
+            end = OPEN_END if row["end"] is None else row["end"]
+            process = schema.process_of_thread(row["globalTid"])
+            by_process[process].append((row["start"], end, row["name"]))
     return {process: _in_order(rows) for process, rows in by_process.items()}
 
 
 def longest_names(database: Database, limit: int) -> list[str]:
     """Return the names of the longest ranges, longest first."""
-    if not database.has(schema.NVTX.name, *schema.NVTX.required):
+    if not _has_events(database):
         return []
     rows = database.query(
         f"SELECT {_name(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
-        "GROUP BY name ORDER BY max(end - start) DESC LIMIT ?",
+        "GROUP BY 1 ORDER BY max(end - start) DESC LIMIT ?",
+        schema.NVTX.name,
+        {"name": str},
         [limit],
     )
-    return [str(row["name"]) for row in rows if row["name"]]
+    return [row["name"] for row in rows if row["name"]]
 
 
 def thread_names(database: Database) -> list[tuple[int, str]]:
     """Return (process, name) of each thread that NVTX named."""
-    if not database.has(schema.NVTX.name, *schema.NVTX.required):
+    if not _has_events(database):
         return []
     rows = database.query(
         f"SELECT globalTid, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
-        f"WHERE eventType = {schema.NVTX_THREAD_NAME} AND globalTid IS NOT NULL"
+        f"WHERE eventType = {schema.NVTX_THREAD_NAME} AND globalTid IS NOT NULL",
+        schema.NVTX.name,
+        {"globalTid": int, "name": str},
     )
-    return [
-        (schema.process_of_thread(_integer(database, row["globalTid"])), str(row["name"]))
-        for row in rows
-    ]
+    return [(schema.process_of_thread(row["globalTid"]), row["name"] or "") for row in rows]
+
+
+def _has_events(database: Database) -> bool:
+    if schema.NVTX.name not in database.columns:
+        return False
+    database.require(schema.NVTX.name, schema.NVTX.required)
+    return True
 
 
 def _name(database: Database) -> str:
@@ -115,23 +123,13 @@ def _name_condition(
     if database.has(schema.NVTX.name, "textId"):
         where = " OR ".join(f"value LIKE :{name}" for name in arguments)
         ids = [
-            str(_integer(database, row["id"]))
-            for row in database.rows(schema.STRINGS, where, arguments)
-            if isinstance(row["value"], str) and matching.search(row["value"])
+            str(row["id"])
+            for row in database.rows(schema.STRINGS, {"id": int, "value": str}, where, arguments)
+            if row["value"] is not None and matching.search(row["value"])
         ]
         if ids:
             conditions.append(f"textId IN ({', '.join(ids)})")
     return " OR ".join(conditions), arguments
-
-
-def _integer(database: Database, value: object) -> int:
-    if isinstance(value, int):
-        return value
-    raise TraceFormatError(
-        f"cannot read {database.path}",
-        f"{schema.NVTX.name} holds {str(value)[:40]!r} where an integer belongs",
-        RE_EXPORT,
-    )
 
 
 def _in_order(rows: list[tuple[int, int, str]]) -> NamedRanges:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
+from traceprof.trace.database import RE_EXPORT
 from traceprof.trace.nsight import NsightTrace
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REP = b"NVIDIA Tegra Profiler Report"
 _GZIP = b"\x1f\x8b"
+_BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
@@ -38,24 +43,32 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     """
     report = Path(path)
     start = _first_bytes(report)
-    if start.startswith(_SQLITE):
+    if start.startswith(_SQLITE) or _SQLITE.startswith(start):
         return NsightTrace(report, progress)
     if start.startswith(_NSYS_REP):
         return _ExportedTrace(report, progress)
-    raise TraceFormatError(f"cannot read {report}", _what_it_is(report, start), _GIVE_EXPORT)
+    raise TraceFormatError(f"cannot read {report}", *_what_it_is(report, start))
 
 
 class _ExportedTrace(NsightTrace):
     """A .nsys-rep through its export, which lives in a temporary folder until it is closed."""
 
     def __init__(self, report: Path, progress: Progress | None) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="traceprof-")
+        nsys = _find_nsys(report)
         try:
-            super().__init__(_export(report, Path(self._folder.name)), progress)
+            self._folder = tempfile.TemporaryDirectory(prefix="traceprof-")
+        except OSError as error:
+            raise TraceFileError(
+                f"cannot export {report}",
+                f"there is no folder for temporary files ({error.strerror})",
+                "name one in the environment variable TMPDIR",
+            ) from error
+        try:
+            file = _export(nsys, report, Path(self._folder.name))
+            super().__init__(report, progress, file=file)
         except BaseException:
             self._folder.cleanup()
             raise
-        self.path = report
 
     def close(self) -> None:
         super().close()
@@ -64,16 +77,20 @@ class _ExportedTrace(NsightTrace):
 
 def _first_bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
             raise TraceFileError(
                 f"cannot read {path}", "it is a folder", f"name its reports: {path}/*.sqlite"
+            )
+        if not stat.S_ISREG(mode):  # opening a pipe would wait for its writer
+            raise TraceFileError(
+                f"cannot read {path}", "it is a pipe or a device", "save it as a file first"
             )
         with path.open("rb") as file:
             start = file.read(64)
     except FileNotFoundError as error:
-        raise TraceFileError(
-            f"cannot read {path}", "there is no such file", "check the path"
-        ) from error
+        why = "it is a link to nothing" if path.is_symlink() else "there is no such file"
+        raise TraceFileError(f"cannot read {path}", why, "check the path") from error
     except PermissionError as error:
         raise TraceFileError(
             f"cannot read {path}", "permission denied", "ask its owner, or copy it with sudo"
@@ -85,45 +102,66 @@ def _first_bytes(path: Path) -> bytes:
         raise TraceFileError(
             f"cannot read {path}",
             "the file is empty; an export that was interrupted leaves such a file",
-            "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
+            RE_EXPORT,
         )
     return start
 
 
-def _what_it_is(path: Path, start: bytes) -> str:
+def _what_it_is(path: Path, start: bytes) -> tuple[str, str]:
+    """Say what a file is that traceprof does not read, and what to do."""
     if start.startswith(_GZIP):
         try:
             with gzip.open(path) as file:
                 start = file.read(64)
-        except (OSError, EOFError):
-            return "a damaged gzip file"
-    if start.lstrip().startswith((b"{", b"[")):
-        return "JSON, perhaps a torch.profiler (Kineto) trace, which traceprof does not read yet"
-    return "neither an SQLite database nor a .nsys-rep"
+        except (OSError, EOFError, zlib.error):
+            return "a damaged gzip file", f"copy it again, or {_GIVE_EXPORT}"
+        if start.startswith((_SQLITE, _NSYS_REP)):
+            return "a report that is compressed with gzip", "unpack it with gunzip"
+    if start.lstrip(_BLANK).startswith((b"{", b"[")):
+        return (
+            "JSON, perhaps a torch.profiler (Kineto) trace, which traceprof does not read yet",
+            _GIVE_EXPORT,
+        )
+    return "neither an SQLite database nor a .nsys-rep", _GIVE_EXPORT
 
 
-def _export(report: Path, folder: Path) -> Path:
+def _find_nsys(report: Path) -> str:
     nsys = shutil.which("nsys")
-    target = folder / "report.sqlite"
     if nsys is None:
         raise MissingToolError(
             f"cannot read {report}",
             "a .nsys-rep must be exported first, and `nsys` is not on PATH",
-            f"where Nsight Systems is installed, run: nsys export --type=sqlite {report}",
+            "where Nsight Systems is installed, run: nsys export --type=sqlite"
+            f" {shlex.quote(str(report))}",
         )
-    done = subprocess.run(
-        [nsys, "export", "--type=sqlite", f"--output={target}", str(report.absolute())],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    return nsys
+
+
+def _export(nsys: str, report: Path, folder: Path) -> Path:
+    # nsys gets a name that is plain text, whatever characters the report's own is made of.
+    link, target = folder / "report.nsys-rep", folder / "report.sqlite"
+    link.symlink_to(report.absolute())
+    try:
+        done = subprocess.run(
+            [nsys, "export", "--type=sqlite", f"--output={target}", str(link)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise MissingToolError(
+            f"cannot export {report}",
+            f"{nsys} does not start ({error.strerror})",
+            "install Nsight Systems anew",
+        ) from error
     if done.returncode != 0 or not target.exists():
         said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
         raise TraceFormatError(
             f"cannot export {report}",
-            f"nsys says: {said[-1]}",
-            "use an nsys at least as new as the one that recorded it",
+            f"nsys says: {said[-1].rstrip('.')}",
+            "copy it again if it may be damaged, or use an nsys at least as new as the one that"
+            " recorded it",
         )
     return target

@@ -7,12 +7,12 @@ faster reader can take its place.
 from __future__ import annotations
 
 import warnings
+from string import whitespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.errors import TraceFormatError
-from traceprof.trace.database import RE_EXPORT, Database, quote
+from traceprof.trace.database import Database, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 NULL = int(np.iinfo(np.int64).min)
 """What stands in a column where the export has NULL."""
+
+# numpy reads these, which no integer's text has, as 0 or as nothing.
+_READ_LAXLY = (*whitespace, "+", "-,")
+_LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
 _CHUNK_ROWS = 32_768
@@ -51,29 +55,33 @@ def read_columns(
     """
     if table not in database.columns:
         return
+    rowid = database.rowid(table)
     # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
     # Twice as fast as fetching rows, with nothing but the standard library.
     joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
     names = ", ".join(quote(name) for name in columns)
     condition = f"AND ({where})" if where else ""
     query = (
-        f"SELECT count(*), max(_rowid_), {joined} FROM (SELECT _rowid_, {names} "  # noqa: S608
-        f"FROM {quote(table)} WHERE _rowid_ > ? {condition} ORDER BY _rowid_ LIMIT ?)"
+        f"SELECT count(*), max(row_), {joined} FROM (SELECT {rowid} AS row_, {names} "  # noqa: S608
+        f"FROM {quote(table)} WHERE {rowid} >= ? {condition} ORDER BY {rowid} LIMIT ?)"
     )
-    last = NULL
+    first = NULL  # rowids may be negative, and have gaps
     while True:
         with database.damage_reported():
-            count, last, *texts = database.connection.execute(query, (last, chunk_rows)).fetchone()
+            count, last, *texts = database.connection.execute(query, (first, chunk_rows)).fetchone()
         if not count:
             return
+        if last < first:  # else a damaged index would be followed in circles
+            raise database.damaged(f"the rows of {table} are out of order")
         if database.progress is not None:
             database.progress.advance(count)
         yield {
             name: _parse(text, count, database, table, name)
             for name, text in zip(columns, texts, strict=True)
         }
-        if count < chunk_rows:
+        if count < chunk_rows or last == _LAST_ROWID:
             return
+        first = last + 1
 
 
 def expect_rows(database: Database, tables: Sequence[str]) -> None:
@@ -83,9 +91,9 @@ def expect_rows(database: Database, tables: Sequence[str]) -> None:
     for table in tables:
         if table in database.columns:
             with database.damage_reported():
-                query = f"SELECT max(_rowid_) FROM {quote(table)}"  # noqa: S608
+                query = f"SELECT max({database.rowid(table)}) FROM {quote(table)}"  # noqa: S608
                 highest = database.connection.execute(query).fetchone()[0]
-            database.progress.expect(highest or 0)
+            database.progress.expect(max(highest or 0, 0))
 
 
 def count_rows(database: Database, table: str) -> int:
@@ -104,21 +112,17 @@ def _parse(text: str, count: int, database: Database, table: str, column: str) -
             values: Int64 = np.fromstring(text, dtype=np.int64, sep=",")
     except (ValueError, DeprecationWarning):
         values = np.empty(0, np.int64)
-    if len(values) != count:
-        raise TraceFormatError(
-            f"cannot read {database.path}",
-            f"{table}.{column} holds {_not_an_integer(database, table, column)}"
-            " where an integer belongs",
-            RE_EXPORT,
-        )
+    is_lax = text.endswith((",", "-")) or any(each in text for each in _READ_LAXLY)
+    if len(values) != count or is_lax:
+        raise database.misplaced(table, column, _not_an_integer(database, table, column))
     return values
 
 
-def _not_an_integer(database: Database, table: str, column: str) -> str:
+def _not_an_integer(database: Database, table: str, column: str) -> object:
     name = quote(column)
     with database.damage_reported():
         row = database.connection.execute(
-            f"SELECT substr({name}, 1, 40) FROM {quote(table)} "  # noqa: S608
+            f"SELECT {name} FROM {quote(table)} "  # noqa: S608
             f"WHERE typeof({name}) NOT IN ('integer', 'null') LIMIT 1"
         ).fetchone()
-    return repr(row[0]) if row else "a value"
+    return row[0] if row else "something else"

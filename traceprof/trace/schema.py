@@ -148,11 +148,29 @@ OVERHEAD_TYPES = "ENUM_CUPTI_OVERHEAD_TYPE"
 ANALYSIS_DETAILS = "ANALYSIS_DETAILS"
 THREAD_NAMES = "ThreadNames"
 
+PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
+PAYLOAD_ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
+PAYLOAD_ENUM_ENTRIES = "NVTX_PAYLOAD_ENUM_ENTRIES"
+GPU_METRICS = "GPU_METRICS"
+GPU_METRIC_NAMES = "TARGET_INFO_GPU_METRICS"
+NIC_METRICS = "NET_NIC_METRIC"
+NIC_METRIC_NAMES = "TARGET_INFO_NETWORK_METRICS"
+NIC_INFO = "TARGET_INFO_NIC_INFO"
+NIC_IDS = "NIC_ID_MAP"
+CUDA_STREAMS = "TARGET_INFO_CUDA_STREAM"
+COMMAND_BUFFER_FULL = 8  # OVERHEAD.overheadType
+COMMAND_BUFFER_FULL_NAME = "Command Buffer Full"
+OVERHEAD_CLASS = 103  # OVERHEAD.eventClass
+
 VM_ID = 1 << 48  # bits 48 to 55 of every global id: the machine, 1 in exports of one machine
 NO_EVENT = 0xFFFFFFFF  # SYNCHRONIZATION.eventId where no event took part
-SYNC_STREAM_WAIT_EVENT = 2  # SYNCHRONIZATION.syncType
+SYNC_EVENT = 1  # SYNCHRONIZATION.syncType
+SYNC_STREAM_WAIT_EVENT = 2
 SYNC_STREAM = 3
-MEM_PINNED = 1  # MEMCPY.srcKind, .dstKind and MEMSET.memKind
+SYNC_CONTEXT = 4
+MEM_PAGEABLE = 0  # MEMCPY.srcKind, .dstKind and MEMSET.memKind
+MEM_PINNED = 1
 MEM_DEVICE = 2
 
 _COPY_NAMES = (
@@ -198,7 +216,11 @@ ENUMERATIONS = {
 
 # The Nsight Systems that writes each schema version that the writer knows.
 PRODUCTS = {"3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
-LATER_TABLES = (OVERHEAD, OVERHEAD_TYPES, CUDA_DEVICES)  # in 3.25.0, not yet in 3.7.2
+# In 3.25.0, not yet in 3.7.2.
+LATER_TABLES = (
+    OVERHEAD, OVERHEAD_TYPES, CUDA_DEVICES, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS,
+    PAYLOAD_ENUM_ENTRIES,
+)  # fmt: skip
 
 # The columns of each table in their order, as exports of 3.25.0 declare them: an INTEGER, after a
 # colon `T` text or `R` a real number, `!` NOT NULL, `P` the primary key, `+` not yet in 3.7.2.
@@ -241,5 +263,19 @@ LAYOUTS = {
     " maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines"
     " maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ"
     " maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor",
+    PAYLOAD_SCHEMAS: "domainId schemaId name:T type flags numEntries payloadSize alignTo",
+    PAYLOAD_ENTRIES: "domainId:! schemaId:! idx:! flags type name:T description:T"
+    " arrayOrUnionDetail offset",
+    PAYLOAD_ENUMS: "domainId schemaId name:T numEntries size",
+    PAYLOAD_ENUM_ENTRIES: "domainId:! schemaId:! idx:! name:T value isFlag",
+    # From 2026.4 on there is rawTimestamp, too.
+    GPU_METRICS: "timestamp typeId:! metricId:! value:!",
+    GPU_METRIC_NAMES: "typeId:! sourceId:! typeName:!T metricId:! metricName:!T",
+    NIC_INFO: "GUID:! stateName:!T nicId:! name:!T deviceId:! vendorId:! linkLayer:!",
+    # As the user guide has them; no real export with rows was found.
+    NIC_METRICS: "start:! end globalId:! metricsListId:! metricsIdx:! value:!",
+    NIC_METRIC_NAMES: "metricsListId:! metricsIdx:! name:!T description:!T unit:!T",
+    NIC_IDS: "nicId:! globalId:!",
+    CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
     **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
 }

@@ -25,11 +25,10 @@ class Target:
         """Read the metadata; the rest is read when it is asked for."""
         self._database = database
         self.metadata: dict[str, str] = {
-            str(row["name"]): str(row["value"])
+            row["name"]: row["value"]
             for table in (*schema.EXPORT_METADATA, schema.CAPTURE_METADATA)
-            if database.has(table, "name", "value")
-            for row in database.rows(table)
-            if row["value"] is not None
+            for row in database.rows(table, {"name": str, "value": str})
+            if row["name"] is not None and row["value"] is not None
         }
 
     @property
@@ -46,16 +45,14 @@ class Target:
     @property
     def session_start(self) -> str | None:
         """The UTC time at which the capture began, as the export writes it."""
-        rows = self._database.rows(schema.SESSION_START)
-        return str(rows[0]["utcTime"]) if rows and rows[0].get("utcTime") else None
+        rows = self._database.rows(schema.SESSION_START, {"utcTime": str})
+        return rows[0]["utcTime"] or None if rows else None
 
     @property
     def hostname(self) -> str | None:
         """The name of the machine."""
-        if not self._database.has(schema.SYSTEM_ENVIRONMENT, "name", "value"):
-            return None
-        rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, "name = 'Hostname'")
-        return str(rows[0]["value"]) if rows else None
+        rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
+        return next((row["value"] for row in rows if row["name"] == "Hostname"), None)
 
     @property
     def gpus(self) -> list[str]:
@@ -64,20 +61,20 @@ class Target:
 
     def program(self, process: int) -> str | None:
         """Return the name of the program that the process ran."""
-        if not self._database.has(schema.PROCESSES, "globalPid", "name"):
-            return None
-        rows = self._database.rows(schema.PROCESSES, "globalPid = ?", [process])
-        return str(rows[0]["name"]) if rows else None
+        rows = self._database.rows(schema.PROCESSES, {"globalPid": int, "name": str})
+        return next((row["name"] for row in rows if row["globalPid"] == process), None)
 
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the GPU's name where the export maps the process's ordinal to a board."""
         boards, pid = self._boards, schema.pid_of_process(key.process)
         for row in self._device_map:
-            if row.get("pid") == pid and row.get("cudaId") == key.device:
-                return boards.get(row.get("gpuId"))
-        for row in self._database.rows(schema.GPU_INFO_2020):
-            if row.get("pid") == pid and row.get("deviceId") == key.device:
-                return str(row.get("name"))
+            if row["pid"] == pid and row["cudaId"] == key.device:
+                return boards.get(row["gpuId"])
+        for row in self._database.rows(
+            schema.GPU_INFO_2020, {"pid": int, "deviceId": int, "name": str}
+        ):
+            if row["pid"] == pid and row["deviceId"] == key.device:
+                return row["name"] or None
         # CUDA_VISIBLE_DEVICES may hide which board it is, but not when all are of one kind.
         kinds = set(boards.values())
         return kinds.pop() if len(kinds) == 1 else None
@@ -92,29 +89,31 @@ class Target:
         telling = re.compile(
             r"not all .* events|events? (?:were |was )?(?:lost|dropped)", re.IGNORECASE
         )
-        texts = {str(row.get("text")) for row in self._database.rows(schema.DIAGNOSTICS)}
+        rows = self._database.rows(schema.DIAGNOSTICS, {"text": str})
+        texts = {row["text"] or "" for row in rows}
         return sorted(text for text in texts if telling.search(text))
 
     @cached_property
-    def _boards(self) -> dict[Any, str]:
+    def _boards(self) -> dict[int | None, str]:
         """Names of NVIDIA's boards by TARGET_INFO_GPU.id; on Windows others are listed too."""
         return {
-            row.get("id"): str(row["name"])
-            for row in self._database.rows(schema.GPU_INFO)
-            if row.get("name") and row.get("smCount") != 0
+            row["id"]: row["name"]
+            for row in self._database.rows(
+                schema.GPU_INFO, {"id": int, "name": str, "smCount": int}
+            )
+            if row["name"] and row["smCount"] != 0
         }
 
     @cached_property
     def _device_map(self) -> list[dict[str, Any]]:
-        return self._database.rows(schema.CUDA_DEVICES)
+        return self._database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
 
     @cached_property
     def _mpi_ranks(self) -> dict[int, set[int]]:
         ranks: dict[int, set[int]] = defaultdict(set)
-        for row in self._database.rows(schema.MPI_RANKS):
-            thread, rank = row.get("globalTid"), row.get("rank")
-            if isinstance(thread, int) and isinstance(rank, int):
-                ranks[schema.process_of_thread(thread)].add(rank)
+        for row in self._database.rows(schema.MPI_RANKS, {"globalTid": int, "rank": int}):
+            if row["globalTid"] is not None and row["rank"] is not None:
+                ranks[schema.process_of_thread(row["globalTid"])].add(row["rank"])
         return ranks
 
     @cached_property

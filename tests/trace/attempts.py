@@ -1,0 +1,139 @@
+"""Files given to a command, and what must hold whatever they are: an answer, or one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sqlite3
+from contextlib import closing, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.builders import TraceBuilder, global_pid, global_tid
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+# What could not be done, why, and what to do.
+_LINE = re.compile(r"traceprof: (?P<what>cannot .+?): (?P<why>.+); (?P<remedy>.+)\n")
+
+# What traceprof reads of tables that hold no events.
+SMALL_TABLES = {
+    schema.STRINGS: ("id", "value"),
+    schema.EXPORT_METADATA[0]: ("name", "value"),
+    schema.CAPTURE_METADATA: ("name", "value"),
+    schema.PROCESSES: ("globalPid", "name"),
+    schema.DIAGNOSTICS: ("text",),
+    schema.GPU_INFO: ("id", "name", "smCount"),
+    schema.GPU_INFO_2020: ("pid", "deviceId", "name"),
+    schema.CUDA_DEVICES: ("gpuId", "cudaId", "pid"),
+    schema.SESSION_START: ("utcTime",),
+    schema.SYSTEM_ENVIRONMENT: ("name", "value"),
+    schema.MPI_RANKS: ("globalTid", "rank"),
+    schema.MEMCPY_KINDS: ("id", "label"),
+}
+EVENTS = {table.name: table for table in (*schema.GPU_OPERATIONS, schema.API_CALL, schema.NVTX)}
+
+
+def everything() -> TraceBuilder:
+    """Return an export with rows in every table that traceprof reads: 2 steps of 2 ranks."""
+    builder = TraceBuilder()
+    for pid, rank in ((1000, 0), (2000, 1)):
+        for step in range(2):
+            start = 1000 * step
+            builder.nvtx(f"step {step}", start, start + 900, pid=pid, registered=bool(rank))
+            builder.kernel(start, start + 300, pid=pid, device=rank)
+            builder.kernel(start + 200, start + 500, NCCL, stream=20, pid=pid, device=rank)
+            builder.memcpy(
+                start + 500, start + 600, "PtoP", source=0, destination=1, pid=pid, device=rank
+            )
+            builder.memset(start + 600, start + 610, pid=pid, device=rank)
+            builder.graph(start + 700, start + 800, pid=pid, device=rank)
+        builder.gpu("NVIDIA H100 80GB HBM3", board=rank, device=rank, pid=pid)
+        builder.thread_name(f"MPI Rank {rank}", pid=pid)
+        builder.raw(schema.MPI_RANKS, globalTid=global_tid(pid), rank=rank)
+        builder.raw(schema.PROCESSES, globalPid=global_pid(pid), pid=pid, name="python")
+        builder.raw(schema.GPU_INFO_2020, pid=pid, deviceId=rank, name="NVIDIA H100 80GB HBM3")
+    return (
+        builder.raw(schema.CAPTURE_METADATA, name="PROCESS_0:COMMAND", value="python")
+        .raw(schema.DIAGNOSTICS, text="Not all NVTX events might have been collected.")
+        .raw(schema.SESSION_START, utcEpochNs=0, utcTime="1970-01-01 00:00:00")
+        .raw(schema.SYSTEM_ENVIRONMENT, name="Hostname", value="node1")
+    )
+
+
+def alter(path: Path, *statements: str) -> Path:
+    """Change an export in SQL, without a trace beside it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("PRAGMA journal_mode = MEMORY")
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON that it wrote."""
+        assert self.code == EXIT_DONE, self.err
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+    @property
+    def line(self) -> str:
+        """The line by which it refused the file."""
+        assert self.code == EXIT_ERROR, self.out
+        return self.err
+
+
+def attempt(path: Path, command: str = "analyze") -> Outcome:
+    """Give a file to a command; check that it answers or refuses, and leaves no trace."""
+    arguments = ["analyze", "--format", "json"] if command == "analyze" else [command]
+    before = folder_of(path)
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _run([*arguments, os.fspath(path)])
+    outcome = Outcome(code, out.getvalue(), err.getvalue())
+    assert_contract(outcome, is_json=command == "analyze")
+    assert folder_of(path) == before
+    return outcome
+
+
+def assert_contract(outcome: Outcome, *, is_json: bool = True) -> None:
+    """Assert that there is an answer, or exactly one line that says what, why and what to do."""
+    if outcome.code == EXIT_DONE:
+        assert outcome.err == ""
+        assert not is_json or json.loads(outcome.out)["schema"] == "traceprof.analysis/1"
+        return
+    assert outcome.code == EXIT_ERROR
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert _LINE.fullmatch(outcome.err), outcome.err
+    assert outcome.err.rstrip("\n").isprintable()
+
+
+def folder_of(path: Path) -> Mapping[str, tuple[int, int, bytes | None]]:
+    """Return everything in the file's folder: mode, time of change, and content."""
+    if not path.parent.is_dir() or path.parent.samefile("/dev"):
+        return {}
+    found = {}
+    for each in path.parent.iterdir():
+        status = each.lstat()
+        content = each.read_bytes() if each.is_file() else None
+        found[os.fspath(each)] = (status.st_mode, status.st_mtime_ns, content)
+    return found

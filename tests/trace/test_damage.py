@@ -1,0 +1,292 @@
+"""Damaged exports: an answer or one line, whatever bytes are wrong; never a traceback or a hang."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import REAL_TRACES
+from tests.trace.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+from traceprof.trace import schema
+from traceprof.trace.database import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Damage = Callable[[bytearray, int, random.Random], None]
+
+_HEADER = 100
+_TABLE_LEAF = 13
+# Small ones of five schema versions, so that much of each is structure.
+_REAL = (
+    "dlprof_altered_columns",
+    "no_metadata_2021_b",
+    "non_utf8_metadata_3.24.7",
+    "streams_3.0.0",
+    "tiny_3.24.14",
+)
+_COLUMNS = [
+    (table, column)
+    for table, columns in (
+        *SMALL_TABLES.items(),
+        *((each.name, (*each.required, *each.optional)) for each in EVENTS.values()),
+    )
+    for column in columns
+]
+_INTEGERS = {
+    (table.name, column)
+    for table in (*schema.GPU_OPERATIONS, schema.API_CALL)
+    for column in (*table.required, *table.optional)
+    if column != "shortName"  # not read where there is the demangled one
+}
+_VALUES = {
+    "null": "NULL",
+    "real": "0.5",
+    "text": "'one\n1,2'",
+    "blank": "' '",
+    "blob": "x'ff00'",
+    "least": "-9223372036854775808",
+    "greatest": "9223372036854775807",
+    "beyond": "4611686018427387904",
+}
+_NO_INTEGERS = ("real", "text", "blank", "blob")
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Exports to damage: real ones where there are some, and one whose tables are deep trees."""
+    path = tmp_path_factory.mktemp("samples") / "t.sqlite"
+    export = everything()
+    for index in range(400):
+        export.kernel(5000 + 10 * index, 5008 + 10 * index, f"kernel{index % 50}", stream=index % 3)
+    alter(export.write(path), "PRAGMA page_size = 512", "VACUUM")
+    return {
+        "deep": path.read_bytes(),
+        **{each.stem: each.read_bytes() for each in REAL_TRACES if each.stem in _REAL},
+    }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.sqlite"
+
+
+def page_size(data: bytes | bytearray) -> int:
+    return int.from_bytes(data[16:18], "big")
+
+
+def test_cut_short_at_every_page(samples: dict[str, bytes], path: Path) -> None:
+    for data in samples.values():
+        size = page_size(data)
+        for boundary in range(0, len(data), size):
+            for length in (boundary - 1, boundary, boundary + 1):
+                if length > 0:
+                    path.write_bytes(data[:length])
+                    assert "cut short" in attempt(path).line
+
+
+def test_cut_short_at_any_byte(samples: dict[str, bytes], path: Path) -> None:
+    chosen = random.Random(1)
+    data = samples["deep"]
+    for length in (*range(1, 2 * _HEADER), *(chosen.randrange(len(data)) for _ in range(100))):
+        path.write_bytes(data[:length])
+        assert "cut short" in attempt(path).line
+
+
+def test_cut_short_where_the_header_does_not_tell(samples: dict[str, bytes], path: Path) -> None:
+    # Before 3.7 SQLite did not write the number of pages: what is missing shows when it is read.
+    codes = []
+    for data in samples.values():
+        old = bytearray(data)
+        old[92:96] = bytes(4)
+        path.write_bytes(old)
+        assert attempt(path).code == EXIT_DONE
+        for boundary in range(page_size(data), len(data), max(page_size(data), len(data) // 40)):
+            path.write_bytes(old[: boundary + 1])
+            codes.append(attempt(path).code)
+    assert codes.count(EXIT_ERROR) > len(codes) / 2
+
+
+def noise(data: bytearray, size: int, chosen: random.Random) -> None:
+    for _ in range(chosen.choice((1, 1, 5, 20))):
+        at, length = chosen.randrange(len(data)), chosen.choice((1, 2, 8, 64, size))
+        data[at : at + length] = chosen.randbytes(min(length, len(data) - at))
+
+
+def flipped_bits(data: bytearray, size: int, chosen: random.Random) -> None:
+    del size
+    for _ in range(chosen.choice((1, 5, 50))):
+        data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+
+
+def wrong_header(data: bytearray, size: int, chosen: random.Random) -> None:
+    del size
+    data[chosen.randrange(16, _HEADER)] = chosen.choice((0, 1, 127, 128, 255))
+
+
+def wrong_schema(data: bytearray, size: int, chosen: random.Random) -> None:
+    for _ in range(chosen.choice((1, 3, 30))):
+        data[chosen.randrange(_HEADER, size)] = chosen.randrange(256)
+
+
+def wrong_pointers(data: bytearray, size: int, chosen: random.Random) -> None:
+    page = size * chosen.randrange(1, len(data) // size)
+    for _ in range(chosen.choice((1, 3))):
+        data[page + chosen.randrange(40)] = chosen.randrange(256)
+
+
+def empty_page(data: bytearray, size: int, chosen: random.Random) -> None:
+    page = size * chosen.randrange(len(data) // size)
+    data[page : page + size] = bytes(size)
+
+
+def repeated_page(data: bytearray, size: int, chosen: random.Random) -> None:
+    page, other = (size * chosen.randrange(1, len(data) // size) for _ in range(2))
+    data[page : page + size] = data[other : other + size]
+
+
+def swapped_pages(data: bytearray, size: int, chosen: random.Random) -> None:
+    page, other = (size * chosen.randrange(len(data) // size) for _ in range(2))
+    data[page : page + size], data[other : other + size] = (
+        data[other : other + size],
+        data[page : page + size],
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        noise,
+        flipped_bits,
+        wrong_header,
+        wrong_schema,
+        wrong_pointers,
+        empty_page,
+        repeated_page,
+        swapped_pages,
+    ],
+)
+def test_wrong_bytes(samples: dict[str, bytes], path: Path, damage: Damage) -> None:
+    chosen = random.Random(damage.__name__)
+    for turn in range(200):
+        data = bytearray(chosen.choice(list(samples.values())))
+        damage(data, page_size(data), chosen)
+        path.write_bytes(data)
+        attempt(path, "info" if turn % 4 == 0 else "analyze")
+
+
+def leaves(data: bytearray, page: int) -> list[int]:
+    """Return where the leaves of a table begin, in the order of its rows."""
+    size = page_size(data)
+    at = (page - 1) * size
+    if data[at] == _TABLE_LEAF:
+        return [at]
+    cells = int.from_bytes(data[at + 3 : at + 5], "big")
+    pointers = (at + 12 + 2 * cell for cell in range(cells))
+    children = [at + int.from_bytes(data[each : each + 2], "big") for each in pointers]
+    return [
+        leaf
+        for child in (*children, at + 8)
+        for leaf in leaves(data, int.from_bytes(data[child : child + 4], "big"))
+    ]
+
+
+@pytest.fixture(scope="module")
+def untyped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Write an export without constraints, so that any value can stand anywhere."""
+    path = everything().write(tmp_path_factory.mktemp("untyped") / "t.sqlite")
+    for table in {table for table, _ in _COLUMNS}:
+        name = quote(table)
+        alter(
+            path,
+            f"CREATE TABLE copy AS SELECT * FROM {name}",
+            f"DROP TABLE {name}",
+            f"ALTER TABLE copy RENAME TO {name}",
+        )
+    return path.read_bytes()
+
+
+def test_rows_that_lead_in_circles(untyped: bytes, path: Path) -> None:
+    # In the second half of the table every leaf is the first one again: who looks for rows after
+    # the last that he saw finds those at the beginning.
+    path.write_bytes(untyped)
+    table = schema.KERNEL.name
+    numbers = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 120000)"
+    alter(
+        path,
+        f"INSERT INTO {table} (start, end, deviceId, globalPid) {numbers} SELECT i, i, 0, 1 FROM n",
+    )
+    with closing(sqlite3.connect(path)) as database:
+        (root,) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", [table]
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    size = page_size(data)
+    first, *others = leaves(data, root)
+    for leaf in others[len(others) // 2 :]:
+        data[leaf : leaf + size] = data[first : first + size]
+    path.write_bytes(data)
+    assert "out of order" in attempt(path).line
+
+
+@pytest.mark.parametrize("value", _VALUES)
+def test_a_wrong_value_in_any_column(untyped: bytes, path: Path, value: str) -> None:
+    for table, column in _COLUMNS:
+        path.write_bytes(untyped)
+        table_, column_ = quote(table), quote(column)
+        alter(
+            path,
+            f"UPDATE {table_} SET {column_} = {_VALUES[value]}"
+            f" WHERE rowid = (SELECT max(rowid) FROM {table_})",
+        )
+        outcome = attempt(path)
+        attempt(path, "info")
+        if value == "null":
+            assert outcome.code == EXIT_DONE
+        elif value in _NO_INTEGERS and (table, column) in _INTEGERS:
+            assert f"{table}.{column} holds " in outcome.line
+            assert "where an integer belongs" in outcome.line
+
+
+@pytest.mark.parametrize("value", [*_VALUES.values(), "x'61'", "''", "0", "1", "3", "-1", "99999"])
+@pytest.mark.parametrize("column", ["type", "name", "tbl_name", "rootpage", "sql"])
+def test_a_wrong_value_in_the_schema(untyped: bytes, path: Path, column: str, value: str) -> None:
+    for table in (schema.KERNEL.name, schema.STRINGS, schema.MPI_RANKS):
+        path.write_bytes(untyped)
+        alter(
+            path,
+            "PRAGMA writable_schema = ON",
+            f"UPDATE sqlite_master SET {column} = {value} WHERE name = '{table}'",
+        )
+        attempt(path)
+
+
+def test_any_column_is_missing(untyped: bytes, path: Path) -> None:
+    for table, column in _COLUMNS:
+        path.write_bytes(untyped)
+        table_, column_ = quote(table), quote(column)
+        alter(
+            path,
+            f"ALTER TABLE {table_} ADD COLUMN another",
+            f"ALTER TABLE {table_} DROP COLUMN {column_}",
+        )
+        outcome = attempt(path)
+        attempt(path, "info")
+        if table in EVENTS and column in EVENTS[table].required:
+            assert f"{table} lacks the column {column} " in outcome.line
+        else:
+            assert outcome.code == (EXIT_ERROR if table == schema.STRINGS else EXIT_DONE)
+
+
+def test_any_table_is_missing(untyped: bytes, path: Path) -> None:
+    for table in {table for table, _ in _COLUMNS} - {schema.STRINGS}:
+        path.write_bytes(untyped)
+        alter(path, f"DROP TABLE {quote(table)}")
+        assert attempt(path).code == EXIT_DONE
+        assert attempt(path, "info").code == EXIT_DONE

@@ -1,0 +1,490 @@
+"""Odd exports that are good: read to the last number, and nothing is written beside them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder, global_pid, global_tid
+from tests.conftest import SAMPLE
+from tests.trace.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
+from traceprof import open_trace
+from traceprof.errors import TraceFormatError
+from traceprof.trace import schema
+from traceprof.trace.database import Database, quote
+from traceprof.trace.reader import NULL, read_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.sqlite"
+
+
+def numbers(path: Path) -> dict[str, Any]:
+    """Return what was measured, and nothing of what the file is called."""
+    document = attempt(path).document
+    return {name: value for name, value in document.items() if name != "reports"}
+
+
+def whole(path: Path) -> dict[str, int]:
+    """Return the breakdown of the only rank."""
+    (breakdown,) = attempt(path).document["breakdown"]
+    return {name: value for name, value in breakdown.items() if value}
+
+
+def notes(path: Path) -> list[str]:
+    return [each["note"] for each in attempt(path).document["notes"]]
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def of_three(path: Path) -> Path:
+    """Write an export whose three kernels have the rowids 1, 2 and 3."""
+    export = TraceBuilder().kernel(0, 10).kernel(20, 40, NCCL).kernel(30, 90)
+    return export.write(path)
+
+
+@pytest.mark.parametrize(
+    "rowids",
+    [(-3, -2, -1), (-5, 0, 5), (7, 1 << 40, 1 << 62), (LEAST, 0, GREATEST), (9, 5, 1)],
+)
+def test_any_rowids(path: Path, rowids: tuple[int, int, int]) -> None:
+    expected = numbers(of_three(path))
+    moved = zip(rowids, (1000, 2000, 3000), strict=True)
+    alter(
+        path,
+        f"UPDATE {KERNEL} SET rowid = rowid * 1000",
+        *(f"UPDATE {KERNEL} SET rowid = {new} WHERE rowid = {old}" for new, old in moved),
+    )
+    assert numbers(path) == expected
+
+
+@pytest.mark.parametrize("hidden", [("rowid",), ("ROWID", "_rowid_"), ("oid", "rowid", "row_")])
+def test_columns_that_hide_the_rowid(path: Path, hidden: tuple[str, ...]) -> None:
+    expected = numbers(of_three(path))
+    alter(path, *(f"ALTER TABLE {KERNEL} ADD COLUMN {name} DEFAULT 1" for name in hidden))
+    assert numbers(path) == expected
+
+
+def test_a_column_that_is_the_rowid(path: Path) -> None:
+    expected = numbers(of_three(path))
+    columns = "end, deviceId, streamId, correlationId, globalPid, demangledName"
+    alter(
+        path,
+        f"ALTER TABLE {KERNEL} RENAME TO kernels",
+        f"CREATE TABLE {KERNEL} (start INTEGER PRIMARY KEY, {columns})",
+        f"INSERT INTO {KERNEL} SELECT start, {columns} FROM kernels",
+    )
+    assert numbers(path) == expected
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 4, 6, 100])
+def test_chunks(path: Path, chunk_rows: int) -> None:
+    export = TraceBuilder()
+    for index in range(6):
+        export.kernel(10 * index, 10 * index + 5, launch=False)
+    database = Database(export.write(path))
+    chunks = list(
+        read_columns(database, KERNEL, ["start", "greenContextId"], chunk_rows=chunk_rows)
+    )
+    database.close()
+    assert [len(chunk["start"]) for chunk in chunks[:-1]] == [chunk_rows] * (len(chunks) - 1)
+    assert np.concatenate([chunk["start"] for chunk in chunks]).tolist() == list(range(0, 60, 10))
+    assert set(np.concatenate([chunk["greenContextId"] for chunk in chunks]).tolist()) == {NULL}
+
+
+class Counting:
+    """Somebody who wants to know how far the reading is."""
+
+    def __init__(self) -> None:
+        self.expected, self.advanced = 0, 0
+
+    def expect(self, rows: int) -> None:
+        self.expected += rows
+
+    def advance(self, rows: int) -> None:
+        self.advanced += rows
+
+
+def test_progress(path: Path) -> None:
+    for changes, expected in (((), 3), ((f"UPDATE {KERNEL} SET rowid = -rowid",), 0)):
+        alter(of_three(path), *changes)
+        counting = Counting()
+        trace = open_trace(path, counting)
+        assert len(trace.operations) == 1
+        trace.close()
+        assert (counting.expected, counting.advanced) == (expected, 3)
+        path.unlink()
+
+
+integers = st.integers(LEAST, GREATEST)
+values = st.one_of(
+    integers,
+    st.none(),
+    st.floats(),
+    st.text(st.sampled_from("0123456789+-,. \n\t\0exan\N{ARABIC-INDIC DIGIT ONE}"), max_size=4),
+    st.binary(max_size=3),
+)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(st.lists(values, max_size=6) | st.lists(integers | st.none(), max_size=6))
+def test_a_column_is_read_exactly_or_not_at_all(column: list[object]) -> None:
+    database = object.__new__(Database)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (c)")
+        connection.executemany("INSERT INTO t VALUES (?)", [(value,) for value in column])
+        database.connection, database.columns = connection, {"t": ("c",)}
+        database.path, database.progress = SAMPLE, None
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        try:
+            chunks = list(read_columns(database, "t", ["c"], chunk_rows=4))
+        except TraceFormatError:
+            assert not all(value is None or type(value) is int for value in column)
+            return
+    read = [value for chunk in chunks for value in chunk["c"].tolist()]
+    assert read == [_as_integer(value) for value in column]
+
+
+def _as_integer(value: object) -> int:
+    """Return the integer that a value is, or that its text spells."""
+    if value is None or value != value:  # SQLite has no number for what is none  # noqa: PLR0124
+        return NULL
+    assert isinstance(value, int | str | bytes)
+    return int(value)
+
+
+def test_text_that_spells_integers(path: Path) -> None:
+    # As in a database that went through CSV files.
+    expected = numbers(everything().write(path))
+    for table, columns in (
+        (name, (*each.required, *each.optional)) for name, each in EVENTS.items()
+    ):
+        if table != schema.NVTX.name:
+            alter(
+                path,
+                f"CREATE TABLE copy ({', '.join(f'{name} TEXT' for name in columns)})",
+                f"INSERT INTO copy SELECT {', '.join(columns)} FROM {table}",
+                f"DROP TABLE {table}",
+                f"ALTER TABLE copy RENAME TO {table}",
+            )
+    assert numbers(path) == expected
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def test_rows_that_mean_nothing_are_left_out(path: Path) -> None:
+    row = {"start": 500, "end": 600, "deviceId": 0, "globalPid": global_pid()}
+    export = TraceBuilder().kernel(0, 100).kernel(100, 200)
+    for name in row:
+        export.raw(KERNEL, **{**row, name: None})
+    export.raw(KERNEL, **{**row, "end": 499})
+    export.write(path)
+    assert whole(path) == {"window_ns": 200, "compute_ns": 200, "num_kernels": 2}
+    (note,) = notes(path)
+    assert note.startswith(f"5 rows of {KERNEL} have no start, end, process or device, or end")
+
+
+def test_rows_with_nothing_but_time_and_place(path: Path) -> None:
+    place = {"deviceId": 0, "globalPid": global_pid()}
+    export = TraceBuilder()
+    for index, table in enumerate(schema.GPU_OPERATIONS):
+        export.raw(table.name, start=100 * index, end=100 * index + 50, **place)
+    export.write(path)
+    assert whole(path) == {
+        "window_ns": 350,
+        "compute_ns": 100,
+        "copy_ns": 100,
+        "exposed_copy_ns": 100,
+        "idle_ns": 150,
+        "num_kernels": 1,
+        "num_copies": 2,
+    }
+    assert "kernels of these names are counted as compute" in notes(path)[1]
+
+
+def test_times_at_the_limits(path: Path) -> None:
+    latest = (1 << 62) - 1
+    TraceBuilder().kernel(-latest, -latest + 1).kernel(latest - 1, latest, stream=8).write(path)
+    assert whole(path) == {
+        "window_start_ns": -latest,
+        "window_ns": 2 * latest,
+        "compute_ns": 2,
+        "idle_ns": 2 * latest - 2,
+        "num_kernels": 2,
+    }
+
+
+def test_sums_beyond_64_bits(path: Path) -> None:
+    latest = (1 << 62) - 1
+    export = TraceBuilder()
+    for stream in range(5):
+        export.kernel(-latest, latest, NCCL, stream=stream)
+        export.memcpy(0, 1, bytes=GREATEST, stream=stream)
+    document = attempt(export.write(path)).document
+    assert document["breakdown"][0]["communication_ns"] == 2 * latest
+    assert document["collectives"][0]["total_ns"] == 10 * latest
+    assert document["links"][0]["bytes"] == 5 * GREATEST
+
+
+@pytest.mark.parametrize("garbage", [LEAST, LEAST + 1, -1, 1 << 62, GREATEST])
+def test_garbage_where_it_does_not_matter(path: Path, garbage: int) -> None:
+    everything().write(path)
+    expected = [{**each, "num": None} for each in numbers(path)["breakdown"]]
+    for table in schema.GPU_OPERATIONS:
+        alter(path, f"UPDATE {table.name} SET streamId = {garbage}, correlationId = {garbage}")
+    alter(path, f"UPDATE {MEMCPY} SET bytes = {garbage}")
+    document = numbers(path)
+    assert [{**each, "num": None} for each in document["breakdown"]] == expected
+    assert [each["bytes"] for each in document["links"]] == [max(2 * garbage, 0)] * 2
+
+
+def test_ids_of_processes_and_devices_with_all_bits(path: Path) -> None:
+    # Exports of several machines use the upper bits of globalPid, the sign among them.
+    place = {"start": 0, "end": 10, "demangledName": 0}
+    export = TraceBuilder().raw(KERNEL, **place, deviceId=3, globalPid=-1 << 56 | 77 << 24)
+    export.raw(KERNEL, **place, deviceId=-2, globalPid=GREATEST).write(path)
+    ranks = [(each["pid"], each["device"]) for each in attempt(path).document["ranks"]]
+    assert ranks == [(77, 3), ((1 << 24) - 1, -2)]
+
+
+# -- small tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("DELETE FROM {0} WHERE value = 'gemm'", None),
+        ("UPDATE {0} SET value = NULL WHERE value = 'gemm'", None),
+        ("UPDATE {0} SET value = CAST('gemm' AS BLOB) WHERE value = 'gemm'", "gemm"),
+        ("UPDATE {0} SET value = CAST(x'67ff6d' AS TEXT) WHERE value = 'gemm'", "g\ufffdm"),
+        ("UPDATE {0} SET value = '' WHERE value = 'gemm'", ""),
+        ("UPDATE {0} SET value = 'a\nb' WHERE value = 'gemm'", "a\nb"),
+        ("UPDATE {0} SET value = 12 WHERE value = 'gemm'", "12"),
+    ],
+)  # fmt: skip
+def test_names_of_kernels(path: Path, change: str, name: str | None) -> None:
+    _without_constraints(of_three(path), schema.STRINGS)
+    alter(path, change.format(schema.STRINGS))
+    trace = open_trace(path)
+    named = set(trace.kernel_names.values())
+    noted = list(trace.notes)
+    trace.close()
+    (other,) = named - {NCCL}
+    assert other == name or (name is None and other.startswith("(unknown string "))
+    assert bool(noted) == (name is None)
+    assert attempt(path).document["breakdown"][0]["num_communication"] == 1
+
+
+def _without_constraints(path: Path, table: str) -> None:
+    alter(
+        path,
+        f"CREATE TABLE copy AS SELECT * FROM {quote(table)}",
+        f"DROP TABLE {quote(table)}",
+        f"ALTER TABLE copy RENAME TO {quote(table)}",
+    )
+
+
+def test_names_without_an_index(path: Path) -> None:
+    expected = numbers(everything().write(path))
+    _without_constraints(path, schema.STRINGS)
+    assert numbers(path) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["DROP TABLE {0}"],
+        ["DELETE FROM {0}"],
+        ["DELETE FROM {0} WHERE id > 3"],
+        ["UPDATE {0} SET label = 'Art ' || id"],
+        ["UPDATE {0} SET label = NULL"],
+        ["UPDATE {0} SET label = ''"],
+        ["ALTER TABLE {0} DROP COLUMN label"],
+        ["ALTER TABLE {0} RENAME COLUMN id TO number"],
+        # An exporter that numbers otherwise says so in the labels.
+        ["UPDATE {0} SET id = id + 100", "UPDATE {1} SET copyKind = copyKind + 100"],
+    ],
+)
+def test_kinds_of_copies(path: Path, changes: list[str]) -> None:
+    export = TraceBuilder().memcpy(0, 10).memcpy(20, 40, "DtoH").memcpy(50, 90, "PtoP")
+    expected = numbers(export.write(path))
+    alter(path, *(each.format(schema.MEMCPY_KINDS, MEMCPY) for each in changes))
+    assert numbers(path) == expected
+    assert {each["direction"] for each in expected["links"]} == {"h2d", "d2h", "p2p"}
+
+
+def test_boards_named_twice(path: Path) -> None:
+    export = TraceBuilder().kernel(0, 10).gpu("NVIDIA H100", board=1).gpu("NVIDIA H100", board=1)
+    export.raw(schema.GPU_INFO, id=2, name="Intel UHD", smCount=0).raw(schema.GPU_INFO, id=None)
+    export.raw(schema.CUDA_DEVICES, gpuId=9, cudaId=0, pid=None).write(path)
+    assert [each["gpu"] for each in attempt(path).document["ranks"]] == ["NVIDIA H100"]
+
+
+def test_ranks_that_contradict_each_other(path: Path) -> None:
+    export = TraceBuilder().kernel(0, 10, pid=1000).kernel(0, 10, pid=2000)
+    for rank, pid in ((5, 1000), (6, 1000), (None, 2000)):
+        export.raw(schema.MPI_RANKS, globalTid=global_tid(pid), rank=rank)
+    assert [each["rank"] for each in attempt(export.write(path)).document["ranks"]] == [0, 1]
+
+
+@pytest.mark.parametrize("table", SMALL_TABLES)
+def test_small_tables_that_are_empty(path: Path, table: str) -> None:
+    everything().write(path)
+    alter(path, f"DELETE FROM {quote(table)}")
+    assert len(numbers(path)["ranks"]) == 2
+    attempt(path, "info")
+
+
+# -- no GPU work ----------------------------------------------------------------------------------
+
+
+def test_only_calls_and_ranges(path: Path) -> None:
+    TraceBuilder().api("cudaMalloc_v3020", 0, 10).nvtx("step 0", 0, 10).write(path)
+    document = attempt(path).document
+    assert (document["ranks"], document["breakdown"], document["findings"]) == ([], [], [])
+    assert {each["reason"] for each in document["not_applicable"]} == {
+        "no report holds a GPU operation"
+    }
+    assert "it holds 1 CUDA API calls, 1 NVTX events" in notes(path)[0]
+    assert "none: no GPU operation was recorded" in attempt(path, "info").out
+
+
+def test_every_table_is_there_and_empty(path: Path) -> None:
+    # As `nsys export --lazy=false` writes them.
+    export = TraceBuilder()
+    for table in schema.LAYOUTS:
+        export.raw(table)
+    assert notes(export.write(path)) == ["no GPU operation, so no rank; it holds no events"]
+
+
+def test_real_exports_without_gpu_work(traces: Path) -> None:
+    outcome = attempt(traces / "runtime_only_3.17.2.sqlite")
+    assert not outcome.document["ranks"]
+    assert "CUDA API calls" in outcome.document["notes"][-1]["note"]
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+NAMES = (
+    "no suffix",
+    "a\nb.sqlite",
+    "a?mode=rw#x%20%.sqlite",
+    "ümläut ☃.sqlite",
+    "\udcff\udc80.sqlite",
+    "'\"`$(touch x);&|.sqlite",
+    "[1]*.sqlite",
+    "-o",
+    "--help",
+    "\x1b[31mred",
+    "n" * 255,
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name(path: Path, name: str) -> None:
+    expected = numbers(of_three(path))
+    renamed = path.rename(path.with_name(name))
+    assert numbers(renamed) == expected
+    assert attempt(renamed, "info").err == ""
+
+
+def test_a_link(path: Path, tmp_path: Path) -> None:
+    expected = numbers(of_three(path))
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link"
+    link.symlink_to("../t.sqlite")
+    assert numbers(link) == expected
+
+
+def test_no_right_to_write(path: Path) -> None:
+    expected = numbers(of_three(path))
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    assert numbers(path) == expected
+    path.parent.chmod(0o755)
+
+
+def test_wal_mode(path: Path) -> None:
+    # Closing the last connection removes the -wal and leaves the mode in the header.
+    expected = numbers(of_three(path))
+    alter(path, "PRAGMA journal_mode = WAL", "PRAGMA user_version = 1")
+    assert path.read_bytes()[18:20] == b"\2\2"
+    assert numbers(path) == expected
+    assert os.listdir(path.parent) == [path.name]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("content", [b"", bytes(512)])
+@pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
+def test_a_journal_that_is_done(path: Path, suffix: str, content: bytes) -> None:
+    expected = numbers(of_three(path))
+    path.with_name(path.name + suffix).write_bytes(content)
+    assert numbers(path) == expected
+
+
+@pytest.mark.parametrize("size", [512, 1024, 65536])
+def test_size_of_pages(path: Path, size: int) -> None:
+    expected = numbers(everything().write(path))
+    alter(path, f"PRAGMA page_size = {size}", "PRAGMA auto_vacuum = 1", "VACUUM")
+    assert int.from_bytes(path.read_bytes()[16:18], "big") == size % 65535
+    assert numbers(path) == expected
+
+
+def test_utf16(path: Path, tmp_path: Path) -> None:
+    expected = numbers(everything().write(path))
+    other = tmp_path / "utf16.sqlite"
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(other)) as target:
+        target.execute("PRAGMA encoding = 'UTF-16le'")
+        target.executescript("".join(source.iterdump()))
+    assert b"g\0e\0m\0m\0" in other.read_bytes()
+    assert numbers(other) == expected
+
+
+def test_more_bytes_than_the_header_says(path: Path) -> None:
+    expected = numbers(of_three(path))
+    with path.open("ab") as file:
+        file.write(b"more" * 5000)
+    assert numbers(path) == expected
+
+
+def test_written_by_an_sqlite_before_3_7(path: Path) -> None:
+    expected = numbers(of_three(path))
+    with path.open("r+b") as file:
+        file.seek(28)
+        file.write(bytes(4))  # the number of pages
+        file.seek(92)
+        file.write(bytes(4))  # of which change it is
+    assert numbers(path) == expected
+
+
+def test_what_others_added_to_an_export(path: Path) -> None:
+    expected = numbers(everything().write(path))
+    alter(
+        path,
+        f"CREATE INDEX by_start ON {KERNEL} (start)",
+        f"CREATE VIEW durations AS SELECT end - start FROM {KERNEL}",
+        "CREATE VIEW broken AS SELECT no FROM such_table",
+        'CREATE TABLE "a""b\nc" ("d\n""e")',
+        f"CREATE TRIGGER t AFTER INSERT ON {KERNEL} BEGIN SELECT RAISE(FAIL, 'no'); END",
+        f"ALTER TABLE {KERNEL} ADD COLUMN duration AS (end - start)",
+        "CREATE TABLE keyed (id INTEGER PRIMARY KEY, t TEXT) WITHOUT ROWID",
+        "CREATE VIRTUAL TABLE words USING fts4(t)",
+        "ANALYZE",
+    )
+    assert numbers(path) == expected
+    attempt(path, "info")
