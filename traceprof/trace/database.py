@@ -56,9 +56,9 @@ class Database:
         file = (file or path).resolve()
         self._check_complete(file)
         # immutable: SQLite then writes no lock, journal, -wal or -shm file beside the input.
-        uri = f"{file.as_uri()}?mode=ro&immutable=1"
+        self._uri = f"{file.as_uri()}?mode=ro&immutable=1"
         try:
-            self.connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self.connection = self.connect()
         except sqlite3.Error as error:
             raise TraceFileError(
                 f"cannot open {path}", str(error), "check that the file can be read"
@@ -72,6 +72,13 @@ class Database:
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+
+    def connect(self) -> sqlite3.Connection:
+        """Return another connection, for a thread of its own; the caller closes it."""
+        connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
+        # Metadata can hold bytes that are not UTF-8, such as Windows time zone names.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        return connection
 
     @contextmanager
     def damage_reported(self) -> Iterator[None]:
@@ -176,8 +183,6 @@ class Database:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def _read_schema(self) -> None:
-        # Metadata can hold bytes that are not UTF-8, such as Windows time zone names.
-        self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         with self.damage_reported():
             self._sqlite = SqliteDatabase(self.connection, execute_plugins=False)
             tables, views = self._sqlite.table_names(), self._sqlite.view_names()

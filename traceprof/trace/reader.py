@@ -6,16 +6,21 @@ faster reader can take its place.
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from string import whitespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from traceprof.trace.database import Database, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from traceprof.intervals import Int64
 
@@ -28,15 +33,12 @@ _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
 _CHUNK_ROWS = 32_768
+# A third finds nothing to do: parsing and what follows it take as long as two threads fetch.
+_THREADS = 2
 
 
 def read_columns(
-    database: Database,
-    table: str,
-    columns: Sequence[str],
-    *,
-    where: str = "",
-    chunk_rows: int = _CHUNK_ROWS,
+    database: Database, table: str, columns: Sequence[str], *, chunk_rows: int = _CHUNK_ROWS
 ) -> Iterator[dict[str, Int64]]:
     """Yield integer columns of a table, some ten thousand rows at a time, in no particular order.
 
@@ -44,7 +46,6 @@ def read_columns(
         database: the open file.
         table: a table with a rowid; absent means no rows.
         columns: names of integer columns that the table has.
-        where: an SQL condition on the table's columns.
         chunk_rows: the number of rows in each chunk but the last.
 
     Yields:
@@ -57,31 +58,69 @@ def read_columns(
         return
     rowid = database.rowid(table)
     # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
-    # Twice as fast as fetching rows, with nothing but the standard library.
+    # Twice as fast as fetching rows, with nothing but the standard library; and SQLite works
+    # without Python's lock, so that two threads halve the time.
     joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
-    names = ", ".join(quote(name) for name in columns)
-    condition = f"AND ({where})" if where else ""
     query = (
-        f"SELECT count(*), max(row_), {joined} FROM (SELECT {rowid} AS row_, {names} "  # noqa: S608
-        f"FROM {quote(table)} WHERE {rowid} >= ? {condition} ORDER BY {rowid} LIMIT ?)"
+        f"SELECT count(*), {joined} FROM {quote(table)} "  # noqa: S608
+        f"WHERE {rowid} BETWEEN ? AND ?"
     )
-    first = NULL  # rowids may be negative, and have gaps
-    while True:
-        with database.damage_reported():
-            count, last, *texts = database.connection.execute(query, (first, chunk_rows)).fetchone()
-        if not count:
-            return
-        if last < first:  # else a damaged index would be followed in circles
-            raise database.damaged(f"the rows of {table} are out of order")
+    for count, *texts in _run(database, query, _slices(database, table, rowid, chunk_rows)):
+        if not count:  # a damaged index can promise rows that are not there
+            continue
         if database.progress is not None:
             database.progress.advance(count)
         yield {
             name: _parse(text, count, database, table, name)
             for name, text in zip(columns, texts, strict=True)
         }
-        if count < chunk_rows or last == _LAST_ROWID:
-            return
-        first = last + 1
+
+
+def _slices(
+    database: Database, table: str, rowid: str, chunk_rows: int
+) -> Iterator[tuple[int, int]]:
+    """Yield first and last rowid of consecutive chunks; rowids may be negative and have gaps."""
+    query = (
+        f"SELECT {rowid} FROM {quote(table)} WHERE {rowid} >= ? "  # noqa: S608
+        f"ORDER BY {rowid} LIMIT 1 OFFSET ?"
+    )
+    with database.damage_reported():
+        row = database.connection.execute(query, (NULL, 0)).fetchone()
+    while row is not None:
+        first = row[0]
+        with database.damage_reported():
+            row = database.connection.execute(query, (first, chunk_rows)).fetchone()
+        if row is not None and row[0] <= first:  # a damaged index would lead in circles
+            raise database.damaged(f"the rows of {table} are out of order")
+        yield first, row[0] - 1 if row is not None else _LAST_ROWID
+
+
+def _run(
+    database: Database, query: str, slices: Iterable[tuple[int, int]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
+    of_thread = threading.local()
+    connections: list[sqlite3.Connection] = []
+
+    def fetch(limits: tuple[int, int]) -> tuple[Any, ...]:
+        if not hasattr(of_thread, "connection"):
+            of_thread.connection = database.connect()
+            connections.append(of_thread.connection)
+        row: tuple[Any, ...] = of_thread.connection.execute(query, limits).fetchone()
+        return row
+
+    pending: deque[Future[tuple[Any, ...]]] = deque()
+    try:
+        with database.damage_reported(), ThreadPoolExecutor(_THREADS) as pool:
+            for limits in slices:
+                pending.append(pool.submit(fetch, limits))
+                if len(pending) > _THREADS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+    finally:
+        for each in connections:
+            each.close()
 
 
 def expect_rows(database: Database, tables: Sequence[str]) -> None:
