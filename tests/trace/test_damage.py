@@ -254,6 +254,19 @@ def test_a_wrong_value_in_any_column(untyped: bytes, path: Path, value: str) -> 
             assert "where an integer belongs" in outcome.line
 
 
+@pytest.mark.parametrize("value", [*_VALUES.values(), "x'61'", "''", "0", "1", "3", "-1", "99999"])
+@pytest.mark.parametrize("column", ["type", "name", "tbl_name", "rootpage", "sql"])
+def test_a_wrong_value_in_the_schema(untyped: bytes, path: Path, column: str, value: str) -> None:
+    for table in (schema.KERNEL.name, schema.STRINGS, schema.MPI_RANKS):
+        path.write_bytes(untyped)
+        alter(
+            path,
+            "PRAGMA writable_schema = ON",
+            f"UPDATE sqlite_master SET {column} = {value} WHERE name = '{table}'",
+        )
+        attempt(path)
+
+
 def test_any_column_is_missing(untyped: bytes, path: Path) -> None:
     for table, column in _COLUMNS:
         path.write_bytes(untyped)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Existence is checked on opening, where every other fault of a file is found too.
 reports_argument = click.argument(
-    "reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=str)
+    "reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(readable=False)
 )
 
 

@@ -185,11 +185,13 @@ class Database:
     def _read_schema(self) -> None:
         with self.damage_reported():
             self._sqlite = SqliteDatabase(self.connection, execute_plugins=False)
+            tables, views = self._sqlite.table_names(), self._sqlite.view_names()
+            if not all(isinstance(name, str) for name in tables):
+                raise self.damaged("the name of a table is no text")
             self.columns: dict[str, tuple[str, ...]] = {
-                table.name: tuple(column.name for column in table.columns)
-                for table in self._sqlite.tables
+                name: tuple(column.name for column in self._sqlite[name].columns) for name in tables
             }
-            self.views = frozenset(self._sqlite.view_names())
+            self.views = frozenset(views)
 
     def _check_complete(self, file: Path) -> None:
         """Raise where the file is cut short or its last transaction is not in it."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NULL = int(np.iinfo(np.int64).min)
 """What stands in a column where the export has NULL."""
 
+# numpy reads these, which no integer's text has, as 0 or as nothing.
+_READ_LAXLY = (*whitespace, "+", "-,")
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
@@ -149,8 +151,8 @@ def _parse(text: str, count: int, database: Database, table: str, column: str) -
             values: Int64 = np.fromstring(text, dtype=np.int64, sep=",")
     except (ValueError, DeprecationWarning):
         values = np.empty(0, np.int64)
-    # numpy reads blanks as 0 and overlooks a comma at the end; an integer's text has neither.
-    if len(values) != count or text.endswith(",") or any(each in text for each in whitespace):
+    is_lax = text.endswith((",", "-")) or any(each in text for each in _READ_LAXLY)
+    if len(values) != count or is_lax:
         raise database.misplaced(table, column, _not_an_integer(database, table, column))
     return values
 
