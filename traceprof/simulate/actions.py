@@ -1,0 +1,181 @@
+"""What the programmes of simulated host threads are made of.
+
+A programme is a sequence of actions: API calls, work of the host's own, and NVTX ranges. A call
+puts entries into streams: operations, records of events, and waits for events. Times are in ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.simulate.kernels import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of a process, which runs its entries in order.
+
+    Attributes:
+        process: number of the process, which is the rank where each has one device.
+        device: the CUDA ordinal.
+        id: as the export calls it.
+    """
+
+    process: int
+    device: int
+    id: int
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """A CUDA event that is recorded once; waiting for it before that is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A NCCL communicator.
+
+    Attributes:
+        id: the hash that is equal on all of its members.
+        group: the name of its process group.
+        processes: its members in the order of their ranks inside it.
+    """
+
+    id: int
+    group: str
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """A compute kernel; `work_ns` is its time with the device to itself."""
+
+    kernel: Kernel
+    work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationWork:
+    """One member's kernel of a NCCL operation.
+
+    Attributes:
+        kernel: as Nsight records it.
+        communicator: its operations run one after the other.
+        members: the processes that take part, all of which leave together.
+        transfer_ns: from the last one's arrival until they leave.
+        bytes: the size of one rank's message.
+    """
+
+    kernel: Kernel
+    communicator: Communicator
+    members: tuple[int, ...]
+    transfer_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWork:
+    """A copy of memory.
+
+    Attributes:
+        kind: of `schema.COPY_KINDS`.
+        bytes: copied.
+        work_ns: its time with the link to itself.
+        engine: what runs one copy after the other; None within a device.
+        link: what concurrent copies share; None within a device.
+        source_kind: of memory, as `MEMCPY.srcKind` has it.
+        destination_kind: likewise.
+        source: the device, of peer copies only.
+        destination: likewise.
+    """
+
+    kind: int
+    bytes: int
+    work_ns: int
+    engine: str | None
+    link: str | None
+    source_kind: int
+    destination_kind: int
+    source: int | None = None
+    destination: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemsetWork:
+    """A memory set of device memory."""
+
+    bytes: int
+    work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry that records an event."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An entry that holds up its stream until the event has been reached."""
+
+    event: Event
+
+
+Work = KernelWork | CommunicationWork | CopyWork | MemsetWork
+Entry = Work | Record | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An API call.
+
+    Attributes:
+        api: its name.
+        cost_ns: how long it takes where it need not wait.
+        entries: what it puts into streams.
+        until: it returns when this event or everything so far in this stream is done.
+        device_wide: it returns when everything so far on the device of the stream `until` is done.
+        blocking: it returns when its own entries are done.
+    """
+
+    api: str
+    cost_ns: int
+    entries: tuple[tuple[Stream, Entry], ...] = ()
+    until: Stream | Event | None = None
+    device_wide: bool = False
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Work of the host's own."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Open an NVTX range on this thread.
+
+    Attributes:
+        name: of the range.
+        domain: by number, of `machine.DOMAINS`.
+        payload: name of the payload's schema and its fields, None without one.
+    """
+
+    name: str
+    domain: int
+    payload: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """Close the range that was opened last."""
+
+
+Action = Call | Busy | Push | Pop

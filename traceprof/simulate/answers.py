@@ -1,0 +1,332 @@
+"""What an analysis must find in a simulated run, measured on the model's own events.
+
+Plain Python over lists, on purpose: nothing here is shared with the analyses that it holds to
+account. Times and durations are in ns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from traceprof.simulate.actions import CommunicationWork, CopyWork, KernelWork, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceprof.simulate.engine import CallRecord, Result
+    from traceprof.simulate.gpu import Operation
+
+    Interval = tuple[int, int]
+    Place = tuple[int, int]
+
+_TO_HOST, _PEER_TO_PEER = 2, 10  # copyKind
+_SUMS = (
+    "compute_ns",
+    "communication_ns",
+    "overlapped_communication_ns",
+    "exposed_communication_ns",
+    "copy_ns",
+    "exposed_copy_ns",
+    "idle_ns",
+)
+_CLASSES = ("compute", "communication", "copy")
+# DESIGN section 4: an operation that starts later than this after the one before it waited for
+# something else.
+_FOLLOWS_NS = 20_000
+_LEAST_ALONE = 3
+
+
+def class_of(operation: Operation) -> str:
+    """Return `compute`, `communication` or `copy`."""
+    work = operation.work
+    if isinstance(work, CommunicationWork):
+        return "communication"
+    if isinstance(work, KernelWork):
+        return "compute"
+    is_peer = isinstance(work, CopyWork) and work.kind == _PEER_TO_PEER
+    return "communication" if is_peer else "copy"
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the disjoint intervals that cover the same."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        elif end > start:
+            merged.append((start, end))
+    return merged
+
+
+def covered(start: int, end: int, by: Iterable[Interval]) -> int:
+    """Return how much of [start, end) disjoint intervals cover."""
+    return sum(max(0, min(end, stop) - max(start, begin)) for begin, stop in by)
+
+
+class Ranks:
+    """The operations of a run by rank: process and device, in order.
+
+    Attributes:
+        places: process and device of each rank.
+        operations: of each rank.
+    """
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        by_place: dict[Place, list[Operation]] = defaultdict(list)
+        for each in result.operations:
+            by_place[each.stream.process, each.stream.device].append(each)
+        self.places = sorted(by_place)
+        self.operations = [by_place[place] for place in self.places]
+
+    def breakdown(self) -> dict[str, Any]:
+        """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them."""
+        breakdown, steps = [], []
+        for rank, operations in enumerate(self.operations):
+            start = min(each.start_ns for each in operations)
+            end = max(each.end_ns for each in operations)
+            window = {"rank": rank, "window_start_ns": start, "window_ns": end - start}
+            breakdown.append({**window, **_measure(operations, start, end)})
+            for number, first, last in self._steps(rank):
+                row = {"rank": rank, "step": number, "start_ns": first, "end_ns": last}
+                measures = _measure(operations, first, last)
+                steps.append({**row, "window_ns": last - first, **measures})
+        return {"breakdown": breakdown, "steps": steps}
+
+    def _steps(self, rank: int) -> list[tuple[int, int, int]]:
+        """Return number, start and end of the rank's steps, by the definition of DESIGN 3."""
+        found = []
+        for each in self.result.ranges:
+            match = re.fullmatch(r"step (\d+)", each.action.name)
+            if match is None or each.thread.process != self.places[rank][0]:
+                continue
+            own = [
+                operation
+                for operation in self.operations[rank]
+                if each.start_ns <= operation.call.start_ns < each.end_ns
+            ]
+            if own:
+                first = min(operation.start_ns for operation in own)
+                last = max(operation.end_ns for operation in own)
+                found.append((int(match[1]), first, last))
+        ends = [first for _, first, _ in found[1:]] + [last for *_, last in found[-1:]]
+        return [(number, first, end) for (number, first, _), end in zip(found, ends, strict=True)]
+
+
+def _measure(operations: Sequence[Operation], start: int, end: int) -> dict[str, int]:
+    """Return the measures of a window, by cutting it wherever an operation starts or ends."""
+    changes: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_CLASSES, 0))
+    counts = dict.fromkeys(_CLASSES, 0)
+    for each in operations:
+        if each.start_ns < end and each.end_ns > start:
+            kind = class_of(each)
+            counts[kind] += 1
+            changes[max(each.start_ns, start)][kind] += 1
+            changes[min(each.end_ns, end)][kind] -= 1
+    sums = dict.fromkeys(_SUMS, 0)
+    active = dict.fromkeys(_CLASSES, 0)
+    before = start
+    for time in (*sorted(changes), end):
+        _add_up(sums, active, time - before)
+        for kind, change in changes.get(time, {}).items():
+            active[kind] += change
+        before = time
+    return {
+        **sums,
+        "num_kernels": counts["compute"],
+        "num_communication": counts["communication"],
+        "num_copies": counts["copy"],
+    }
+
+
+def _add_up(sums: dict[str, int], active: dict[str, int], length: int) -> None:
+    compute, communication, copy = (active[kind] > 0 for kind in _CLASSES)
+    sums["compute_ns"] += compute * length
+    sums["communication_ns"] += communication * length
+    sums["overlapped_communication_ns"] += (compute and communication) * length
+    sums["exposed_communication_ns"] += (communication and not compute) * length
+    sums["copy_ns"] += copy * length
+    sums["exposed_copy_ns"] += (copy and not compute and not communication) * length
+    sums["idle_ns"] += (not compute and not communication and not copy) * length
+
+
+def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the metrics of `nccl-serialization` of one rank."""
+    blocked, independent = [], 0
+    streams: dict[Stream, list[Operation]] = defaultdict(list)
+    kernels = [each for each in operations if isinstance(each.work, CommunicationWork)]
+    for each in sorted(kernels, key=lambda each: each.start_ns):
+        before = streams[each.stream]
+        if before and each.start_ns - before[-1].end_ns <= _FOLLOWS_NS:
+            spans = union((other.start_ns, other.end_ns) for other in before)
+            length = covered(each.call.end_ns, each.start_ns, spans)
+            if length:
+                blocked.append(length)
+                independent += length * _is_independent(each, before[-1])
+        before.append(each)
+    return {
+        "blocked_ns": sum(blocked),
+        "num_blocked": len(blocked),
+        "max_blocked_ns": max(blocked, default=0),
+        "num_operations": len(kernels),
+        "independent_blocked_ns": independent,
+    }
+
+
+def _is_independent(one: Operation, other: Operation) -> bool:
+    """Say whether two operations could have run at the same time."""
+    return communication(one).communicator != communication(other).communicator
+
+
+def communication(operation: Operation) -> CommunicationWork:
+    """Return what a communication kernel does."""
+    assert isinstance(operation.work, CommunicationWork)  # noqa: S101  (for the type checker)
+    return operation.work
+
+
+def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the metrics of `overlap-slowdown` of one rank, and what the model did itself.
+
+    `model_excess_ns` is how much longer all kernels ran than they would have alone.
+    """
+    kernels = [each for each in operations if isinstance(each.work, KernelWork)]
+    busy = union(
+        (each.start_ns, each.end_ns) for each in operations if class_of(each) == "communication"
+    )
+    alone, overlapped = defaultdict(list), defaultdict(list)
+    num_overlapped = 0
+    for each in kernels:
+        assert isinstance(each.work, KernelWork)  # noqa: S101  (for the type checker)
+        length = each.end_ns - each.start_ns
+        beside = covered(each.start_ns, each.end_ns, busy)
+        if not beside:
+            alone[each.work.kernel].append(length)
+        elif 2 * beside >= length:
+            overlapped[each.work.kernel].append(length)
+            num_overlapped += 1
+    judged = [kernel for kernel in overlapped if len(alone[kernel]) >= _LEAST_ALONE]
+    took = sum(sum(overlapped[kernel]) for kernel in judged)
+    expected = sum(median(alone[kernel]) * len(overlapped[kernel]) for kernel in judged)
+    num_judged = sum(len(overlapped[kernel]) for kernel in judged)
+    excess = sum(
+        each.end_ns - each.start_ns - each.work.work_ns
+        for each in kernels
+        if isinstance(each.work, KernelWork)
+    )
+    return {
+        "slowdown": took / expected if expected else None,
+        "excess_ns": round(took - expected),
+        "num_overlapped": num_judged,
+        "num_alone": sum(len(alone[kernel]) for kernel in judged),
+        "matched_fraction": num_judged / num_overlapped if num_overlapped else None,
+        "communication_slowdown": 1.0,
+        "model_excess_ns": excess,
+    }
+
+
+def launch_queue(calls: Iterable[CallRecord]) -> dict[str, Any]:
+    """Return the metrics of `launch-queue-stall` of one process."""
+    calls = list(calls)
+    stalls = [each.stall_ns[1] - each.stall_ns[0] for each in calls if each.stall_ns]
+    return {
+        "stall_ns": sum(stalls),
+        "num_stalls": len(stalls),
+        "max_queue_depth": max(each.depth for each in calls),
+    }
+
+
+def links(ranks: Ranks) -> list[dict[str, Any]]:
+    """Return what the copies of each rank carried, by direction and peer."""
+    directions = {1: "h2d", 2: "d2h", _PEER_TO_PEER: "p2p"}
+    rows = []
+    for rank, operations in enumerate(ranks.operations):
+        copies: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
+        for each in operations:
+            work = each.work
+            if isinstance(work, CopyWork) and work.kind in directions:
+                is_source = work.source == each.stream.device
+                peer = work.destination if is_source else work.source
+                copies[directions[work.kind], peer].append(each)
+        for (direction, peer), carried in copies.items():
+            size = sum(each.work.bytes for each in carried if isinstance(each.work, CopyWork))
+            spans = union((each.start_ns, each.end_ns) for each in carried)
+            busy = sum(end - start for start, end in spans)
+            row = {"rank": rank, "link": None if direction == "p2p" else "pcie"}
+            row |= {"direction": direction, "peer": peer, "bytes": size, "busy_ns": busy}
+            rows.append({**row, "gb_per_s": size / busy, "source": "copies"})
+    return rows
+
+
+def synchronizations(calls: Iterable[CallRecord]) -> dict[str, Any]:
+    """Return the metrics of `host-sync` of one process.
+
+    Reading a number is a copy to pageable memory, which waits for the GPU, and a synchronization,
+    which then has nothing to wait for: one that is counted, and the time of both.
+    """
+    blocked: dict[str, int] = defaultdict(int)
+    num_syncs = 0
+    for each in calls:
+        reads = any(
+            isinstance(work, CopyWork) and work.kind == _TO_HOST for _, work in each.action.entries
+        )
+        num_syncs += each.action.until is not None
+        if each.action.until is not None or (each.action.blocking and reads):
+            blocked[each.action.api.partition("_v")[0]] += each.end_ns - each.start_ns
+    return {
+        "num_syncs": num_syncs,
+        "blocked_ns": sum(blocked.values()),
+        "api": max(blocked, key=lambda api: blocked[api], default=None),
+    }
+
+
+def pageable_copies(calls: Iterable[CallRecord]) -> dict[str, Any]:
+    """Return the metrics of `pageable-copy` of one process; blocked is the time in these calls."""
+    sizes, blocked = [], 0
+    for each in calls:
+        copies = [work for _, work in each.action.entries if isinstance(work, CopyWork)]
+        pageable = [copy for copy in copies if 0 in (copy.source_kind, copy.destination_kind)]
+        if pageable:
+            blocked += each.end_ns - each.start_ns
+            sizes += [copy.bytes for copy in pageable]
+    return {"bytes": sum(sizes), "num_copies": len(sizes), "host_blocked_ns": blocked}
+
+
+def idle(ranks: Ranks, rank: int) -> dict[str, Any]:
+    """Return the metrics of `gpu-idle` of one rank: each gap goes to what ended it.
+
+    A gap belongs to data loading where ranges of the data loader cover most of it; else to a
+    synchronization, where a call that waited for the GPU returned in it before the operation that
+    ends it was launched; else to launching, where that operation was launched only in the gap; else
+    to anything else (latencies, events of other streams).
+    """
+    process, _ = ranks.places[rank]
+    operations = sorted(ranks.operations[rank], key=lambda each: each.start_ns)
+    loading = union(
+        (each.start_ns, each.end_ns)
+        for each in ranks.result.ranges
+        if each.thread.process == process and each.action.name.startswith("dataloader")
+    )
+    returns = [
+        each.end_ns
+        for each in ranks.result.calls
+        if each.thread.process == process
+        and (each.action.until is not None or each.action.blocking)
+    ]
+    found = dict.fromkeys(("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns"), 0)
+    reached = operations[0].start_ns
+    for each in operations:
+        gap = each.start_ns - reached
+        if gap > 0:
+            if 2 * covered(reached, each.start_ns, loading) > gap:
+                found["data_loading_ns"] += gap
+            elif any(reached < time <= each.call.start_ns for time in returns):
+                found["sync_ns"] += gap
+            elif each.call.end_ns > reached:
+                found["launch_bound_ns"] += gap
+            else:
+                found["other_ns"] += gap
+        reached = max(reached, each.end_ns)
+    return {"idle_ns": sum(found.values()), **found}

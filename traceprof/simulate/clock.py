@@ -1,0 +1,33 @@
+"""Simulated time: what happens next, in the order in which it was planned where times are equal."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock:
+    """Runs what is planned, in order of time.
+
+    Attributes:
+        now_ns: the present.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self._planned: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def at(self, time_ns: int, happen: Callable[[], None]) -> None:
+        """Plan something for a time, now at the earliest."""
+        heapq.heappush(self._planned, (max(time_ns, self.now_ns), next(self._numbers), happen))
+
+    def run(self) -> None:
+        """Let everything happen that is planned, and what that plans in turn."""
+        while self._planned:
+            self.now_ns, _, happen = heapq.heappop(self._planned)
+            happen()

@@ -1,0 +1,266 @@
+"""A discrete-event model of a training run: host threads, a bounded launch queue, and GPUs.
+
+Give each host thread a programme of actions and run them all; what happened when is the result. The
+model is deterministic and counts in whole nanoseconds:
+
+* A thread performs its actions one after the other.
+* A process has room for so many operations that are launched and not over. A launch that finds
+  none blocks its thread until one is over.
+* A stream runs its entries in order. An operation starts when it has been launched, the one before
+  it and the events that its stream waits for are over, and its engine and communicator are free.
+* A communicator runs its operations one after the other, whatever their streams. Each member
+  occupies its stream from its own start; all leave together, a transfer after the last arrived.
+* While a communication kernel runs on a device, compute kernels there are slower by one factor.
+* Concurrent copies share the bandwidth of a link evenly.
+
+What it leaves out: kernels of two streams do not slow each other, communication is not slowed by
+anything, and records of events take no room in the launch queue.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING
+
+from traceprof.simulate.actions import Busy, Call, Event, Pop, Push, Record, Stream, Wait
+from traceprof.simulate.clock import Clock
+from traceprof.simulate.gpu import Gpus, Latencies, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from traceprof.simulate.actions import Action
+
+QUEUE_LIMIT = 1024  # HTA, docs/source/features/augmented_counters.rst
+_NO_SLOWDOWN = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A host thread: its process, and its number in it, 0 for the main one."""
+
+    process: int
+    number: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class CallRecord:
+    """An API call that was made.
+
+    Attributes:
+        thread: that made it.
+        action: what was called.
+        correlation: unique in the process, in the order of starts.
+        start_ns: of the call.
+        end_ns: likewise, -1 while it lasts.
+        stall_ns: start and end of its wait for room in the launch queue, None where it found some.
+        depth: operations of the process that were launched and not over as it began.
+    """
+
+    thread: Thread
+    action: Call
+    correlation: int
+    start_ns: int
+    end_ns: int = -1
+    stall_ns: tuple[int, int] | None = None
+    depth: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class RangeRecord:
+    """An NVTX range that was opened, and closed unless `end_ns` is -1."""
+
+    thread: Thread
+    action: Push
+    start_ns: int
+    end_ns: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What happened, each kind in order of start (operations: of launch)."""
+
+    calls: list[CallRecord]
+    operations: list[Operation]
+    ranges: list[RangeRecord]
+
+    @property
+    def end_ns(self) -> int:
+        """When the last thing ended."""
+        kinds = (self.calls, self.operations, self.ranges)
+        return max(each.end_ns for kind in kinds for each in kind)
+
+
+@dataclass(slots=True)
+class _ThreadState:
+    thread: Thread
+    programme: Iterator[Action]
+    open_ranges: list[RangeRecord] = field(default_factory=list)
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class _LaunchQueue:
+    num_pending: int = 0
+    blocked: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
+
+
+class Simulation:
+    """One run; threads are added, then it is run once."""
+
+    def __init__(
+        self,
+        *,
+        slowdown: Fraction = _NO_SLOWDOWN,
+        queue_limit: int = QUEUE_LIMIT,
+        latencies: Latencies | None = None,
+        range_cost_ns: int = 250,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            slowdown: how many times as long a compute kernel takes beside communication.
+            queue_limit: operations of one process that can be launched and not over.
+            latencies: between cause and effect.
+            range_cost_ns: what opening or closing an NVTX range costs the host.
+        """
+        self._clock = Clock()
+        self._latencies = latencies or Latencies()
+        self._gpus = Gpus(self._clock, self._latencies, slowdown, self._operation_is_over)
+        self._queue_limit = queue_limit
+        self._range_cost_ns = range_cost_ns
+        self._queues: Mapping[int, _LaunchQueue] = defaultdict(_LaunchQueue)
+        self._num_calls: dict[int, int] = defaultdict(int)
+        self._threads: list[_ThreadState] = []
+        self._result = Result([], [], [])
+
+    def add(self, thread: Thread, programme: Iterable[Action], start_ns: int = 0) -> None:
+        """Add a thread that begins its programme at a time."""
+        state = _ThreadState(thread, iter(programme))
+        self._threads.append(state)
+        self._clock.at(start_ns, partial(self._act, state))
+
+    def run(self) -> Result:
+        """Run everything to its end.
+
+        Raises:
+            RuntimeError: a thread or an operation waits for what never comes.
+        """
+        self._clock.run()
+        waiting = [state.thread for state in self._threads if not state.is_over]
+        stuck = [each for each in self._result.operations if each.end_ns < 0]
+        if waiting or stuck:
+            raise RuntimeError(f"deadlock: {waiting} and {len(stuck)} operations wait for ever")
+        self._result.operations.sort(key=lambda each: (each.call.end_ns, each.start_ns))
+        return self._result
+
+    def _act(self, state: _ThreadState) -> None:
+        """Perform the next action of a thread."""
+        action, now = next(state.programme, None), self._clock.now_ns
+        if action is None:
+            state.is_over = True
+        elif isinstance(action, Call):
+            self._begin_call(state, action)
+        elif isinstance(action, Busy):
+            self._clock.at(now + action.duration_ns, partial(self._act, state))
+        else:
+            if isinstance(action, Push):
+                opened = RangeRecord(state.thread, action, now)
+                state.open_ranges.append(opened)
+                self._result.ranges.append(opened)
+            else:
+                assert isinstance(action, Pop)  # noqa: S101  (there is no other action)
+                state.open_ranges.pop().end_ns = now
+            self._clock.at(now + self._range_cost_ns, partial(self._act, state))
+
+    def _begin_call(self, state: _ThreadState, action: Call) -> None:
+        process, now = state.thread.process, self._clock.now_ns
+        self._num_calls[process] += 1
+        queue = self._queues[process]
+        call = CallRecord(
+            state.thread, action, self._num_calls[process], now, depth=queue.num_pending
+        )
+        self._result.calls.append(call)
+        submit = partial(self._submit, state, call)
+        num_slots = sum(not isinstance(entry, Record | Wait) for _, entry in action.entries)
+        if not num_slots:
+            self._clock.at(now + action.cost_ns, submit)
+            return
+        checked = min(self._latencies.queue_check, action.cost_ns)
+        rest = action.cost_ns - checked
+        self._clock.at(now + checked, partial(self._take_room, call, num_slots, rest, submit))
+
+    def _take_room(
+        self, call: CallRecord, num_slots: int, rest_ns: int, submit: Callable[[], None]
+    ) -> None:
+        """Go on with a launch as soon as the queue has room for it."""
+        queue, since = self._queues[call.thread.process], self._clock.now_ns
+
+        def go_on() -> None:
+            now = self._clock.now_ns
+            queue.num_pending += num_slots
+            if now > since:
+                call.stall_ns = (since, now)
+            self._clock.at(now + rest_ns, submit)
+
+        if queue.blocked or queue.num_pending + num_slots > self._queue_limit:
+            queue.blocked.append((num_slots, go_on))
+        else:
+            go_on()
+
+    def _submit(self, state: _ThreadState, call: CallRecord) -> None:
+        """Put the call's entries into their streams and return, or wait first."""
+        action, now = call.action, self._clock.now_ns
+        ready = now + self._latencies.launch
+        own: list[Stream] = []
+        for stream, entry in action.entries:
+            own.append(stream)
+            if isinstance(entry, Record | Wait):
+                self._gpus.put(stream, entry, ready)
+                continue
+            operation = Operation(entry, stream, call)
+            self._result.operations.append(operation)
+            self._gpus.put(stream, operation, ready)
+        awaited: list[Event] = []
+        if isinstance(action.until, Event):
+            awaited.append(action.until)
+        elif isinstance(action.until, Stream):
+            until = action.until
+            streams = [until]
+            if action.device_wide:
+                streams = self._gpus.streams_of(until.process, until.device)
+            awaited += [self._mark(stream) for stream in streams]
+        elif action.blocking:
+            awaited += [self._mark(stream) for stream in dict.fromkeys(own)]
+        if awaited:
+            self._gpus.when_done(awaited, partial(self._return_after, state, call))
+        else:
+            self._return(state, call)
+
+    def _mark(self, stream: Stream) -> Event:
+        """Return an event that is reached when everything so far in the stream is done."""
+        event = Event()
+        self._gpus.put(stream, Record(event), self._clock.now_ns)
+        return event
+
+    def _return_after(self, state: _ThreadState, call: CallRecord, done_ns: int) -> None:
+        late = done_ns + self._latencies.host_return
+        if late > self._clock.now_ns and done_ns > call.start_ns:
+            self._clock.at(late, partial(self._return, state, call))
+        else:
+            self._return(state, call)
+
+    def _return(self, state: _ThreadState, call: CallRecord) -> None:
+        call.end_ns = self._clock.now_ns
+        self._act(state)
+
+    def _operation_is_over(self, operation: Operation) -> None:
+        """Free the operation's room in the launch queue, for whoever waits longest for it."""
+        queue = self._queues[operation.call.thread.process]
+        queue.num_pending -= 1
+        while queue.blocked and queue.num_pending + queue.blocked[0][0] <= self._queue_limit:
+            _, go_on = queue.blocked.popleft()
+            go_on()

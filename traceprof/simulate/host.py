@@ -1,0 +1,334 @@
+"""Writes the programme of a host thread: the calls of PyTorch and NCCL, as they make them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING
+
+from traceprof import labels
+from traceprof.simulate import kernels, payloads
+from traceprof.simulate.actions import (
+    Busy,
+    Call,
+    CommunicationWork,
+    CopyWork,
+    Event,
+    KernelWork,
+    MemsetWork,
+    Pop,
+    Push,
+    Record,
+    Stream,
+    Wait,
+)
+from traceprof.simulate.machine import DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from traceprof.simulate.actions import Action, Communicator, Entry
+    from traceprof.simulate.kernels import Kernel
+
+_COPY_LATENCY_NS = 1_400
+_MEMSET_BYTES_PER_NS = 1_000
+_WORK_SPREAD = 0.01
+_HOST_SPREAD = 0.15
+
+# torch's name of each operation to NCCL's, the dtype that is sent, and the kernel.
+_COLLECTIVES = {"all_reduce": ("ncclAllReduce", kernels.ALL_REDUCE)}
+_SEND_RECV = {"send": "ncclSend", "recv": "ncclRecv"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the links of a machine achieve; 1 byte per ns is 1 GB/s.
+
+    Attributes:
+        pinned: bytes per ns between pinned host memory and a device.
+        pageable: the same for pageable memory.
+        peer: between two devices, by a copy engine.
+        nccl: bus bandwidth of NCCL's operations.
+        nccl_latency_ns: of an operation of any size.
+    """
+
+    pinned: Fraction = Fraction(24)
+    pageable: Fraction = Fraction(6)
+    peer: Fraction = Fraction(270)
+    nccl: Fraction = Fraction(235)
+    nccl_latency_ns: int = 12_000
+
+
+class Host:
+    """Collects the actions of a process's main thread.
+
+    Attributes:
+        process: its number, which is its rank.
+        actions: so far.
+    """
+
+    def __init__(
+        self,
+        process: int,
+        rng: np.random.Generator,
+        rates: Rates | None = None,
+        *,
+        is_grouped: bool = True,
+    ) -> None:
+        """Begin an empty programme.
+
+        Args:
+            process: its number.
+            rng: says how durations vary.
+            rates: of the machine's links.
+            is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then it
+                is ncclGroupEnd that launches, and the operation's own range is over before.
+        """
+        self.process = process
+        self.actions: list[Action] = []
+        self._rng = rng
+        self._rates = rates or Rates()
+        self._is_grouped = is_grouped
+        self._num_in_group: dict[str, int] = defaultdict(int)
+        self._start = float(rng.random())
+
+    def varied_start(self, spread_ns: int) -> int:
+        """Return how much later than the earliest possible this process starts."""
+        return round(self._start * spread_ns)
+
+    def varied(self, nominal_ns: int, spread: float) -> int:
+        """Return a duration up to a share shorter or longer; the same on every machine."""
+        return round(nominal_ns * (1 - spread + 2 * spread * float(self._rng.random())))
+
+    def busy(self, duration_ns: int, *, spread: float = _HOST_SPREAD) -> None:
+        """Let the host do something of its own."""
+        self.actions.append(Busy(self.varied(duration_ns, spread)))
+
+    @contextmanager
+    def range(
+        self,
+        name: str,
+        domain: int = TRACEPROF_DOMAIN,
+        payload: dict[str, int] | None = None,
+    ) -> Iterator[None]:
+        """Enclose what is collected meanwhile in an NVTX range."""
+        self.actions.append(Push(name, domain, payload))
+        yield
+        self.actions.append(Pop())
+
+    def launch(self, stream: Stream, *launched: Kernel) -> None:
+        """Launch kernels one after the other, as fast as PyTorch does."""
+        for kernel in launched:
+            self.busy(3_400)
+            work = KernelWork(kernel, self.varied(kernel.duration_ns, _WORK_SPREAD))
+            self._call("cudaLaunchKernel_v7000", 4_300, (stream, work))
+
+    def operator(self, stream: Stream, name: str, *launched: Kernel) -> None:
+        """Launch kernels inside the range of an operator, as `emit_nvtx` writes it."""
+        with self.range(name, DEFAULT_DOMAIN):
+            self.launch(stream, *launched)
+
+    def memset(self, stream: Stream, size: int) -> None:
+        """Set device memory."""
+        work = MemsetWork(size, _COPY_LATENCY_NS + size // _MEMSET_BYTES_PER_NS)
+        self._call("cudaMemsetAsync_v3020", 5_200, (stream, work))
+
+    def to_device(self, stream: Stream, size: int, *, pageable: bool = False) -> None:
+        """Copy from the host; from pageable memory the call returns when that is done."""
+        facts = f"bytes={size} pinned={int(not pageable)} non_blocking={int(not pageable)}"
+        with self.range(f"to h2d {facts}"):
+            self._host_copy(1, stream, size, pageable=pageable)
+
+    def to_host(self, stream: Stream, size: int, *, pageable: bool = False) -> None:
+        """Copy to the host; to pageable memory the call returns when that is done."""
+        self._host_copy(2, stream, size, pageable=pageable)
+
+    def item(self, stream: Stream) -> None:
+        """Read a number, as `loss.item()` does: a blocking copy, and waiting for the stream."""
+        with self.range("aten::item", DEFAULT_DOMAIN):
+            self.to_host(stream, 4, pageable=True)
+            self.synchronize(stream)
+
+    def peer_copy(
+        self, stream: Stream, size: int, source: int, destination: int, *, link: str = ""
+    ) -> None:
+        """Copy from device to device directly; the executing stream's device pushes or pulls."""
+        work = CopyWork(
+            kind=10,
+            bytes=size,
+            work_ns=_copy_ns(size, self._rates.peer),
+            engine=f"{source}:d2h",
+            link=link or f"{source}:{destination}",
+            source_kind=schema.MEM_DEVICE,
+            destination_kind=schema.MEM_DEVICE,
+            source=source,
+            destination=destination,
+        )
+        with self.range(f"to d2d bytes={size} non_blocking=1"):
+            self._call("cudaMemcpyPeerAsync_v4000", 7_000, (stream, work))
+
+    def peer_copy_through_host(
+        self, stream: Stream, other: Stream, size: int, *, link: str = ""
+    ) -> None:
+        """Copy from a device to another one without peer access: two legs, by way of the host.
+
+        Nsight shows the kinds of memory of the whole copy on both legs: device. The driver sends
+        large copies in pieces, whose legs overlap; here the second leg follows the first.
+        """
+        legs = [
+            CopyWork(
+                kind=kind,
+                bytes=size,
+                work_ns=_copy_ns(size, self._rates.pinned),
+                engine=f"{each.device}:{engine}",
+                link=link or f"{each.device}:{engine}",
+                source_kind=schema.MEM_DEVICE,
+                destination_kind=schema.MEM_DEVICE,
+            )
+            for each, kind, engine in ((stream, 2, "d2h"), (other, 1, "h2d"))
+        ]
+        half, whole = Event(), Event()
+        entries: tuple[tuple[Stream, Entry], ...] = (
+            (stream, legs[0]), (stream, Record(half)), (other, Wait(half)), (other, legs[1]),
+            (other, Record(whole)), (stream, Wait(whole)),
+        )  # fmt: skip
+        with self.range(f"to d2d bytes={size} non_blocking=1"):
+            self._call("cudaMemcpyPeerAsync_v4000", 9_000, *entries)
+
+    def record(self, stream: Stream) -> Event:
+        """Record an event."""
+        event = Event()
+        self._call("cudaEventRecord_v3020", 1_300, (stream, Record(event)))
+        return event
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Make a stream wait for an event."""
+        self._call("cudaStreamWaitEvent_v3020", 1_500, (stream, Wait(event)))
+
+    def follow(self, stream: Stream, other: Stream) -> None:
+        """Make a stream wait for everything so far in another one."""
+        self.wait(stream, self.record(other))
+
+    def synchronize(self, until: Stream | Event, *, device_wide: bool = False) -> None:
+        """Have the host wait for a stream, an event or the whole device."""
+        api = "cudaEventSynchronize_v3020"
+        if isinstance(until, Stream):
+            api = "cudaDeviceSynchronize_v3020" if device_wide else "cudaStreamSynchronize_v3020"
+        self.actions.append(Call(api, 2_500, until=until, device_wide=device_wide))
+
+    def collective(
+        self,
+        operation: str,
+        communicator: Communicator,
+        stream: Stream,
+        size: int,
+        *,
+        after: Stream | None = None,
+    ) -> None:
+        """Start a collective as torch.distributed does.
+
+        Args:
+            operation: torch's name of it.
+            communicator: all of its members take part.
+            stream: where the kernel runs.
+            size: in bytes, of one rank's tensor.
+            after: the stream whose work so far it follows, where that is another one.
+        """
+        function, kernel = _COLLECTIVES[operation]
+        num_ranks = len(communicator.processes)
+        facts = f"{self._facts(size, communicator)} size={num_ranks}"
+        payload = {payloads.REDUCTION: 0}
+        with self.range(self._label(operation, facts, communicator)):
+            if after is not None:
+                self.follow(stream, after)
+            self._nccl(
+                function,
+                payload,
+                stream,
+                CommunicationWork(
+                    kernel,
+                    communicator,
+                    communicator.processes,
+                    self._transfer_ns(Fraction(2 * (num_ranks - 1) * size, num_ranks)),
+                    size,
+                ),
+            )
+
+    def send_recv(
+        self,
+        operation: str,
+        peer: int,
+        communicator: Communicator,
+        stream: Stream,
+        size: int,
+        *,
+        after: Stream | None = None,
+    ) -> None:
+        """Start `send` to a peer or `recv` from it, a rank."""
+        key = "dst" if operation == "send" else "src"
+        facts = f"{key}={peer} {self._facts(size, communicator)}"
+        payload = {payloads.PEER: communicator.processes.index(peer)}
+        members = (min(self.process, peer), max(self.process, peer))
+        with self.range(self._label(operation, facts, communicator)):
+            if after is not None:
+                self.follow(stream, after)
+            work = CommunicationWork(
+                kernels.SEND_RECV, communicator, members, self._transfer_ns(Fraction(size)), size
+            )
+            self._nccl(_SEND_RECV[operation], payload, stream, work)
+
+    def _nccl(
+        self, function: str, payload: dict[str, int], stream: Stream, work: CommunicationWork
+    ) -> None:
+        message = {payloads.COMMUNICATOR: work.communicator.id, payloads.SIZE: work.bytes}
+        if self._is_grouped:
+            with self.range("ncclGroupStart", NCCL_DOMAIN):
+                pass
+            with self.range(function, NCCL_DOMAIN, {**message, **payload}):
+                pass
+            launching = self.range("ncclGroupEnd", NCCL_DOMAIN)
+        else:
+            launching = self.range(function, NCCL_DOMAIN, {**message, **payload})
+        with launching:
+            self._call("cudaLaunchKernelExC_v11060", 8_500, (stream, work))
+
+    def _facts(self, size: int, communicator: Communicator) -> str:
+        return f"bytes={size} dtype=bfloat16 group={communicator.group}"
+
+    def _label(self, operation: str, facts: str, communicator: Communicator) -> str:
+        number = self._num_in_group[communicator.group]
+        self._num_in_group[communicator.group] += 1
+        return f"{operation} {facts} seq={number}"
+
+    def _transfer_ns(self, size: Fraction) -> int:
+        return self._rates.nccl_latency_ns + ceil(size / self._rates.nccl)
+
+    def _host_copy(self, kind: int, stream: Stream, size: int, *, pageable: bool) -> None:
+        host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
+        ends = (host, schema.MEM_DEVICE) if kind == 1 else (schema.MEM_DEVICE, host)
+        engine = f"{stream.device}:{'h2d' if kind == 1 else 'd2h'}"
+        rate = self._rates.pageable if pageable else self._rates.pinned
+        work = CopyWork(kind, size, _copy_ns(size, rate), engine, engine, *ends)
+        self._call("cudaMemcpyAsync_v3020", 7_000, (stream, work), blocking=pageable)
+
+    def _call(
+        self, api: str, cost_ns: int, *entries: tuple[Stream, Entry], blocking: bool = False
+    ) -> None:
+        cost = self.varied(cost_ns, _HOST_SPREAD)
+        self.actions.append(Call(api, cost, entries, blocking=blocking))
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Enclose what is collected meanwhile in the range of a training step."""
+        with self.range(labels.step(number)):
+            yield
+
+
+def _copy_ns(size: int, rate: Fraction) -> int:
+    return _COPY_LATENCY_NS + ceil(size / rate)
