@@ -21,10 +21,13 @@ lint: $(VENV)/installed-test  ## Lint and check the formatting
 types: $(VENV)/installed-test  ## Check the types
 	$(BIN)/mypy
 
-sample: $(VENV)/installed  ## Write the sample trace anew
-	rm -f sample_traces/ddp.sqlite sample_traces/ddp.truth.json
+sample: $(VENV)/installed  ## Write the sample traces anew
+	rm -f sample_traces/*.sqlite sample_traces/*.truth.json
 	$(BIN)/traceprof simulate ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
 		-o sample_traces/ddp.sqlite
+	for name in $$($(BIN)/python -c 'from traceprof.simulate import SCENARIOS; print(*SCENARIOS)'); do \
+		$(BIN)/traceprof simulate $$name -o sample_traces/$$name.sqlite || exit 1; \
+	done
 
 bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)
 	$(BIN)/python benchmarks/analyze.py

@@ -67,7 +67,7 @@ def _time(analysis: Analysis) -> list[Component]:
 
 def _findings(findings: tuple[Finding, ...]) -> list[Component]:
     if not findings:
-        return [html.P("Nothing above 1 % of the window.")]
+        return [html.P("No finding reaches 1 % of the window.")]
     return [
         html.Article(
             [

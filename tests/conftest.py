@@ -34,7 +34,7 @@ def traces() -> Path:
     return Path(_TRACES or "")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def nsys() -> str:
     """Return the `nsys` on PATH; where CI lacks it, that is a failure."""
     found = shutil.which("nsys")

@@ -97,6 +97,9 @@ def test_several_reports_are_one_run(
     # a pattern that the shell left alone
     assert run("analyze", "--format", "json", tmp_path / "*.sqlite") == EXIT_DONE
     assert len(json.loads(capsys.readouterr().out)["reports"]) == 2
+    # a report named twice is one report
+    assert run("analyze", "--format", "json", idle, tmp_path / "*.sqlite", idle) == EXIT_DONE
+    assert len(json.loads(capsys.readouterr().out)["reports"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -485,16 +484,13 @@ def test_nsys_exports(
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def recorded(tmp_path_factory: pytest.TempPathFactory, nsys: str) -> bytes:
     """Record a report with the nsys that is installed."""
-    if shutil.which("nsys") is None:
-        pytest.skip("nsys is not installed")
     path = tmp_path_factory.mktemp("recorded") / "r.nsys-rep"
     outcome = process(
-        *("nsys", "profile", "-t", "osrt", "-s", "none", "--cpuctxsw=none", "-o", path, "true")
+        *(nsys, "profile", "-t", "osrt", "-s", "none", "--cpuctxsw=none", "-o", path, "true")
     )
-    if not path.exists():
-        pytest.skip(f"nsys cannot record here: {outcome.err}")
+    assert path.exists(), outcome.err
     return path.read_bytes()
 
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, global_pid, global_tid
-from tests.conftest import SAMPLE
 from tests.trace.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
@@ -143,19 +142,22 @@ values = st.one_of(
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.lists(values, max_size=6) | st.lists(integers | st.none(), max_size=6))
-def test_a_column_is_read_exactly_or_not_at_all(column: list[object]) -> None:
-    database = object.__new__(Database)
-    with closing(sqlite3.connect(":memory:")) as connection:
+def test_a_column_is_read_exactly_or_not_at_all(
+    tmp_path_factory: pytest.TempPathFactory, column: list[object]
+) -> None:
+    path = tmp_path_factory.mktemp("column") / "t.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (c)")
         connection.executemany("INSERT INTO t VALUES (?)", [(value,) for value in column])
-        database.connection, database.columns = connection, {"t": ("c",)}
-        database.path, database.progress = SAMPLE, None
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        try:
-            chunks = list(read_columns(database, "t", ["c"], chunk_rows=4))
-        except TraceFormatError:
-            assert not all(value is None or type(value) is int for value in column)
-            return
+        connection.commit()
+    database = Database(path)
+    try:
+        chunks = list(read_columns(database, "t", ["c"], chunk_rows=4))
+    except TraceFormatError:
+        assert not all(value is None or type(value) is int for value in column)
+        return
+    finally:
+        database.close()
     read = [value for chunk in chunks for value in chunk["c"].tolist()]
     assert read == [_as_integer(value) for value in column]
 

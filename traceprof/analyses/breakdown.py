@@ -350,7 +350,8 @@ Communication that no compute hides: the GPU communicates, and no other kernel r
 **Measured** as communication − compute, both unions over all streams of the rank. Communication is
 every kernel of NCCL, RCCL, NVSHMEM, DeepEP, symmetric memory and custom all-reduces (by name), and
 every copy from one GPU to another. A collective's kernel runs until the last rank arrives, so
-exposed time holds waiting for slower ranks as well as transfer.
+exposed time holds waiting for slower ranks as well as transfer. Nothing but the operation is read
+from a kernel's name: NCCL's names print `RING_LL` whatever algorithm and protocol ran.
 
 * `exposed_ns`: its length. It is also the impact: what perfect overlap would save at most.
 * `fraction`: the exposed share of the communication.

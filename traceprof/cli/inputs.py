@@ -25,7 +25,7 @@ reports_argument = click.argument(
 
 
 def expand(reports: Sequence[str]) -> list[Path]:
-    """Return the reports named, with patterns that the shell left alone filled in.
+    """Return the reports named, each once, with patterns that the shell left alone filled in.
 
     Raises:
         TraceFileError: a pattern fits no file.
@@ -41,7 +41,7 @@ def expand(reports: Sequence[str]) -> list[Path]:
                 f"cannot read {report}", "no file fits this pattern", "check the path"
             )
         paths += [Path(each) for each in found]
-    return paths
+    return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
 @contextmanager

@@ -7,14 +7,33 @@ from pathlib import Path
 import click
 
 
+class _Scenarios(click.Group):
+    """Has a command for each entry of the scenarios' registry, beside those of its own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from traceprof.simulate.scenarios import SCENARIOS
+
+        return [*super().list_commands(ctx), *SCENARIOS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from traceprof.simulate.scenarios import SCENARIOS
+
+        if cmd_name in SCENARIOS:
+            return _scenario(cmd_name, SCENARIOS[cmd_name].summary)
+        return super().get_command(ctx, cmd_name)
+
+
 @click.group(
-    "simulate", no_args_is_help=False, short_help="Write an export whose answers are known."
+    "simulate",
+    cls=_Scenarios,
+    no_args_is_help=False,
+    short_help="Write an export whose answers are known.",
 )
 def command() -> None:
     """Write an export in the Nsight schema, and beside it what an analysis must find in it."""
 
 
-@command.command("ddp")
+@command.command("ddp", short_help="Data-parallel training of any size.")
 @click.option("--gpus", type=int, default=2, show_default=True, help="Ranks, one to a GPU.")
 @click.option("--steps", type=int, default=5, show_default=True, help="Training steps.")
 @click.option(
@@ -33,3 +52,26 @@ def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) ->
     path = Path(output)
     truth = simulate_ddp(path, gpus=gpus, steps=steps, kernels_per_step=kernels_per_step, seed=seed)
     click.echo(f"{path}\n{truth}")
+
+
+def _scenario(name: str, summary: str) -> click.Command:
+    from traceprof.trace import schema
+
+    @click.command(name, short_help=summary, help=f"{summary} The answers go to X.truth.json.")
+    @click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
+    @click.option(
+        "--schema-version",
+        type=click.Choice(list(schema.PRODUCTS)),
+        default=next(reversed(schema.PRODUCTS)),
+        show_default=True,
+        help="Of the export.",
+    )
+    @click.option("-o", "--output", required=True, metavar="X.sqlite", help="The export to write.")
+    def scenario(seed: int, schema_version: str, output: str) -> None:
+        from traceprof.simulate.scenarios import simulate_scenario
+
+        path = Path(output)
+        truth = simulate_scenario(name, path, seed=seed, schema_version=schema_version)
+        click.echo(f"{path}\n{truth}")
+
+    return scenario

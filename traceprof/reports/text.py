@@ -203,7 +203,7 @@ def _findings(analysis: Analysis) -> Iterable[RenderableType]:
     for each in analysis.findings:
         by_id.setdefault(each.id, []).append(each)
     if not by_id:
-        yield Text("Nothing above 1 % of the window.")
+        yield Text("No finding reaches 1 % of the window.")
     for group in by_id.values():
         yield _finding_group(group)
 

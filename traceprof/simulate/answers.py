@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Interval = tuple[int, int]
     Place = tuple[int, int]
 
-_PEER_TO_PEER = 10
+_TO_HOST, _PEER_TO_PEER = 2, 10  # copyKind
 _SUMS = (
     "compute_ns",
     "communication_ns",
@@ -238,37 +238,47 @@ def launch_queue(calls: Iterable[CallRecord]) -> dict[str, Any]:
     }
 
 
-def links(operations: Sequence[Operation]) -> list[dict[str, Any]]:
-    """Return what the copies of one rank carried, by direction and peer."""
+def links(ranks: Ranks) -> list[dict[str, Any]]:
+    """Return what the copies of each rank carried, by direction and peer."""
     directions = {1: "h2d", 2: "d2h", _PEER_TO_PEER: "p2p"}
-    copies: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
-    for each in operations:
-        work = each.work
-        if isinstance(work, CopyWork) and work.kind in directions:
-            is_source = work.source == each.stream.device
-            peer = work.destination if is_source else work.source
-            copies[directions[work.kind], peer].append(each)
     rows = []
-    for (direction, peer), carried in copies.items():
-        size = sum(each.work.bytes for each in carried if isinstance(each.work, CopyWork))
-        spans = union((each.start_ns, each.end_ns) for each in carried)
-        busy = sum(end - start for start, end in spans)
-        row = {"direction": direction, "peer": peer, "bytes": size, "busy_ns": busy}
-        rows.append({**row, "gb_per_s": size / busy})
+    for rank, operations in enumerate(ranks.operations):
+        copies: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
+        for each in operations:
+            work = each.work
+            if isinstance(work, CopyWork) and work.kind in directions:
+                is_source = work.source == each.stream.device
+                peer = work.destination if is_source else work.source
+                copies[directions[work.kind], peer].append(each)
+        for (direction, peer), carried in copies.items():
+            size = sum(each.work.bytes for each in carried if isinstance(each.work, CopyWork))
+            spans = union((each.start_ns, each.end_ns) for each in carried)
+            busy = sum(end - start for start, end in spans)
+            row = {"rank": rank, "link": None if direction == "p2p" else "pcie"}
+            row |= {"direction": direction, "peer": peer, "bytes": size, "busy_ns": busy}
+            rows.append({**row, "gb_per_s": size / busy, "source": "copies"})
     return rows
 
 
 def synchronizations(calls: Iterable[CallRecord]) -> dict[str, Any]:
-    """Return the metrics of `host-sync` of one process: calls that waited for the GPU."""
-    blocked: dict[str, list[int]] = defaultdict(list)
+    """Return the metrics of `host-sync` of one process.
+
+    Reading a number is a copy to pageable memory, which waits for the GPU, and a synchronization,
+    which then has nothing to wait for: one that is counted, and the time of both.
+    """
+    blocked: dict[str, int] = defaultdict(int)
+    num_syncs = 0
     for each in calls:
-        if each.action.until is not None:
-            blocked[each.action.api.partition("_v")[0]].append(each.end_ns - each.start_ns)
-    everything = [length for lengths in blocked.values() for length in lengths]
+        reads = any(
+            isinstance(work, CopyWork) and work.kind == _TO_HOST for _, work in each.action.entries
+        )
+        num_syncs += each.action.until is not None
+        if each.action.until is not None or (each.action.blocking and reads):
+            blocked[each.action.api.partition("_v")[0]] += each.end_ns - each.start_ns
     return {
-        "num_syncs": len(everything),
-        "blocked_ns": sum(everything),
-        "api": max(blocked, key=lambda api: sum(blocked[api])) if blocked else None,
+        "num_syncs": num_syncs,
+        "blocked_ns": sum(blocked.values()),
+        "api": max(blocked, key=lambda api: blocked[api], default=None),
     }
 
 
@@ -282,3 +292,41 @@ def pageable_copies(calls: Iterable[CallRecord]) -> dict[str, Any]:
             blocked += each.end_ns - each.start_ns
             sizes += [copy.bytes for copy in pageable]
     return {"bytes": sum(sizes), "num_copies": len(sizes), "host_blocked_ns": blocked}
+
+
+def idle(ranks: Ranks, rank: int) -> dict[str, Any]:
+    """Return the metrics of `gpu-idle` of one rank: each gap goes to what ended it.
+
+    A gap belongs to data loading where ranges of the data loader cover most of it; else to a
+    synchronization, where a call that waited for the GPU returned in it before the operation that
+    ends it was launched; else to launching, where that operation was launched only in the gap; else
+    to anything else (latencies, events of other streams).
+    """
+    process, _ = ranks.places[rank]
+    operations = sorted(ranks.operations[rank], key=lambda each: each.start_ns)
+    loading = union(
+        (each.start_ns, each.end_ns)
+        for each in ranks.result.ranges
+        if each.thread.process == process and each.action.name.startswith("dataloader")
+    )
+    returns = [
+        each.end_ns
+        for each in ranks.result.calls
+        if each.thread.process == process
+        and (each.action.until is not None or each.action.blocking)
+    ]
+    found = dict.fromkeys(("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns"), 0)
+    reached = operations[0].start_ns
+    for each in operations:
+        gap = each.start_ns - reached
+        if gap > 0:
+            if 2 * covered(reached, each.start_ns, loading) > gap:
+                found["data_loading_ns"] += gap
+            elif any(reached < time <= each.call.start_ns for time in returns):
+                found["sync_ns"] += gap
+            elif each.call.end_ns > reached:
+                found["launch_bound_ns"] += gap
+            else:
+                found["other_ns"] += gap
+        reached = max(reached, each.end_ns)
+    return {"idle_ns": sum(found.values()), **found}

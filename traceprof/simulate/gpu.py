@@ -235,7 +235,7 @@ class Gpus:
         members = self._arrived[self._round[operation]]
         members.append(operation)
         if len(members) == len(work.members):
-            leave = self._clock.now_ns + max(each_transfer(each) for each in members)
+            leave = self._clock.now_ns + max(_transfer_ns(each) for each in members)
             for member in members:
                 member.last_arrival_ns = self._clock.now_ns
                 self._clock.at(leave, partial(self._end, member))
@@ -299,7 +299,7 @@ class Gpus:
             self._clock.at(self._clock.now_ns, partial(self._advance, engine.waiting.popleft()))
 
 
-def each_transfer(operation: Operation) -> int:
+def _transfer_ns(operation: Operation) -> int:
     """Return how long a member of a NCCL operation takes once all are there."""
     assert isinstance(operation.work, CommunicationWork)  # noqa: S101  (only these arrive)
     return operation.work.transfer_ns

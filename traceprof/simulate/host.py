@@ -1,4 +1,4 @@
-"""Writes the programme of one host thread: the calls that PyTorch and NCCL make, as they make them."""
+"""Writes the programme of a host thread: the calls of PyTorch and NCCL, as they make them."""
 
 from __future__ import annotations
 
@@ -73,21 +73,42 @@ class Host:
         actions: so far.
     """
 
-    def __init__(self, process: int, rng: np.random.Generator, rates: Rates | None = None) -> None:
-        """Begin an empty programme, whose durations vary as `rng` says."""
+    def __init__(
+        self,
+        process: int,
+        rng: np.random.Generator,
+        rates: Rates | None = None,
+        *,
+        is_grouped: bool = True,
+    ) -> None:
+        """Begin an empty programme.
+
+        Args:
+            process: its number.
+            rng: says how durations vary.
+            rates: of the machine's links.
+            is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then it
+                is ncclGroupEnd that launches, and the operation's own range is over before.
+        """
         self.process = process
         self.actions: list[Action] = []
         self._rng = rng
         self._rates = rates or Rates()
+        self._is_grouped = is_grouped
         self._num_in_group: dict[str, int] = defaultdict(int)
+        self._start = float(rng.random())
+
+    def varied_start(self, spread_ns: int) -> int:
+        """Return how much later than the earliest possible this process starts."""
+        return round(self._start * spread_ns)
 
     def varied(self, nominal_ns: int, spread: float) -> int:
         """Return a duration up to a share shorter or longer; the same on every machine."""
         return round(nominal_ns * (1 - spread + 2 * spread * float(self._rng.random())))
 
-    def busy(self, duration_ns: int) -> None:
+    def busy(self, duration_ns: int, *, spread: float = _HOST_SPREAD) -> None:
         """Let the host do something of its own."""
-        self.actions.append(Busy(self.varied(duration_ns, _HOST_SPREAD)))
+        self.actions.append(Busy(self.varied(duration_ns, spread)))
 
     @contextmanager
     def range(
@@ -142,7 +163,7 @@ class Host:
             kind=10,
             bytes=size,
             work_ns=_copy_ns(size, self._rates.peer),
-            engine=f"{source}:peer",
+            engine=f"{source}:d2h",
             link=link or f"{source}:{destination}",
             source_kind=schema.MEM_DEVICE,
             destination_kind=schema.MEM_DEVICE,
@@ -266,7 +287,15 @@ class Host:
         self, function: str, payload: dict[str, int], stream: Stream, work: CommunicationWork
     ) -> None:
         message = {payloads.COMMUNICATOR: work.communicator.id, payloads.SIZE: work.bytes}
-        with self.range(function, NCCL_DOMAIN, {**message, **payload}):
+        if self._is_grouped:
+            with self.range("ncclGroupStart", NCCL_DOMAIN):
+                pass
+            with self.range(function, NCCL_DOMAIN, {**message, **payload}):
+                pass
+            launching = self.range("ncclGroupEnd", NCCL_DOMAIN)
+        else:
+            launching = self.range(function, NCCL_DOMAIN, {**message, **payload})
+        with launching:
             self._call("cudaLaunchKernelExC_v11060", 8_500, (stream, work))
 
     def _facts(self, size: int, communicator: Communicator) -> str:

@@ -1,0 +1,47 @@
+"""`traceprof simulate`: a command for each scenario."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, main
+from traceprof.simulate import SCENARIOS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    code = exit_.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("simulate", "--help") == EXIT_DONE
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in ("ddp", *SCENARIOS))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("simulate", name, "--help") == EXIT_DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert SCENARIOS[name].summary in shown
+    assert len(SCENARIOS[name].summary) < 80
+
+
+def test_a_scenario_and_its_truth_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, truth = tmp_path / "x.sqlite", tmp_path / "x.truth.json"
+    arguments = ("simulate", "peer-copies", "--schema-version", "3.7.2", "--seed", 3, "-o", path)
+    assert run(*arguments) == EXIT_DONE
+    assert capsys.readouterr().out.splitlines() == [str(path), str(truth)]
+    assert truth.exists()
+    assert run(*arguments) == EXIT_ERROR
+    assert "it is there already" in capsys.readouterr().err

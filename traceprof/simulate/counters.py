@@ -1,0 +1,207 @@
+"""Sampled counters of links, as Nsight exports them: percent of a GPU's peak, and a NIC's rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from traceprof.simulate import answers
+from traceprof.simulate.actions import CommunicationWork, CopyWork
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.gpu import Operation
+    from traceprof.trace.writer import NsightWriter
+
+# Bytes per ns in one direction of the simulated A100 (DOMAIN 1.1 and 1.2).
+NVLINK_PEAK = 300.0
+PCIE_PEAK = 31.5
+NIC_PEAK = 25.0  # HDR InfiniBand
+
+_SAMPLE_NS = 100_000  # 10 kHz, the default
+_NIC_SAMPLE_NS = 1_000_000
+_NIC_SHARE = 4  # the part of each all-reduce that leaves the machine is one of so many
+_FIRST_TYPE = 0x0001_0000_0000_0000 | 0x0000_0001_0000_0000  # its last byte is the GPU's number
+_CLOCK_HZ = 1_410_000_000
+_OVERFLOWED_CLOCK = -1_964_454_041  # of a real export: more Hz than 32 bits hold
+_SPIKE = 100
+
+# Names in exports of 2023, and what 2026 has after them.
+_NAMES = {
+    "nvlink_tx": ("NVLink TX Requests User Data", " [Throughput %]"),
+    "nvlink_rx": ("NVLink RX Requests User Data", " [Throughput %]"),
+    "nvlink_tx_responses": ("NVLink TX Responses User Data", " [Throughput %]"),
+    "nvlink_rx_responses": ("NVLink RX Responses User Data", " [Throughput %]"),
+    "pcie_rx": ("PCIe RX Throughput", " [Throughput %]"),
+    "pcie_tx": ("PCIe TX Throughput", " [Throughput %]"),
+    "sms": ("SM Active", ""),
+    "clock": ("GPC Clock Frequency", " [MHz]"),  # the value is in Hz all the same
+}
+_LATEST_SMS = "SMs Active [Throughput %]"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that cross a link evenly from start to end."""
+
+    start_ns: int
+    end_ns: int
+    bytes: int
+
+    def during(self, start_ns: int, end_ns: int) -> float:
+        """Return the bytes of a part of the time."""
+        shared = answers.covered(start_ns, end_ns, [(self.start_ns, self.end_ns)])
+        return self.bytes * shared / (self.end_ns - self.start_ns)
+
+
+def transfers(operations: Sequence[Operation]) -> dict[str, list[Transfer]]:
+    """Return what crossed each link of a rank, by counter; ring all-reduces send what they get."""
+    found: dict[str, list[Transfer]] = {name: [] for name in _NAMES}
+    for each in operations:
+        work = each.work
+        if isinstance(work, CopyWork):
+            counter = {1: "pcie_rx", 2: "pcie_tx"}[work.kind]
+            found[counter].append(Transfer(each.start_ns, each.end_ns, work.bytes))
+        elif isinstance(work, CommunicationWork):
+            ranks = len(work.members)
+            size = 2 * (ranks - 1) * work.bytes // ranks
+            carried = Transfer(each.last_arrival_ns, each.end_ns, size)
+            found["nvlink_tx"].append(carried)
+            found["nvlink_rx"].append(carried)
+    return found
+
+
+def write(writer: NsightWriter, ranks: Ranks) -> None:
+    """Write the counters of every GPU and of one NIC."""
+    for rank, operations in enumerate(ranks.operations):
+        _write_gpu(writer, rank, operations)
+    _write_nic(writer, transfers(ranks.operations[0])["nvlink_tx"])
+
+
+def links(ranks: Ranks) -> list[dict[str, Any]]:
+    """Return the truth: what crossed each link, over the time in which something did."""
+    rows = []
+    peaks = {"nvlink": NVLINK_PEAK, "pcie": PCIE_PEAK, "network": NIC_PEAK}
+    for rank, operations in enumerate(ranks.operations):
+        crossed = transfers(operations)
+        if rank == 0:
+            outside = [
+                Transfer(each.start_ns, each.end_ns, each.bytes // _NIC_SHARE)
+                for each in crossed["nvlink_tx"]
+            ]
+            crossed |= {"network_tx": outside, "network_rx": outside}
+        for name, carried in crossed.items():
+            link, _, direction = name.partition("_")
+            if carried:
+                size = sum(each.bytes for each in carried)
+                spans = answers.union((each.start_ns, each.end_ns) for each in carried)
+                busy = sum(end - start for start, end in spans)
+                row = {"rank": rank, "link": link, "direction": direction, "peer": None}
+                rate = {"gb_per_s": size / busy, "peak_gb_per_s": peaks[link]}
+                share = {"utilization": size / busy / peaks[link]}
+                source = {"source": "nic-metrics" if link == "network" else "gpu-metrics"}
+                rows.append({**row, "bytes": size, "busy_ns": busy, **rate, **share, **source})
+    return rows
+
+
+def _write_gpu(writer: NsightWriter, rank: int, operations: Sequence[Operation]) -> None:
+    is_latest = writer.schema_version == next(reversed(schema.PRODUCTS))
+    kind = {"typeId": _FIRST_TYPE + rank}
+    names = [name + unit * is_latest for name, unit in _NAMES.values()]
+    if is_latest:
+        names[list(_NAMES).index("sms")] = _LATEST_SMS
+    writer.add(
+        schema.GPU_METRIC_NAMES,
+        {
+            **kind,
+            "sourceId": _FIRST_TYPE + rank,
+            "typeName": "",
+            # Ids are not stable: the second GPU's differ from the first one's.
+            "metricId": [index + rank for index in range(len(names))],
+            "metricName": names,
+        },
+    )
+    times, values = [], []
+    for time, row in _samples(operations):
+        times += [time] * len(row)
+        values += row
+    writer.add(
+        schema.GPU_METRICS,
+        {
+            **kind,
+            "timestamp": times,
+            "metricId": [index + rank for index in range(len(names))] * (len(times) // len(names)),
+            "value": values,
+        },
+    )
+
+
+def _samples(operations: Sequence[Operation]) -> Iterator[tuple[int, list[int]]]:
+    """Yield the time of each sample, and its values in the order of the names.
+
+    One sample of an idle GPU has NVLink at its peak, and the first clock has overflowed, as real
+    exports show both.
+    """
+    crossed = transfers(operations)
+    busy = answers.union((each.start_ns, each.end_ns) for each in operations)
+    compute = answers.union(
+        (each.start_ns, each.end_ns) for each in operations if answers.class_of(each) == "compute"
+    )
+    start, last = operations[0].start_ns - 3 * _SAMPLE_NS, max(end for _, end in busy)
+    clock, spikes = _OVERFLOWED_CLOCK, 1
+    while start < last:
+        end = start + _SAMPLE_NS
+        values = dict.fromkeys(_NAMES, 0)
+        for name, carried in crossed.items():
+            peak = PCIE_PEAK if name.startswith("pcie") else NVLINK_PEAK
+            size = sum(each.during(start, end) for each in carried)
+            values[name] = round(100 * size / (peak * _SAMPLE_NS))
+        values["sms"] = round(100 * answers.covered(start, end, compute) / _SAMPLE_NS)
+        values["clock"] = clock
+        if spikes and start > busy[0][1] and not answers.covered(start, end, busy):
+            values["nvlink_rx"], spikes = _SPIKE, 0
+        yield end, list(values.values())
+        clock, start = _CLOCK_HZ, end
+
+
+def _write_nic(writer: NsightWriter, carried: Sequence[Transfer]) -> None:
+    """Write one port's rates: bytes and ticks per ms, sampled every ms."""
+    network, metrics = 7, 1
+    names = ("IB: Bytes sent", "IB: Bytes received", "IB: Send waits")
+    writer.add(
+        schema.NIC_INFO,
+        {
+            "GUID": 0x5EED_0000_0000_00A0,
+            "stateName": "Local (CLI)",
+            "nicId": 0,
+            "name": "mlx5_0",
+            "deviceId": 4123,
+            "vendorId": 713,
+            "linkLayer": 2,
+        },
+    )
+    writer.add(schema.NIC_IDS, {"nicId": 0, "globalId": network})
+    writer.add(
+        schema.NIC_METRIC_NAMES,
+        {
+            "metricsListId": metrics,
+            "metricsIdx": list(range(len(names))),
+            "name": names,
+            "description": names,
+            "unit": ["bytes/ms", "bytes/ms", "ticks/ms"],
+        },
+    )
+    start = carried[0].start_ns - 2 * _NIC_SAMPLE_NS
+    rows: dict[str, list[int]] = {name: [] for name in ("start", "end", "metricsIdx", "value")}
+    while start < carried[-1].end_ns:
+        end = start + _NIC_SAMPLE_NS
+        size = round(sum(each.during(start, end) for each in carried) / _NIC_SHARE)
+        rows["start"] += [start] * len(names)
+        rows["end"] += [end] * len(names)
+        rows["metricsIdx"] += range(len(names))
+        rows["value"] += [size, size, 0]
+        start = end
+    writer.add(schema.NIC_METRICS, {**rows, "globalId": network, "metricsListId": metrics})

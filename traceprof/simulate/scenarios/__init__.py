@@ -1,0 +1,191 @@
+"""The registry of scenarios, and how one becomes an export with its truth."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.errors import UsageError
+from traceprof.simulate import answers
+from traceprof.simulate.records import Machine, Records
+from traceprof.simulate.scenarios import copies, counters, pipeline, queue, training, waiting
+from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
+from traceprof.simulate.truth import SCHEMA
+from traceprof.trace.writer import NsightWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCENARIOS: dict[str, Scenario] = {
+    "healthy": Scenario(
+        "Nothing is wrong: everything is hidden, the GPU is always busy.",
+        training.healthy,
+        silent=FINDINGS,
+    ),
+    "nccl-serialization": Scenario(
+        "Sends to two peers wait behind each other on one stream.",
+        pipeline.nccl_serialization,
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+    ),
+    "compute-stream-collective": Scenario(
+        "Synchronous all-reduces on the compute stream, as torch 2.8 runs them.",
+        training.compute_stream_collective,
+        silent=all_but("exposed-communication"),
+    ),
+    "overlap-slowdown": Scenario(
+        "Kernels take 1.5 times as long while NCCL runs beside them.",
+        training.overlap_slowdown,
+        silent=all_but("overlap-slowdown", "exposed-communication", "late-allreduce"),
+    ),
+    "launch-queue-stall": Scenario(
+        "A full launch queue blocks the thread that must start a send.",
+        queue.launch_queue_stall,
+        silent=("overlap-slowdown", "pageable-copy", "host-sync", "nccl-serialization"),
+    ),
+    "launch-queue-stall-unexported": Scenario(
+        "The same, in an export that dropped the Command Buffer Full records.",
+        queue.launch_queue_stall,
+        silent=("overlap-slowdown", "pageable-copy", "host-sync", "nccl-serialization"),
+        has_overhead_rows=False,
+    ),
+    "launch-queue-full-healthy": Scenario(
+        "A launch queue that is full because the GPU is busy.",
+        queue.launch_queue_full_healthy,
+        silent=FINDINGS,
+    ),
+    "pageable-copy": Scenario(
+        "Batches come from pageable memory, so that host and GPU wait.",
+        copies.pageable_copy,
+        silent=("launch-queue-stall", "overlap-slowdown", "nccl-serialization"),
+    ),
+    "peer-copy-through-host": Scenario(
+        "Copies from device to device go by way of the host.",
+        copies.peer_copy_through_host,
+        silent=("pageable-copy", "launch-queue-stall", "nccl-p2p-slower-than-copy"),
+    ),
+    "peer-copies": Scenario(
+        "Copies from device to device go straight over NVLink.",
+        copies.peer_copies,
+        silent=("peer-copy-through-host", "pageable-copy", "nccl-p2p-slower-than-copy"),
+    ),
+    "p2p-slower-than-copy": Scenario(
+        "NCCL sends at 2.5 GB/s where a copy engine reaches 6.9.",
+        copies.p2p_slower_than_copy,
+        silent=("peer-copy-through-host", "pageable-copy", "overlap-slowdown"),
+    ),
+    "host-sync": Scenario(
+        "Numbers are read in the middle of steps, and the GPU runs dry.",
+        waiting.host_sync,
+        silent=("pageable-copy", "launch-queue-stall", "overlap-slowdown", "nccl-serialization"),
+    ),
+    "launch-bound": Scenario(
+        "Kernels are over before the host has launched the next.",
+        waiting.launch_bound,
+        silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
+    "data-loading": Scenario(
+        "The GPU waits for the data loader.",
+        waiting.data_loading,
+        silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
+    "small-collectives": Scenario(
+        "Hundreds of all-reduces of 4 to 64 kB.",
+        training.small_collectives,
+        silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "link-underused"),
+    ),
+    "late-allreduce": Scenario(
+        "One gradient bucket, reduced when the backward is over.",
+        training.late_all_reduce,
+        silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "small-collectives"),
+        has_json_payloads=True,
+    ),
+    "link-counters": Scenario(
+        "Sampled counters: PCIe at its limit, NVLink far below it.",
+        counters.link_counters,
+        silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "nccl-serialization"),
+    ),
+}
+
+_WITHOUT_OVERHEAD = ("3.7.2",)
+
+
+def simulate_scenario(
+    name: str, path: Path, *, seed: int = 0, schema_version: str = "3.25.0"
+) -> Path:
+    """Write the export of a scenario, and the truth about it.
+
+    Args:
+        name: a key of `SCENARIOS`.
+        path: the export to write, such as `healthy.sqlite`; the truth goes to
+            `healthy.truth.json`.
+        seed: of the jitter. The same arguments make the same export.
+        schema_version: of the export, a key of `schema.PRODUCTS`. Exports of 3.7.2 have neither
+            Command Buffer Full records nor NCCL's payloads.
+
+    Returns:
+        The path of the truth: the arguments; `breakdown` and `steps` as `traceprof analyze
+        --format json` must find them, exactly; `links`, what was carried; `findings` with the
+        metrics that the model knows; and `silent`, the findings that must not be reported above
+        info.
+
+    Raises:
+        UsageError: there is no such scenario or schema version, or one of the files is there.
+        TraceFileError: the disk is full.
+    """
+    if name not in SCENARIOS:
+        raise UsageError(
+            f"cannot simulate {name!r}", "there is no such scenario", f"try {', '.join(SCENARIOS)}"
+        )
+    if seed < 0:
+        raise UsageError(f"cannot simulate seed {seed}", "the least is 0", "give 0 or more")
+    truth_path = path.with_suffix(".truth.json")
+    if truth_path.exists():
+        raise UsageError(
+            f"cannot write {truth_path}", "it is there already", "choose another name, or remove it"
+        )
+    scenario = SCENARIOS[name]
+    setup = scenario.build(np.random.default_rng(seed))
+    arguments = {"seed": seed, "schema_version": schema_version}
+    machine = Machine(
+        f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}",
+        setup.board,
+        setup.devices_of_processes,
+        has_overhead_rows=scenario.has_overhead_rows,
+        has_json_payloads=scenario.has_json_payloads,
+    )
+    ranks = answers.Ranks(setup.run())
+    findings = setup.findings(ranks)
+    has_overhead_rows = scenario.has_overhead_rows and schema_version not in _WITHOUT_OVERHEAD
+    for each in findings:
+        if each["id"] == "launch-queue-stall":
+            each["metrics"]["source"] = "overhead-records" if has_overhead_rows else "inferred"
+    with NsightWriter(path, schema_version) as writer:
+        Records(writer, machine).write(ranks.result)
+        if setup.write_more is not None:
+            setup.write_more(writer, ranks)
+    _shrink(path)
+    document = {
+        "schema": SCHEMA,
+        "scenario": name,
+        "arguments": arguments,
+        **ranks.breakdown(),
+        "links": [
+            *answers.links(ranks),
+            *(setup.more_links(ranks) if setup.more_links else ()),
+        ],
+        "findings": findings,
+        "silent": scenario.silent,
+    }
+    truth_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return truth_path
+
+
+def _shrink(path: Path) -> None:
+    """Write the file anew with small pages: most of its tables hold a few rows each."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA page_size = 1024")
+        database.execute("VACUUM")

@@ -1,0 +1,165 @@
+"""Copies that cost time: from pageable memory, and between devices without peer access."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from traceprof.simulate import answers, kernels
+from traceprof.simulate.actions import CopyWork, Stream
+from traceprof.simulate.boards import A100, RTX_3090
+from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.scenarios.setup import Setup, finding
+from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.boards import Board
+    from traceprof.simulate.scenarios.setup import Finding
+
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_MIB = 1 << 20
+
+
+def pageable_copy(rng: np.random.Generator) -> Setup:
+    """Return a run whose batches come from pageable memory: the host waits for each copy.
+
+    The copy is on the compute stream, so that the host waits for the kernels before it, too, and
+    has no lead when it goes on.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(8):
+            with host.step(step):
+                host.to_device(compute, 16 * _MIB, pageable=True)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_LAYER * 2)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.collective("all_reduce", WORLD, nccl, 25 * _MIB, after=compute)
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, _pageable)
+
+
+def _pageable(ranks: Ranks) -> list[Finding]:
+    found = []
+    for rank, (process, _) in enumerate(ranks.places):
+        calls = [each for each in ranks.result.calls if each.thread.process == process]
+        found.append(finding("pageable-copy", rank, **answers.pageable_copies(calls)))
+    return found
+
+
+def peer_copies(rng: np.random.Generator) -> Setup:
+    """Return a process that sends activations from one of its GPUs to the other over NVLink."""
+    return _two_devices(rng, A100, through_host=False)
+
+
+def peer_copy_through_host(rng: np.random.Generator) -> Setup:
+    """Return the same where the GPUs have no access to each other: the driver goes by the host."""
+    return _two_devices(rng, RTX_3090, through_host=True)
+
+
+def _two_devices(rng: np.random.Generator, board: Board, *, through_host: bool) -> Setup:
+    """Return a model split over two GPUs of one process, with four micro-batches a step."""
+    host = Host(0, rng)
+    first, second = Stream(0, 0, COMPUTE), Stream(0, 1, COMPUTE + 8)
+    outward, back = Stream(0, 0, COPY), Stream(0, 1, COPY + 8)
+    # A staged copy's second leg runs on the other device.
+    landing = {outward: Stream(0, 1, COPY + 9), back: Stream(0, 0, COPY + 1)}
+
+    def copy(by: Stream, size: int) -> None:
+        if through_host:
+            host.peer_copy_through_host(by, landing[by], size)
+        else:
+            host.peer_copy(by, size, by.device, 1 - by.device)
+
+    for step in range(5):
+        with host.step(step):
+            for _ in range(4):
+                host.operator(first, "aten::linear", *_LAYER)
+                host.follow(outward, first)
+                copy(outward, 32 * _MIB)
+                host.follow(second, outward)
+                host.operator(second, "aten::linear", *_LAYER)
+            host.follow(back, second)
+            copy(back, 32 * _MIB)
+            host.follow(first, back)
+            host.operator(first, "aten::mm", *_LAYER)
+            host.synchronize(first)
+    findings = _through_host if through_host else lambda _: []
+    return Setup((host,), findings, devices=((0, 1),), board=board)
+
+
+def _through_host(ranks: Ranks) -> list[Finding]:
+    """Return for each source: the bytes that it sent, over the time in which a leg was under way.
+
+    Both legs of a copy belong to one call; the first, to the host, tells the source.
+    """
+    found = []
+    for rank, (_, device) in enumerate(ranks.places):
+        first = [
+            each
+            for each in ranks.operations[rank]
+            if isinstance(each.work, CopyWork) and each.work.kind == 2
+        ]
+        calls = {each.call for each in first}
+        legs = [each for each in ranks.result.operations if each.call in calls]
+        spans = answers.union((each.start_ns, each.end_ns) for each in legs)
+        size = sum(each.work.bytes for each in first if isinstance(each.work, CopyWork))
+        metrics = {
+            "bytes": size,
+            "gb_per_s": size / sum(end - start for start, end in spans),
+            "model_source_device": device,
+        }
+        found.append(finding("peer-copy-through-host", rank, **metrics))
+    return found
+
+
+def p2p_slower_than_copy(rng: np.random.Generator) -> Setup:
+    """Return two ranks whose NCCL sends take 2.8 times as long as copies on the same path.
+
+    The rates are those of two GPUs without NVLink between them (seed 001: 2.5 and 6.9 GB/s). Half
+    of the activations go by NCCL, the other half by a copy engine into memory opened through IPC.
+    """
+    rates = Rates(nccl=Fraction(5, 2), peer=Fraction(69, 10))
+    hosts = tuple(Host(rank, rng, rates) for rank in WORLD.processes)
+    size = 16 * _MIB
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        copy = stream(host, COPY)
+        for step in range(6):
+            with host.step(step):
+                if host.process == 0:
+                    host.operator(compute, "aten::linear", *_LAYER * 4)
+                    host.send_recv("send", 1, WORLD, nccl, size, after=compute)
+                    host.follow(copy, nccl)
+                    host.peer_copy(copy, size, 0, 1)
+                    host.follow(compute, copy)
+                else:
+                    host.send_recv("recv", 0, WORLD, nccl, size)
+                    host.follow(compute, nccl)
+                host.operator(compute, "aten::mm", *_LAYER * 4)
+                host.collective("all_reduce", WORLD, compute, 4096)
+    return Setup(hosts, _slower, board=RTX_3090)
+
+
+def _slower(ranks: Ranks) -> list[Finding]:
+    sends = [
+        each
+        for each in ranks.operations[0]
+        if answers.class_of(each) == "communication"
+        and not isinstance(each.work, CopyWork)
+        and answers.communication(each).kernel == kernels.SEND_RECV
+    ]
+    sent = sum(answers.communication(each).bytes for each in sends)
+    nccl = sent / sum(each.end_ns - each.last_arrival_ns for each in sends)
+    (link,) = [row for row in answers.links(ranks) if row["direction"] == "p2p"]
+    metrics = {"nccl_gb_per_s": nccl, "copy_gb_per_s": link["gb_per_s"]}
+    ratio = link["gb_per_s"] / nccl
+    return [finding("nccl-p2p-slower-than-copy", 0, **metrics, ratio=ratio)]

@@ -1,0 +1,59 @@
+"""Links seen through sampled counters: PCIe at its limit, NVLink far below it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from traceprof.simulate import counters, kernels
+from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.scenarios.setup import Setup, finding
+from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.scenarios.setup import Finding
+
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_WEIGHTS_BYTES = 48 << 20
+_GRADIENTS_BYTES = 32 << 20
+_PAUSE_NS = 400_000
+
+
+def link_counters(rng: np.random.Generator) -> Setup:
+    """Return a run that waits for weights from the host, and for gradients over NVLink.
+
+    The weights come at 95 % of what PCIe can carry, the gradients at 10 % of NVLink's peak. Between
+    steps the GPU is idle for a moment.
+    """
+    rates = Rates(pinned=Fraction(30), nccl=Fraction(30))
+    hosts = tuple(Host(rank, rng, rates) for rank in WORLD.processes)
+    for host in hosts:
+        compute, copy, nccl = (stream(host, number) for number in (COMPUTE, COPY, NCCL))
+        for step in range(5):
+            with host.step(step):
+                host.to_device(copy, _WEIGHTS_BYTES)
+                host.follow(compute, copy)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_LAYER)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.collective("all_reduce", WORLD, nccl, _GRADIENTS_BYTES, after=compute)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+                host.synchronize(compute)
+                host.busy(_PAUSE_NS)
+    return Setup(hosts, _judged, write_more=counters.write, more_links=counters.links)
+
+
+def _judged(ranks: Ranks) -> list[Finding]:
+    judged = {("pcie", "rx"): "link-saturated", ("nvlink", "tx"): "link-underused"}
+    names = ("link", "direction", "peer", "gb_per_s", "peak_gb_per_s", "utilization", "source")
+    return [
+        finding(judged[key], row["rank"], **{name: row[name] for name in names})
+        for row in counters.links(ranks)
+        if (key := (row["link"], row["direction"])) in judged
+    ]

@@ -1,0 +1,78 @@
+"""Full launch queues: one that keeps another rank waiting, and one that costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.simulate import answers, kernels
+from traceprof.simulate.host import Host
+from traceprof.simulate.scenarios.setup import Setup, finding
+from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.engine import Result
+    from traceprof.simulate.scenarios.setup import Finding
+
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.DOWN, kernels.SOFTMAX)
+_ACTIVATIONS_BYTES = 64 << 20
+_BURST, _REST = 325, 70  # layers
+
+
+def launch_queue_stall(rng: np.random.Generator) -> Setup:
+    """Return a run in which one thread fills the queue before it starts the send of another stream.
+
+    The send needs only the first few kernels and its stream stands idle, but the thread that must
+    launch it is blocked behind the kernels that come before it in the programme.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        host.collective("all_reduce", WORLD, nccl, 1024)
+        for step, layers in enumerate((_BURST, _REST)):
+            with host.step(step):
+                if host.process == 0:
+                    host.launch(compute, *_LAYER * 4)
+                    ready = host.record(compute)
+                    host.launch(compute, *_LAYER * layers)
+                    host.wait(nccl, ready)
+                    host.send_recv("send", 1, WORLD, nccl, _ACTIVATIONS_BYTES)
+                else:
+                    host.send_recv("recv", 0, WORLD, nccl, _ACTIVATIONS_BYTES)
+                    host.follow(compute, nccl)
+                    host.launch(compute, *_LAYER * 12)
+    setup = Setup(hosts, lambda ranks: _stalled(ranks, setup.without_queue_limit()))
+    return setup
+
+
+def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
+    """Say what the stalls were, and what they cost: the same run without a limit is the measure."""
+    calls = [each for each in ranks.result.calls if each.thread.process == 0]
+    metrics = answers.launch_queue(calls)
+    late = [
+        (each.start_ns - other.start_ns, each.call.end_ns - other.call.end_ns)
+        for each, other in zip(ranks.result.operations, unlimited.operations, strict=True)
+        if each.stream.process == 0 and each.stream.id == NCCL
+    ]
+    metrics |= {
+        "model_late_start_ns": sum(start for start, _ in late),
+        "model_late_launch_ns": max(launch for _, launch in late),
+        "model_makespan_ns": ranks.result.end_ns - unlimited.end_ns,
+    }
+    return [finding("launch-queue-stall", 0, **metrics)]
+
+
+def launch_queue_full_healthy(rng: np.random.Generator) -> Setup:
+    """Return a run whose thread is blocked because the GPU has work for a long time: run-ahead."""
+    host = Host(0, rng)
+    compute = stream(host, COMPUTE)
+    with host.step(0):
+        host.launch(compute, *_LAYER * 330)
+    return Setup((host,), _run_ahead)
+
+
+def _run_ahead(ranks: Ranks) -> list[Finding]:
+    metrics = answers.launch_queue(ranks.result.calls)
+    return [finding("launch-queue-stall", 0, **metrics, model_late_start_ns=0)]

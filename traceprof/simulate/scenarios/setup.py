@@ -1,0 +1,104 @@
+"""What a scenario is: who does what on which machine, and what must be found in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from traceprof.simulate.boards import A100, Board
+from traceprof.simulate.engine import QUEUE_LIMIT, Simulation, Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.engine import Result
+    from traceprof.simulate.host import Host
+    from traceprof.trace.writer import NsightWriter
+
+    Finding = dict[str, Any]
+
+FINDINGS = (
+    "nccl-serialization", "overlap-slowdown", "launch-queue-stall", "exposed-communication",
+    "link-saturated", "link-underused", "peer-copy-through-host", "nccl-p2p-slower-than-copy",
+    "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
+    "process-group-scaling",
+)  # fmt: skip
+"""Every id of DESIGN section 4."""
+
+_START_NS = 1_500_000_000
+_START_SPREAD_NS = 40_000  # processes are apart, but not by as much as to look like stragglers
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One scenario, ready to run.
+
+    Attributes:
+        hosts: the programmes of the processes' main threads, by rank.
+        devices: of each process, its CUDA ordinals.
+        board: the kind of all GPUs.
+        slowdown: of compute kernels beside communication.
+        queue_limit: operations of one process that can be launched and not over.
+        findings: the truth, from what happened.
+        write_more: writes what else the export has, from what happened.
+        more_links: what else crossed links, from what happened.
+    """
+
+    hosts: tuple[Host, ...]
+    findings: Callable[[Ranks], list[Finding]]
+    devices: tuple[tuple[int, ...], ...] = ()
+    board: Board = A100
+    slowdown: Fraction = Fraction(1)
+    queue_limit: int = QUEUE_LIMIT
+    write_more: Callable[[NsightWriter, Ranks], None] | None = None
+    more_links: Callable[[Ranks], list[dict[str, Any]]] | None = None
+
+    @property
+    def devices_of_processes(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each process; unless said otherwise, one each."""
+        return self.devices or tuple((host.process,) for host in self.hosts)
+
+    def run(self) -> Result:
+        """Run it; again gives the same."""
+        simulation = Simulation(slowdown=self.slowdown, queue_limit=self.queue_limit)
+        for host in self.hosts:
+            start = _START_NS + host.varied_start(_START_SPREAD_NS)
+            simulation.add(Thread(host.process), host.actions, start)
+        return simulation.run()
+
+    def without_queue_limit(self) -> Result:
+        """Run it as it would be if the launch queue had room for everything."""
+        return replace(self, queue_limit=1 << 30).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An entry of the registry.
+
+    Attributes:
+        summary: one line for `--help`.
+        build: makes the setup; all that varies comes from the generator.
+        silent: findings that must not be reported above info.
+        has_overhead_rows: see `records.Machine`.
+        has_json_payloads: see `records.Machine`.
+    """
+
+    summary: str
+    build: Callable[[np.random.Generator], Setup]
+    silent: tuple[str, ...] = field(default=())
+    has_overhead_rows: bool = True
+    has_json_payloads: bool = False
+
+
+def all_but(*reported: str) -> tuple[str, ...]:
+    """Return every finding but these."""
+    return tuple(each for each in FINDINGS if each not in reported)
+
+
+def finding(name: str, rank: int, **metrics: object) -> Finding:
+    """Return one entry of the truth's `findings`."""
+    return {"id": name, "rank": rank, "metrics": metrics}

@@ -1,0 +1,222 @@
+"""Data-parallel training: one in which all is well, and ones whose communication costs time."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from traceprof.simulate import answers, kernels
+from traceprof.simulate.actions import Communicator, Stream
+from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.kernels import Kernel
+from traceprof.simulate.scenarios.setup import Setup, finding
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from traceprof.simulate.actions import Event
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.scenarios.setup import Finding
+
+COMPUTE, COPY, NCCL = 7, 13, 20  # stream ids
+WORLD = Communicator(0x5EED_0000_0000_0001, "0", (0, 1))
+
+_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_BACKWARD = (
+    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
+    kernels.WEIGHT_GRADIENT,
+)  # fmt: skip
+_AVERAGE = Kernel(
+    "void at::native::vectorized_elementwise_kernel<4, at::native::LerpScalarFunctor<float>, "
+    "std::array<char *, 3>>(int, T2, T3)",
+    "aten::lerp_", 65536, 1, 128, 32, 0, 0, 160_000,
+)  # fmt: skip
+_MIB = 1 << 20
+
+
+def stream(host: Host, number: int) -> Stream:
+    """Return a stream of the host's own device."""
+    return Stream(host.process, host.process, number)
+
+
+def healthy(rng: np.random.Generator) -> Setup:
+    """Return a run in which everything is hidden and the GPU is always busy.
+
+    The host reads each loss a step late, so that its waiting never makes the GPU wait; the last
+    bucket is hidden by the running average of the weights, which does not need the gradients.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, copy, nccl = (stream(host, number) for number in (COMPUTE, COPY, NCCL))
+        losses: list[Event] = []
+        host.to_device(copy, 4 * _MIB)
+        loaded = host.record(copy)
+        for step in range(8):
+            with host.step(step):
+                host.wait(compute, loaded)
+                host.to_device(copy, 4 * _MIB)
+                loaded = host.record(copy)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_FORWARD * 2)
+                with host.range("backward"):
+                    for size in (100, 100, 100, 14):
+                        host.operator(compute, "aten::mm", *_BACKWARD)
+                        host.collective("all_reduce", WORLD, nccl, size * _MIB, after=compute)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::lerp_", _AVERAGE, _AVERAGE)
+                    host.follow(compute, nccl)
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
+                    host.memset(compute, 4 * _MIB)
+                host.to_host(compute, 4)
+                losses.append(host.record(compute))
+                if step:
+                    host.synchronize(losses[-2])
+    return Setup(hosts, lambda _: [])
+
+
+def overlap_slowdown(rng: np.random.Generator) -> Setup:
+    """Return a run whose kernels take 1.5 times as long while NCCL runs beside them.
+
+    The same kernels run alone in the forward and before the first bucket is ready.
+    """
+    hosts = tuple(Host(rank, rng, Rates(nccl=Fraction(100))) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(6):
+            with host.step(step):
+                host.to_device(compute, 2 * _MIB)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_FORWARD * 2)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_BACKWARD)
+                    for size in (100, 100, 50):
+                        host.operator(compute, "aten::mm", *_BACKWARD)
+                        host.collective("all_reduce", WORLD, nccl, size * _MIB, after=compute)
+                    # Activation checkpointing: the forward's kernels again, beside the all-reduce.
+                    host.operator(compute, "aten::linear", *_FORWARD)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
+                host.synchronize(compute)
+    return Setup(hosts, _slowed_down, slowdown=Fraction(3, 2))
+
+
+def _slowed_down(ranks: Ranks) -> list[Finding]:
+    return [
+        finding("overlap-slowdown", rank, **answers.overlap_slowdown(operations))
+        for rank, operations in enumerate(ranks.operations)
+    ]
+
+
+def compute_stream_collective(rng: np.random.Generator) -> Setup:
+    """Return a run with synchronous all-reduces, which torch 2.8 runs on the compute stream."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute = stream(host, COMPUTE)
+        for step in range(8):
+            with host.step(step):
+                host.to_device(compute, 2 * _MIB)
+                with host.range("forward"):
+                    for _ in range(4):
+                        # Tensor parallelism: the layer's output is reduced before the next one.
+                        host.operator(compute, "aten::linear", *_FORWARD)
+                        host.collective("all_reduce", WORLD, compute, 32 * _MIB)
+                with host.range("backward"):
+                    for _ in range(4):
+                        host.operator(compute, "aten::mm", *_BACKWARD)
+                        host.collective("all_reduce", WORLD, compute, 32 * _MIB)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, exposed)
+
+
+def late_all_reduce(rng: np.random.Generator) -> Setup:
+    """Return a run with one gradient bucket, which is reduced when the backward is over."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(6):
+            with host.step(step):
+                host.to_device(compute, 2 * _MIB)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_FORWARD * 2)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_BACKWARD * 4)
+                    host.collective("all_reduce", WORLD, nccl, 320 * _MIB, after=compute)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
+    return Setup(hosts, _late)
+
+
+def _late(ranks: Ranks) -> list[Finding]:
+    """Say how long the all-reduces outlast the backward's kernels, but for the first step's."""
+    found = exposed(ranks)
+    for rank, operations in enumerate(ranks.operations):
+        kernel_ends = [each.end_ns for each in operations if answers.class_of(each) == "compute"]
+        tails = [
+            each.end_ns - max(end for end in kernel_ends if end <= each.start_ns)
+            for each in operations
+            if answers.class_of(each) == "communication"
+        ]
+        metrics = {"tail_ns": sum(tails[1:]), "num_buckets": 1, "model_tails_ns": tails}
+        found.append(finding("late-allreduce", rank, **metrics))
+    return found
+
+
+def small_collectives(rng: np.random.Generator) -> Setup:
+    """Return a run that all-reduces every gradient by itself: 4 to 64 kB, latency and no rate.
+
+    It calls NCCL without groups, as a program of its own may: the range has the launch inside.
+    """
+    sizes = (4096, 65536, 8192, 16384, 4096, 32768)
+    hosts = tuple(Host(rank, rng, is_grouped=False) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(2):
+            with host.step(step):
+                host.to_device(compute, 2 * _MIB)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_FORWARD * 2)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_BACKWARD)
+                    for number in range(100):
+                        size = sizes[number % len(sizes)]
+                        host.collective("all_reduce", WORLD, nccl, size, after=compute)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, _small)
+
+
+def _small(ranks: Ranks) -> list[Finding]:
+    found = exposed(ranks)
+    latency = Rates().nccl_latency_ns
+    for rank, operations in enumerate(ranks.operations):
+        works = [
+            answers.communication(each)
+            for each in operations
+            if answers.class_of(each) == "communication"
+        ]
+        sizes = sorted(work.bytes for work in works)
+        metrics = {
+            "num_operations": len(works),
+            "median_bytes": (sizes[(len(sizes) - 1) // 2] + sizes[len(sizes) // 2]) // 2,
+            "latency_share": latency * len(works) / sum(work.transfer_ns for work in works),
+        }
+        found.append(finding("small-collectives", rank, **metrics))
+    return found
+
+
+def exposed(ranks: Ranks) -> list[Finding]:
+    """Return `exposed-communication` of every rank."""
+    found = []
+    for row in ranks.breakdown()["breakdown"]:
+        possible = min(row["compute_ns"], row["communication_ns"])
+        metrics = {
+            "exposed_ns": row["exposed_communication_ns"],
+            "fraction": row["exposed_communication_ns"] / row["communication_ns"],
+            "overlap_efficiency": row["overlapped_communication_ns"] / possible,
+        }
+        found.append(finding("exposed-communication", row["rank"], **metrics))
+    return found

@@ -1,0 +1,106 @@
+"""GPUs that wait for their hosts: for synchronizations, for launches, for data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.simulate import answers, kernels
+from traceprof.simulate.host import Host
+from traceprof.simulate.machine import TRACEPROF_DOMAIN
+from traceprof.simulate.scenarios.setup import Setup, finding
+from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.scenarios.setup import Finding
+
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_SHORT = (kernels.LAYER_NORM, kernels.ADD, kernels.BIAS_GRADIENT, kernels.LAYER_NORM_BACKWARD)
+_BATCH_BYTES = 2 << 20
+_BUCKET_BYTES = 14 << 20
+_LOADING_NS = 9_000_000
+_LOGGING_NS = 60_000
+DATA_LOADER = "dataloader next"
+
+
+def host_sync(rng: np.random.Generator) -> Setup:
+    """Return a run that reads three numbers in the middle of each step.
+
+    Each reading waits until the GPU has nothing left to do; then the host looks at the number, and
+    only then does it launch more.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(8):
+            with host.step(step):
+                host.to_device(compute, _BATCH_BYTES)
+                for _ in range(3):
+                    host.operator(compute, "aten::add", *_SHORT * 2)
+                    host.item(compute)
+                    host.busy(_LOGGING_NS)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.collective("all_reduce", WORLD, nccl, _BUCKET_BYTES, after=compute)
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.follow(compute, nccl)
+    return Setup(hosts, _synchronized)
+
+
+def _synchronized(ranks: Ranks) -> list[Finding]:
+    found = idle(ranks)
+    for rank, (process, _) in enumerate(ranks.places):
+        calls = [each for each in ranks.result.calls if each.thread.process == process]
+        found.append(finding("host-sync", rank, **answers.synchronizations(calls)))
+    return found
+
+
+def launch_bound(rng: np.random.Generator) -> Setup:
+    """Return a run of kernels that are over before the host has launched the next one."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(3):
+            with host.step(step):
+                host.to_device(compute, _BATCH_BYTES)
+                with host.range("forward"):
+                    host.launch(compute, *kernels.TINY * 15)
+                with host.range("backward"):
+                    host.launch(compute, *kernels.TINY * 15)
+                    host.collective("all_reduce", WORLD, nccl, _BUCKET_BYTES, after=compute)
+                    host.launch(compute, *kernels.TINY * 6)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.launch(compute, *kernels.TINY * 6)
+    return Setup(hosts, idle)
+
+
+def data_loading(rng: np.random.Generator) -> Setup:
+    """Return a run that loads each batch when it is needed, and takes longer than the GPU."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(8):
+            with host.step(step):
+                with host.range(DATA_LOADER, TRACEPROF_DOMAIN):
+                    host.busy(_LOADING_NS, spread=0.02)
+                host.to_device(compute, _BATCH_BYTES)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_LAYER * 4)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_LAYER * 3)
+                    host.collective("all_reduce", WORLD, nccl, _BUCKET_BYTES, after=compute)
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, idle)
+
+
+def idle(ranks: Ranks) -> list[Finding]:
+    """Return `gpu-idle` of every rank."""
+    return [
+        finding("gpu-idle", rank, **answers.idle(ranks, rank)) for rank in range(len(ranks.places))
+    ]
