@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -24,9 +25,11 @@ def main() -> None:
 
 def _session(match: re.Match[str]) -> str:
     command = match[1]
-    done = subprocess.run(  # noqa: S602  (commands of our own README)
-        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    with tempfile.TemporaryDirectory() as folder:  # commands may leave files
+        (Path(folder) / "sample_traces").symlink_to(ROOT / "sample_traces")
+        done = subprocess.run(  # noqa: S602  (commands of our own README)
+            command, shell=True, cwd=folder, capture_output=True, text=True, check=False
+        )
     return f"```console\n$ {command}\n{done.stdout}{done.stderr}```"
 
 
