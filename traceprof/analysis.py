@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from traceprof import intervals
-from traceprof.analyses import breakdown, collectives, link_usage
+from traceprof.analyses import (
+    breakdown,
+    collectives,
+    gpu_idle,
+    host_sync,
+    late_allreduce,
+    launch_queue,
+    link_counters,
+    link_findings,
+    link_usage,
+    nccl_serialization,
+    overlap_slowdown,
+    pageable_copy,
+    peer_transfers,
+)
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable
+from traceprof.hardware import parse_peaks
 from traceprof.run import Run, Window, open_run
 from traceprof.steps import user_pattern
 from traceprof.trace import schema
@@ -46,7 +61,20 @@ class AnalysisModule(Protocol):
         """Judge the numbers."""
 
 
-ANALYSES: tuple[AnalysisModule, ...] = (breakdown, collectives, link_usage)
+ANALYSES: tuple[AnalysisModule, ...] = (
+    breakdown,
+    gpu_idle,
+    nccl_serialization,
+    overlap_slowdown,
+    launch_queue,
+    link_usage,
+    link_counters,
+    peer_transfers,
+    pageable_copy,
+    host_sync,
+    collectives,
+    late_allreduce,
+)
 FINDING_IDS = tuple(each for module in ANALYSES for each in module.IDS)
 
 
@@ -61,6 +89,7 @@ class Options:
         time_range: nanoseconds of the report's own time, likewise.
         step_pattern: regular expression of the user's own step ranges.
         communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
+        link_peaks: `LINK=GB_PER_S` for links whose peak rate the user knows better.
     """
 
     only: Sequence[str] = ()
@@ -69,6 +98,7 @@ class Options:
     time_range: Range | None = None
     step_pattern: str | None = None
     communication_kernels: Sequence[str] = ()
+    link_peaks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -77,21 +107,41 @@ class Analysis:
 
     Attributes:
         run: the reports and their ranks.
-        breakdown: where the time went, by rank.
-        collectives: communication kernels by operation, by rank.
-        links: what copies carried, by rank.
+        results: what each of `ANALYSES` measured, by rank.
         findings: the costliest first.
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
     """
 
     run: Run
-    breakdown: tuple[breakdown.BreakdownResult, ...]
-    collectives: tuple[collectives.CollectivesResult, ...]
-    links: tuple[link_usage.LinkUsageResult, ...]
+    results: tuple[tuple[Any, ...], ...]
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
-    notes: tuple[tuple[int, str], ...] = field(default=())
+    notes: tuple[tuple[int, str], ...]
+
+    def of(self, module: AnalysisModule) -> tuple[Any, ...]:
+        """Return what a module of `ANALYSES` measured, by rank."""
+        return self.results[ANALYSES.index(module)]
+
+    @property
+    def breakdown(self) -> tuple[breakdown.BreakdownResult, ...]:
+        """Where the time went, by rank."""
+        return self.of(breakdown)
+
+    @property
+    def collectives(self) -> tuple[collectives.CollectivesResult, ...]:
+        """Communication kernels by operation, by rank."""
+        return self.of(collectives)
+
+    @property
+    def links(self) -> tuple[link_usage.LinkUsageResult, ...]:
+        """What copies carried, by rank."""
+        return self.of(link_usage)
+
+    @property
+    def counters(self) -> tuple[link_counters.LinkCountersResult, ...]:
+        """What sampled counters saw of the links, by rank."""
+        return self.of(link_counters)
 
     def close(self) -> None:
         """Release the reports."""
@@ -122,7 +172,7 @@ def analyze(
     try:
         for path in paths:
             traces.append(open_trace(path, progress))  # noqa: PERF401  (those opened must be closed)
-        run = open_run(traces, patterns, step_pattern)
+        run = open_run(traces, patterns, step_pattern, parse_peaks(options.link_peaks))
         return _analyse(run, options)
     except BaseException:
         for trace in traces:
@@ -142,14 +192,13 @@ def _analyse(run: Run, options: Options) -> Analysis:
     ]
     judged += _without_gpu_work(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
-    found = [each for each in wanted if isinstance(each, Finding)]
+    # Copies and counters may both see a link at its limit.
+    found = link_findings.distinct([each for each in wanted if isinstance(each, Finding)])
     missing = [each for each in wanted if isinstance(each, NotApplicable)]
     found.sort(key=lambda each: (-each.severity, -each.impact_ns, each.id, each.rank))
     return Analysis(
         run,
-        breakdown=tuple(results[ANALYSES.index(breakdown)]),
-        collectives=tuple(results[ANALYSES.index(collectives)]),
-        links=tuple(results[ANALYSES.index(link_usage)]),
+        results=tuple(tuple(of_module) for of_module in results),
         findings=tuple(found),
         not_applicable=tuple(_merged(missing, len(ranks))),
         notes=tuple(_notes(run)),

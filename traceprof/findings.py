@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Metric = int | float | str | None
 
@@ -38,6 +38,11 @@ _THRESHOLDS = (
 def severity_of_cost(fraction: float) -> Severity | None:
     """Return the severity of losing this share of the window, or None if it is not worth a word."""
     return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Write advice as a list in Markdown."""
+    return "\n".join(f"* {line}" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)

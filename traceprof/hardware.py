@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # GB/s of an x16 slot in one direction, after encoding.
 PCIE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
@@ -39,34 +43,43 @@ class Board:
 
 # The first whose pattern fits counts: special boards stand before the family.
 BOARDS: tuple[Board, ...] = (
+    # Laptops wire 4, 8 or 16 lanes; a MIG slice has no NVLink and shares the slot.
+    Board(r"\bLaptop\b|\bMax-Q\b|\bMIG\b", None, None, None),
     Board(r"GB300|GB200", 900.0, None, None),
-    Board(r"B300|B200", 900.0, 5, 148),
+    Board(r"B300", 900.0, None, None),
+    Board(r"B200", 900.0, 5, 148),
     Board(r"GH200", 450.0, None, 132),
-    Board(r"H200 NVL|H100 NVL|H100 PCIe", None, 5, None),
+    Board(r"H100 PCIe", None, 5, 114),
+    Board(r"H[128]00 NVL", None, 5, 132),
+    Board(r"H800 PCIe", None, 5, None),
     Board(r"H800", 200.0, 5, 132),
-    Board(r"H200|H100 80GB HBM3|H100 SXM", 450.0, 5, 132),
+    Board(r"H200|H100 .*HBM3|H100 SXM", 450.0, 5, 132),
     Board(r"H20\b", 450.0, 5, 78),
     Board(r"A800-SXM4", 200.0, 4, 108),
     Board(r"A100-SXM4", 300.0, 4, 108),
-    Board(r"A100|A800", None, 4, 108),
+    Board(r"A[18]00\b", None, 4, 108),
     Board(r"V100-SXM[23]", 150.0, 3, 80),
-    Board(r"V100", None, 3, 80),
+    Board(r"V100\b", None, 3, 80),
     Board(r"P100-SXM2", 80.0, 3, 56),
-    Board(r"P100", None, 3, 56),
+    Board(r"P100\b", None, 3, 56),
     Board(r"A30\b", None, 4, 56),
-    Board(r"A10G?\b", None, 4, None),
+    Board(r"A10\b", None, 4, 72),
+    Board(r"A10G\b", None, 4, 80),
     Board(r"A40\b|RTX A6000", None, 4, 84),
-    Board(r"RTX 3090 Ti", None, 4, 84),
-    Board(r"RTX 3090", None, 4, 82),
+    Board(r"RTX A[45][05]00", None, 4, None),
     Board(r"L40S?\b|RTX 6000 Ada", None, 4, 142),
     Board(r"L4\b", None, 4, 58),
-    Board(r"RTX 4090", None, 4, 128),
     Board(r"RTX PRO 6000", None, 5, 188),
     Board(r"RTX 5090", None, 5, 170),
-    Board(r"RTX 50\d0", None, 5, None),
-    Board(r"RTX [34]0\d0", None, 4, None),
-    Board(r"T4\b", None, 3, 40),
+    Board(r"RTX 50[78]0", None, 5, None),
+    Board(r"RTX 4090\b(?! D)", None, 4, 128),
+    Board(r"RTX 3090 Ti", None, 4, 84),
+    Board(r"RTX 3090", None, 4, 82),
+    # The 3050, 4050, 4060, 5050 and 5060 have eight lanes: x16 would be a wrong guess.
+    Board(r"RTX (?:30[678]0|40[789]0)", None, 4, None),
+    Board(r"\bT4\b", None, 3, 40),
     Board(r"RTX 2080 Ti", None, 3, 68),
+    Board(r"Quadro RTX [5-8]000", None, 3, None),
 )
 
 
@@ -77,14 +90,23 @@ class Peaks:
     Attributes:
         nvlink: over all NVLinks of the GPU.
         pcie: between the GPU and the host.
-        network: of the GPU's share of the NICs.
-        assumed: says of the rates that come from the GPU's name that they do.
+        network: of one NIC; no export tells it.
+        given: the links whose rate the user gave; the others are assumed from the GPU's name.
     """
 
     nvlink: float | None = None
     pcie: float | None = None
     network: float | None = None
-    assumed: bool = True
+    given: frozenset[str] = frozenset()
+
+    def of(self, link: str | None) -> float | None:
+        """Return the peak of a link, None where it is not known."""
+        rates = {"nvlink": self.nvlink, "pcie": self.pcie, "network": self.network}
+        return rates.get(link or "")
+
+    def is_assumed(self, link: str | None) -> bool:
+        """Say whether the peak of a link is what the board of this name can reach, not a fact."""
+        return self.of(link) is not None and link not in self.given
 
 
 def board(gpu: str | None) -> Board | None:
@@ -94,7 +116,7 @@ def board(gpu: str | None) -> Board | None:
     return next((each for each in BOARDS if re.search(each.pattern, gpu, re.IGNORECASE)), None)
 
 
-def peaks(gpu: str | None, overrides: dict[str, float] | None = None) -> Peaks:
+def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peaks:
     """Return the peak rates of a GPU.
 
     Args:
@@ -108,11 +130,11 @@ def peaks(gpu: str | None, overrides: dict[str, float] | None = None) -> Peaks:
         nvlink=own.get("nvlink", found.nvlink if found else None),
         pcie=own.get("pcie", pcie),
         network=own.get("network"),
-        assumed=not {"nvlink", "pcie"} <= own.keys(),
+        given=frozenset(own),
     )
 
 
-def parse_peaks(texts: list[str] | tuple[str, ...]) -> dict[str, float]:
+def parse_peaks(texts: Iterable[str]) -> dict[str, float]:
     """Read rates as users write them: `nvlink=300`, `pcie=15.75`.
 
     Raises:
@@ -129,7 +151,7 @@ def parse_peaks(texts: list[str] | tuple[str, ...]) -> dict[str, float]:
             raise UsageError(
                 f"cannot read the peak rate {text!r}",
                 f"it is not LINK=GB_PER_S with a link of {', '.join(LINKS)}",
-                "write it as pcie=31.5, per GPU and direction",
+                "write it as pcie=31.5, per GPU (network: per NIC) and direction",
             )
         rates[link] = rate
     return rates

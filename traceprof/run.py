@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.trace.model import ApiCalls, Operations, RankKey, RankOperations, Trace
+    from traceprof.trace.model import ApiCalls, Operations, RankOperations, Trace
 
     Mask = npt.NDArray[np.bool_]
     Label = Callable[[int], str]
@@ -65,6 +65,7 @@ class Rank:
         communication_operations: operations (`AllReduce`, …) by the same ids.
         copy_kinds: labels by the ids in `operations.copies.kind`.
         step_ranges: the process's training steps on the host, None where it has none.
+        peak_overrides: peak rates of links that the user knows better, GB/s by link.
     """
 
     rank: int
@@ -79,6 +80,7 @@ class Rank:
     communication_operations: Mapping[int, str]
     copy_kinds: Mapping[int, str]
     step_ranges: StepRanges | None
+    peak_overrides: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def is_communication_kernel(self) -> Mask:
@@ -204,6 +206,7 @@ def open_run(
     traces: Sequence[Trace],
     patterns: CommunicationPatterns | None = None,
     step_pattern: re.Pattern[str] | None = None,
+    peak_overrides: Mapping[str, float] | None = None,
 ) -> Run:
     """Read the GPU operations of all reports and sort them into ranks.
 
@@ -211,6 +214,7 @@ def open_run(
         traces: open reports of one run.
         patterns: what is communication; the built-in table where not given.
         step_pattern: the user's own pattern for the range around a training step.
+        peak_overrides: peak rates of links that the user knows better, GB/s by link.
     """
     patterns = patterns or CommunicationPatterns()
     found = [
@@ -222,34 +226,24 @@ def open_run(
     steps = [find_steps(trace, step_pattern) for trace in traces]
     operations = [patterns.operations(trace.kernel_names) for trace in traces]
     ranks = [
-        _rank(number, report, trace, key, operations[report], steps[report].get(key.process))
+        Rank(
+            rank=number,
+            report=report,
+            process=key.process,
+            pid=trace.pid(key.process),
+            device=key.device,
+            gpu=trace.gpu_name(key),
+            trace=trace,
+            operations=trace.operations[key],
+            kernel_names=trace.kernel_names,
+            communication_operations=operations[report],
+            copy_kinds=trace.copy_kinds,
+            step_ranges=steps[report].get(key.process),
+            peak_overrides=peak_overrides or {},
+        )
         for number, (report, trace, key) in zip(numbers, found, strict=True)
     ]
     return Run(tuple(traces), tuple(ranks))
-
-
-def _rank(
-    number: int,
-    report: int,
-    trace: Trace,
-    key: RankKey,
-    communication_operations: Mapping[int, str],
-    step_ranges: StepRanges | None,
-) -> Rank:
-    return Rank(
-        rank=number,
-        report=report,
-        process=key.process,
-        pid=trace.pid(key.process),
-        device=key.device,
-        gpu=trace.gpu_name(key),
-        trace=trace,
-        operations=trace.operations[key],
-        kernel_names=trace.kernel_names,
-        communication_operations=communication_operations,
-        copy_kinds=trace.copy_kinds,
-        step_ranges=step_ranges,
-    )
 
 
 def _rank_numbers(global_ranks: Sequence[int | None]) -> list[int]:

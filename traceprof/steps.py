@@ -180,7 +180,10 @@ def _by_launch(
 def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
     chosen = [index for index, name in enumerate(ranges.names) if expression.search(name)]
     return type(ranges)(
-        ranges.start_ns[chosen], ranges.end_ns[chosen], [ranges.names[each] for each in chosen]
+        ranges.start_ns[chosen],
+        ranges.end_ns[chosen],
+        [ranges.names[each] for each in chosen],
+        ranges.thread[chosen],
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import Evidence, Finding, Metric, NotApplicable, severity_of_cost
+from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
 from traceprof.trace import schema
 from traceprof.units import duration
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceprof.run import Rank, Window
     from traceprof.trace.model import Operations
 
-IDS: tuple[str, ...] = ("exposed-communication", "gpu-idle")
+IDS: tuple[str, ...] = ("exposed-communication",)
 REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
 
 _WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
@@ -76,7 +76,6 @@ class BreakdownResult:
         whole: the breakdown of the window asked for.
         steps: the breakdown of each training step inside it, in order of time.
         exposed: the longest stretches of exposed communication, longest first.
-        idle: the longest stretches in which the GPU did nothing, longest first.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
     """
 
@@ -84,7 +83,6 @@ class BreakdownResult:
     whole: Measures
     steps: tuple[StepMeasures, ...]
     exposed: tuple[Evidence, ...]
-    idle: tuple[Evidence, ...]
     num_graphs: int
 
 
@@ -107,15 +105,14 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         whole=_measure(rank, start, end, closed=window.is_whole)[0],
         steps=step_measures,
         exposed=_exposed_evidence(rank, window),
-        idle=_idle_evidence(rank, window),
         num_graphs=len(rank.operations.graphs),
     )
 
 
 def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
     """Judge what was measured."""
-    found = [_exposed_communication(result), _gpu_idle(result)]
-    return [each for each in found if each is not None]
+    found = _exposed_communication(result)
+    return [] if found is None else [found]
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -201,15 +198,6 @@ def _exposed_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
     )
 
 
-def _idle_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
-    evidence = []
-    for start, end in _longest(intervals.complement(rank.busy, window.start_ns, window.end_ns)):
-        before, after = rank.name_ending_at(start), rank.name_at(end)
-        label = f"{f'after {before}' if before else ''} {f'before {after}' if after else ''}"
-        evidence.append(Evidence(start, end, label.strip() or "no operation"))
-    return tuple(evidence)
-
-
 def _longest(covered: Intervals) -> Sequence[tuple[int, int]]:
     order = np.argsort(-covered.length_ns, kind="stable")[:_WORST]
     return list(zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True))
@@ -263,35 +251,6 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
     )
 
 
-def _gpu_idle(result: BreakdownResult) -> Finding | None:
-    whole = result.whole
-    fraction = _share(whole.idle_ns, whole.window_ns)
-    severity = severity_of_cost(fraction)
-    if severity is None:
-        return None
-    metrics: dict[str, Metric] = {
-        "idle_ns": whole.idle_ns,
-        # What the GPU waited for needs the host's calls and is not told apart yet: null, not 0.
-        "launch_bound_ns": None,
-        "sync_ns": None,
-        "data_loading_ns": None,
-        "other_ns": None,
-        "per_step_ns": _median_of_steps(result, "idle_ns"),
-        "coverage": 1.0,
-    }
-    return Finding(
-        "gpu-idle",
-        severity,
-        result.rank,
-        f"The GPU did nothing for {duration(whole.idle_ns)} of {duration(whole.window_ns)}",
-        whole.idle_ns,
-        fraction,
-        metrics,
-        result.idle,
-        _IDLE_ADVICE,
-    )
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
@@ -306,10 +265,6 @@ def _coverage(result: BreakdownResult) -> float:
     whole = result.whole
     known = whole.num_kernels + whole.num_communication + whole.num_copies
     return known / (known + result.num_graphs) if known + result.num_graphs else 1.0
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"* {line}" for line in lines)
 
 
 _EXPOSED_ADVICE = (
@@ -328,19 +283,6 @@ _EXPOSED_ADVICE = (
     ),
     "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch",
 )
-_IDLE_ADVICE = (
-    (
-        "Look at the evidence on the timeline: what ran before and after each gap tells whether"
-        " the host was late (many small kernels), synchronized (.item(), .cpu(),"
-        " cudaStreamSynchronize) or waited for data"
-    ),
-    "Many small kernels: torch.compile, CUDA graphs, fused optimizers (fused=True)",
-    (
-        "Waiting for data: more DataLoader workers, pin_memory=True and"
-        " .to(device, non_blocking=True)"
-    ),
-)
-
 EXPLANATIONS: dict[str, str] = {
     "exposed-communication": f"""\
 # exposed-communication
@@ -366,27 +308,6 @@ from 25 %.
 
 **What to do**
 
-{_bullets(_EXPOSED_ADVICE)}
-""",
-    "gpu-idle": f"""\
-# gpu-idle
-
-The GPU did nothing: no kernel, no copy, no memory set of this rank ran.
-
-**Measured** as window − (compute ∪ communication ∪ copy). The window reaches from the start of the
-rank's first GPU operation to the end of its last one, or is what `--steps` or `--time-range` asks
-for.
-
-* `idle_ns`: its length, which is also the impact.
-* `launch_bound_ns`, `sync_ns`, `data_loading_ns`, `other_ns`: null; this version does not tell the
-  causes apart.
-* `per_step_ns`: idle time of the median training step, null where no step was found.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{_bullets(_IDLE_ADVICE)}
+{bullets(_EXPOSED_ADVICE)}
 """,
 }

@@ -1,4 +1,8 @@
-"""Communication kernels by operation: how many, and how long they ran, waiting included."""
+"""Communication kernels by operation and communicator: how many, how long, how much, how fast.
+
+Rates are lower bounds: a kernel runs from its rank's arrival to the end, so that one rank's
+duration holds the time it waited for the others as well as the transfer.
+"""
 
 from __future__ import annotations
 
@@ -8,65 +12,259 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.latency import SmallMessages, size_text, small_messages
+from traceprof.messages import messages
 from traceprof.trace import schema
+from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding, NotApplicable
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.messages import Messages
     from traceprof.run import Rank, Window
 
-IDS: tuple[str, ...] = ()
+    Float64 = npt.NDArray[np.float64]
+
+IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
-EXPLANATIONS: dict[str, str] = {}
+
+# Fewer are not worth merging.
+MANY = 20
+
+# nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
+_OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
 @dataclass(frozen=True, slots=True)
 class OperationUse:
-    """The communication kernels of one operation on one rank.
+    """The communication kernels of one operation on one communicator of one rank.
 
     Attributes:
         operation: as the kernel's name tells it; send and receive share one name.
+        communicator: NCCL's id, which is equal on all ranks, else PyTorch's group, else None.
         count: kernels that start in the window.
+        bytes: the sum of the messages, as NCCL counts them (what one rank sends in an AllGather,
+            receives in a ReduceScatter); None where not all sizes are known.
         total_ns: the sum of their durations, which include waiting for the last rank.
         median_ns: the median duration.
+        algbw_gb_per_s: bytes over durations as nccl-tests counts them, of the kernels of known
+            size, in 1e9 bytes per second: a lower bound. None where none is known.
+        busbw_gb_per_s: the same times nccl-tests' factor of the operation and the number of ranks,
+            to be compared with a link's peak in one direction.
     """
 
     operation: str
+    communicator: str | None
     count: int
+    bytes: int | None
     total_ns: int
     median_ns: int
+    algbw_gb_per_s: float | None
+    busbw_gb_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class CollectivesResult:
-    """The communication kernels of one rank, the longest-running operation first."""
+    """The communication kernels of one rank, the longest-running operation first.
+
+    Attributes:
+        rank: the rank's number.
+        uses: by operation and communicator.
+        window_ns: the length of the window.
+        num_operations: communication kernels that start in it.
+        num_with_call: those whose call on the host was found.
+        num_sized: those of known size.
+        small: what the sizes tell.
+    """
 
     rank: int
     uses: tuple[OperationUse, ...]
+    window_ns: int
+    num_operations: int
+    num_with_call: int
+    num_sized: int
+    small: SmallMessages
 
 
 def run(rank: Rank, window: Window) -> CollectivesResult:
     """Add up the communication kernels that start in the window."""
-    kernels = rank.operations.kernels
-    inside = (
-        (kernels.start_ns >= window.start_ns)
-        & (kernels.start_ns < window.end_ns)
-        & rank.is_communication_kernel
-    )
-    names, durations = kernels.name[inside], (kernels.end_ns - kernels.start_ns)[inside]
-    by_operation: dict[str, list[int]] = {}
-    for name, operation in rank.communication_operations.items():
-        by_operation.setdefault(operation, []).append(name)
+    sent, kernels = messages(rank), rank.operations.kernels
+    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
+    inside = (start >= window.start_ns) & (start < window.end_ns)
+    if window.is_whole:  # one without length may be at its very end
+        inside[:] = True
+    row = _rows(sent)
     uses = []
-    for operation, ids in by_operation.items():
-        of_operation = durations[np.isin(names, np.array(ids, np.int64))]
-        if len(of_operation):
-            total, median = intervals.total(of_operation), int(np.median(of_operation))
-            uses.append(OperationUse(operation, len(of_operation), total, median))
-    uses.sort(key=lambda use: (-use.total_ns, use.operation))
-    return CollectivesResult(rank.rank, tuple(uses))
+    for number in np.unique(row[inside]).tolist():
+        chosen = np.flatnonzero(inside & (row == number))
+        uses.append(_use(sent, chosen, (end - start)[chosen]))
+    uses.sort(key=lambda use: (-use.total_ns, use.operation, use.communicator or ""))
+    sized = inside & (sent.bytes != UNKNOWN)
+    return CollectivesResult(
+        rank=rank.rank,
+        uses=tuple(uses),
+        window_ns=window.length_ns,
+        num_operations=int(inside.sum()),
+        num_with_call=int((inside & sent.has_call).sum()),
+        num_sized=int(sized.sum()),
+        small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
+    )
 
 
 def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
-    """Claim nothing: a long collective may have waited, which one report cannot tell."""
-    del result
-    return []
+    """Judge what was measured: a long collective may have waited, but a small one pays latency."""
+    if not result.num_operations:
+        return []
+    if not result.num_sized:
+        return [_sizes_unknown(result)]
+    small = result.small
+    fraction = small.avoidable_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None or small.num_operations < MANY:
+        return []
+    metrics: dict[str, Metric] = {
+        "num_operations": small.num_operations,
+        "median_bytes": small.median_bytes,
+        "latency_share": small.latency_share,
+        "coverage": result.num_sized / result.num_operations,
+    }
+    return [
+        Finding(
+            IDS[0],
+            severity,
+            result.rank,
+            f"{small.num_operations} small communication operations, of"
+            f" {size_text(small.median_bytes)} at the median, spend"
+            f" {duration(small.avoidable_ns)} of exposed time on latency",
+            small.avoidable_ns,
+            fraction,
+            metrics,
+            small.stretches,
+            _ADVICE,
+        )
+    ]
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def _rows(sent: Messages) -> Int64:
+    """Return a number for each kernel's operation and communicator, int64[n]."""
+    group = np.where(sent.group >= 0, len(sent.communicators) + sent.group, UNKNOWN)
+    communicator = np.where(sent.communicator >= 0, sent.communicator, group)
+    return sent.operation * (len(sent.communicators) + len(sent.groups) + 1) + communicator + 1
+
+
+def _use(sent: Messages, chosen: Int64, durations: Int64) -> OperationUse:
+    operation, size = sent.operations[int(sent.operation[chosen[0]])], sent.bytes[chosen]
+    num_ranks = sent.world_size[chosen]
+    total_bytes, bus_bytes = _nccl_tests_bytes(operation, size, num_ranks)
+    return OperationUse(
+        operation=operation,
+        communicator=sent.communicator_name(int(chosen[0])),
+        count=len(chosen),
+        bytes=intervals.total(size) if (size != UNKNOWN).all() else None,
+        total_ns=intervals.total(durations),
+        median_ns=int(np.median(durations)),
+        algbw_gb_per_s=_rate(total_bytes, durations),
+        busbw_gb_per_s=_rate(bus_bytes, durations),
+    )
+
+
+def _nccl_tests_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
+    """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n]."""
+    known = np.where(size != UNKNOWN, size, np.nan)
+    ranks = np.where(num_ranks > 0, num_ranks, np.nan)
+    total = known * ranks if operation in _OF_ALL_RANKS else known
+    factor = np.full(len(size), np.nan)
+    if operation == "AllReduce":
+        factor = 2 * (ranks - 1) / ranks
+    elif operation in _OF_ALL_RANKS:
+        factor = (ranks - 1) / ranks
+    elif operation in ("Broadcast", "Reduce", "SendRecv"):
+        factor = np.ones(len(size))
+    return total, total * factor
+
+
+def _rate(size: Float64, durations: Int64) -> float | None:
+    known = ~np.isnan(size)
+    took = intervals.total(durations[known])
+    return float(size[known].sum()) / took if took else None
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
+    if result.num_with_call:
+        return NotApplicable(
+            IDS[0],
+            "NCCL's calls are in the export, their sizes are not",
+            "export the same report with nsys export --type=sqlite --include-blobs=true, from"
+            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or run under"
+            " `python -m instrument`",
+            result.rank,
+        )
+    return NotApplicable(
+        IDS[0],
+        "how much each communication kernel carried is not in the export: no call of NCCL's that"
+        " launched one is",
+        "nsys profile --trace=cuda,nvtx … (without NCCL_NVTX_DISABLE), then nsys export"
+        " --type=sqlite --include-blobs=true; or run under `python -m instrument`",
+        result.rank,
+    )
+
+
+_ADVICE = (
+    (
+        "Merge them: one all-reduce of a flattened buffer (torch._utils._flatten_dense_tensors), or"
+        " torch.distributed._coalescing_manager, which makes one launch of many calls"
+    ),
+    (
+        "DDP: larger buckets (bucket_cap_mb, 25 by default); broadcast_buffers=False where batch"
+        " norm's statistics need no broadcast in every forward"
+    ),
+    (
+        "FSDP2: apply fully_shard to larger blocks, so that each all-gather carries a layer and"
+        " not a tensor"
+    ),
+    "Reduce metrics once per log line instead of once per step: keep them on the GPU until then",
+    (
+        "Where each must stay small, NCCL 2.27's symmetric kernels (registered symmetric windows)"
+        " or PyTorch's symmetric memory have less latency"
+    ),
+)
+
+EXPLANATIONS: dict[str, str] = {
+    "small-collectives": f"""\
+# small-collectives
+
+Many communication operations so small that they pay latency, not bandwidth: a hundred of them take
+a hundred times as long as one that carries the same.
+
+**Measured** by the model that NCCL itself uses, time = latency + size ÷ rate, for each operation on
+each communicator. A message's own time is the fastest decile of the messages of its size: the
+others waited for ranks that came later. The rate is the best of the run's own messages from 1 MiB
+on; where there are none, it follows from the times of the smallest and the largest size, if these
+differ fourfold; failing that, messages up to 64 KiB count as latency alone, others as having none.
+Latency beyond 100 µs counts as waiting: NCCL's own model has no such latency.
+
+* `num_operations`: kernels of which at least half is latency.
+* `median_bytes`: their median size, as NCCL counts messages.
+* `latency_share`: latency of all messages of known size over their own time, waiting left out.
+* `coverage`: the share of communication kernels whose size is known.
+
+**Impact** is the latency of these kernels as far as no compute hides it: what merging them all
+would save at most.
+
+**Severity** follows its share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %. Fewer than {MANY} such operations are not reported.
+
+**What to do**
+
+{bullets(_ADVICE)}
+""",
+}

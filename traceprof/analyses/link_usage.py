@@ -1,4 +1,4 @@
-"""What memory copies carried: bytes, busy time and rate by direction and peer."""
+"""What memory copies carried: bytes, busy time and share of the peak, by direction and peer."""
 
 from __future__ import annotations
 
@@ -7,20 +7,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import intervals
+from traceprof import hardware, intervals
+from traceprof.analyses import link_findings
+from traceprof.analyses.copy_paths import (
+    copies_by_direction,
+    exposed_copies,
+    is_device_memory,
+    starting_in,
+)
+from traceprof.analyses.link_findings import Load
+from traceprof.findings import NotApplicable, severity_of_cost
 from traceprof.trace import schema
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding, NotApplicable
-    from traceprof.intervals import Int64
+    import numpy.typing as npt
+
+    from traceprof.findings import Finding
+    from traceprof.hardware import Peaks
+    from traceprof.intervals import Int64, Intervals
     from traceprof.run import Rank, Window
 
-IDS: tuple[str, ...] = ()
+    Mask = npt.NDArray[np.bool_]
+
+IDS: tuple[str, ...] = ("link-saturated", "link-underused")
 REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
-EXPLANATIONS: dict[str, str] = {}
+EXPLANATIONS: dict[str, str] = link_findings.EXPLANATIONS
 
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
+# Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
+_BIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +44,17 @@ class LinkUse:
     """What one link carried in one direction.
 
     Attributes:
-        link: `pcie` where the direction tells it, else None: the path of a peer copy is not in
-            an export, and a copy within the device takes no link.
-        direction: `h2d`, `d2h`, `d2d` or `p2p`.
+        link: `nvlink`, `pcie` or `network` where it is known, else None: the path of a peer copy
+            is not in an export, and a copy within the device takes no link.
+        direction: `h2d`, `d2h`, `d2d` or `p2p` for copies, `tx` or `rx` for counters.
         peer: the other device's ordinal, for `p2p`.
-        bytes: carried by the copies that start in the window.
-        busy_ns: the union of these copies.
+        bytes: carried by the copies that start in the window, or by the window's samples.
+        busy_ns: the union of these copies, or of the samples that saw traffic.
+        num_copies: how many copies; None for counters.
+        peak_gb_per_s: of the link in this direction; None where it is not known.
+        is_peak_assumed: whether the peak comes from the GPU's name.
+        source: `copies`, `gpu-metrics` or `nic-metrics`.
+        name: the NIC's, for `network`.
     """
 
     link: str | None
@@ -41,6 +62,50 @@ class LinkUse:
     peer: int | None
     bytes: int
     busy_ns: int
+    num_copies: int | None = None
+    peak_gb_per_s: float | None = None
+    is_peak_assumed: bool = False
+    source: str = "copies"
+    name: str | None = None
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Bytes over busy time, in 1e9 bytes per second; None where no time passed."""
+        return self.bytes / self.busy_ns if self.busy_ns else None
+
+    @property
+    def utilization(self) -> float | None:
+        """The rate as a share of the peak; None where either is not known."""
+        if self.gb_per_s is None or self.peak_gb_per_s is None:
+            return None
+        return self.gb_per_s / self.peak_gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """The copies of one direction from or to one kind of host memory.
+
+    Attributes:
+        direction: `h2d` or `d2h`.
+        memory: the host's side in Nsight's words (`Pageable`, `Pinned`, …); `Device` for the legs
+            of a peer copy that goes through the host; None where the export does not tell.
+        is_unified: whether they are pages of unified memory that the driver moved.
+        num_copies: those that start in the window.
+        bytes: of these.
+        busy_ns: the union of these.
+        num_on_compute_stream: those of them on a stream that compute kernels run on, too: the
+            kernels behind them wait.
+        bytes_on_compute_stream: of these.
+    """
+
+    direction: str
+    memory: str | None
+    is_unified: bool
+    num_copies: int
+    bytes: int
+    busy_ns: int
+    num_on_compute_stream: int
+    bytes_on_compute_stream: int
 
     @property
     def gb_per_s(self) -> float | None:
@@ -50,59 +115,168 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkUsageResult:
-    """The copies of one rank, by direction and peer."""
+    """The copies of one rank, by direction and peer.
+
+    Attributes:
+        rank: the rank's number.
+        uses: what each direction and peer carried.
+        host_copies: copies from and to the host, by the kind of its memory.
+        loads: all copies of a direction while nothing hides them, where the peak is known.
+        big_loads: the large ones from and to pinned memory, likewise.
+        window_ns: the window's length.
+        unknown_peak_ns: exposed copies over a link whose peak is not known.
+        gpu: the GPU's name.
+    """
 
     rank: int
     uses: tuple[LinkUse, ...]
+    host_copies: tuple[HostCopies, ...] = ()
+    loads: tuple[Load, ...] = ()
+    big_loads: tuple[Load, ...] = ()
+    window_ns: int = 0
+    unknown_peak_ns: int = 0
+    gpu: str | None = None
 
 
 def run(rank: Rank, window: Window) -> LinkUsageResult:
     """Add up the copies that start in the window."""
     copies = rank.operations.copies
-    inside = (copies.start_ns >= window.start_ns) & (copies.start_ns < window.end_ns)
-    uses = []
-    for direction, kinds in _kinds_by_direction(rank).items():
-        chosen = np.flatnonzero(
-            inside & ~rank.is_peer_copy & np.isin(copies.kind, np.array(kinds, np.int64))
-        )
-        if len(chosen):
-            uses.append(_use(rank, chosen, direction, None))
+    inside = starting_in(copies.start_ns, window)
+    peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
+    by_direction = copies_by_direction(rank, inside)
+    uses = [
+        _use(rank, chosen, direction, None, peaks) for direction, chosen in by_direction.items()
+    ]
     peers = np.where(
         copies.source_device == rank.device, copies.destination_device, copies.source_device
     )
     for peer in np.unique(peers[inside & rank.is_peer_copy]).tolist():
         chosen = np.flatnonzero(inside & rank.is_peer_copy & (peers == peer))
-        uses.append(_use(rank, chosen, "p2p", peer if peer >= 0 else None))
-    return LinkUsageResult(rank.rank, tuple(uses))
+        uses.append(_use(rank, chosen, "p2p", peer if peer >= 0 else None, peaks))
+    over_host = {name: chosen for name, chosen in by_direction.items() if name != "d2d"}
+    loads, big_loads, unknown_ns = [], [], 0
+    for direction, chosen in over_host.items():
+        exposed = exposed_copies(rank, chosen, window)
+        if severity_of_cost(_share(exposed.measure_ns, window.length_ns)) is None:
+            continue  # nobody waits, so that a slow link costs nothing
+        if _is_over_c2c(rank) or peaks.pcie is None:
+            unknown_ns += 0 if _is_over_c2c(rank) else exposed.measure_ns
+            continue
+        loads.append(_load(rank, chosen, len(chosen), direction, exposed, peaks))
+        big = chosen[_is_big_and_pinned(rank, chosen, direction)]
+        if len(big):
+            exposed = exposed_copies(rank, big, window)
+            big_loads.append(_load(rank, big, len(chosen), direction, exposed, peaks))
+    return LinkUsageResult(
+        rank=rank.rank,
+        uses=tuple(uses),
+        host_copies=tuple(_host_copies(rank, over_host)),
+        loads=tuple(each for each in loads if each),
+        big_loads=tuple(each for each in big_loads if each),
+        window_ns=window.length_ns,
+        unknown_peak_ns=unknown_ns,
+        gpu=rank.gpu,
+    )
 
 
 def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
-    """Claim nothing: a rate is only good or bad against the link's peak."""
-    del result
-    return []
+    """Judge the rates against the peaks, where somebody waits."""
+    found: list[Finding | NotApplicable | None] = []
+    found += [link_findings.saturated(result.rank, each, result.window_ns) for each in result.loads]
+    found += [
+        link_findings.underused(result.rank, each, result.window_ns) for each in result.big_loads
+    ]
+    if result.unknown_peak_ns:
+        gpu = f"of {result.gpu}" if result.gpu else "of a GPU that the export does not name"
+        found += [
+            NotApplicable(
+                each,
+                f"the peak {gpu} over PCIe is not known: the rate of its copies cannot be judged",
+                "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
+                result.rank,
+            )
+            for each in IDS
+        ]
+    return [each for each in found if each is not None]
 
 
-def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None) -> LinkUse:
+def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:
     copies = rank.operations.copies
-    over_pcie = direction in ("h2d", "d2h") and not any(
-        board in (rank.gpu or "") for board in _C2C_BOARDS
-    )
+    link = "pcie" if direction in ("h2d", "d2h") and not _is_over_c2c(rank) else None
     return LinkUse(
-        link="pcie" if over_pcie else None,
+        link=link,
         direction=direction,
         peer=peer,
         bytes=intervals.total(np.maximum(copies.bytes[chosen], 0)),
         busy_ns=intervals.union(copies.start_ns[chosen], copies.end_ns[chosen]).measure_ns,
+        num_copies=len(chosen),
+        peak_gb_per_s=peaks.of(link),
+        is_peak_assumed=peaks.is_assumed(link),
     )
 
 
-def _kinds_by_direction(rank: Rank) -> dict[str, list[int]]:
-    """Return the copy kinds of each direction, by the ends that their labels name."""
-    directions: dict[str, list[int]] = {"h2d": [], "d2h": [], "d2d": []}
-    for kind, label in rank.copy_kinds.items():
-        source, _, destination = label.removeprefix("Unified ").partition("-to-")
-        ends = ("h" if source == "Host" else "d", "h" if destination == "Host" else "d")
-        name = "2".join(ends)
-        if destination and name in directions and label != schema.PEER_TO_PEER:
-            directions[name].append(kind)
-    return directions
+def _load(
+    rank: Rank, chosen: Int64, num_copies: int, direction: str, exposed: Intervals, peaks: Peaks
+) -> Load | None:
+    use = _use(rank, chosen, direction, None, peaks)
+    if use.gb_per_s is None or use.peak_gb_per_s is None:
+        return None
+    return Load(
+        link="pcie",
+        direction=direction,
+        name=None,
+        what="copies",
+        source="copies",
+        gb_per_s=use.gb_per_s,
+        peak_gb_per_s=use.peak_gb_per_s,
+        is_peak_assumed=use.is_peak_assumed,
+        exposed_ns=exposed.measure_ns,
+        coverage=len(chosen) / num_copies,
+        evidence=link_findings.longest(rank, exposed, "copy"),
+        more={"bytes": use.bytes, "busy_ns": use.busy_ns, "num_copies": len(chosen)},
+    )
+
+
+def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]:
+    copies, kernels = rank.operations.copies, rank.operations.kernels
+    compute_streams = np.unique(kernels.stream[~rank.is_communication_kernel])
+    labels = rank.trace.memory_kinds
+    rows = []
+    for direction, chosen in by_direction.items():
+        host = copies.source_memory if direction == "h2d" else copies.destination_memory
+        unified = [kind for kind, name in rank.copy_kinds.items() if name.startswith("Unified ")]
+        is_unified = np.isin(copies.kind, np.array(unified, np.int64))
+        for memory in np.unique(host[chosen]).tolist():
+            for which in (False, True):
+                some = chosen[(host[chosen] == memory) & (is_unified[chosen] == which)]
+                on_compute = some[np.isin(copies.stream[some], compute_streams)]
+                if len(some):
+                    row = HostCopies(
+                        direction,
+                        labels.get(memory),
+                        which,
+                        len(some),
+                        intervals.total(np.maximum(copies.bytes[some], 0)),
+                        intervals.union(copies.start_ns[some], copies.end_ns[some]).measure_ns,
+                        len(on_compute),
+                        intervals.total(np.maximum(copies.bytes[on_compute], 0)),
+                    )
+                    rows.append(row)
+    return rows
+
+
+def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
+    copies = rank.operations.copies
+    source, destination = copies.source_memory[chosen], copies.destination_memory[chosen]
+    host, device = (source, destination) if direction == "h2d" else (destination, source)
+    pinned = [kind for kind, label in rank.trace.memory_kinds.items() if label == schema.PINNED]
+    judged: Mask = np.isin(host, np.array(pinned, np.int64)) & is_device_memory(rank, device)
+    return judged & (copies.bytes[chosen] >= _BIG_BYTES)
+
+
+def _is_over_c2c(rank: Rank) -> bool:
+    return any(board in (rank.gpu or "") for board in _C2C_BOARDS)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

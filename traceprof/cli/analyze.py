@@ -56,6 +56,14 @@ _SEVERITIES = [str(each) for each in Severity]
     help="Count kernels whose function name this fits as communication. Repeatable.",
 )
 @click.option(
+    "--link-peak",
+    "link_peaks",
+    metavar="LINK=GB_PER_S",
+    multiple=True,
+    help="Peak rate of nvlink, pcie or network in one direction, where the GPU's name misleads."
+    " Repeatable.",
+)
+@click.option(
     "--fail-on",
     type=click.Choice(_SEVERITIES),
     help="Exit with 1 if there is a finding of this severity or above.",
@@ -70,6 +78,7 @@ def command(
     time_range: str | None,
     step_pattern: str | None,
     communication_kernels: tuple[str, ...],
+    link_peaks: tuple[str, ...],
     fail_on: str | None,
 ) -> int:
     """Say where the time of each rank went, what the findings cost, and what to change.
@@ -85,6 +94,7 @@ def command(
         time_range=_range(time_range, "--time-range", parse_time) if time_range else None,
         step_pattern=step_pattern,
         communication_kernels=communication_kernels,
+        link_peaks=link_peaks,
     )
     paths = expand(reports)
     _check_output(output, paths)

@@ -10,6 +10,7 @@ import traceprof
 
 if TYPE_CHECKING:
     from traceprof.analyses.breakdown import Measures
+    from traceprof.analyses.link_usage import LinkUse
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding
 
@@ -50,32 +51,15 @@ def document(analysis: Analysis) -> dict[str, Any]:
             for step in result.steps
         ],
         "links": [
-            {
-                "rank": result.rank,
-                "link": use.link,
-                "direction": use.direction,
-                "peer": use.peer,
-                "bytes": use.bytes,
-                "busy_ns": use.busy_ns,
-                "gb_per_s": use.gb_per_s,
-                # Peaks are not known to this version: null, never a guess.
-                "peak_gb_per_s": None,
-                "utilization": None,
-                "source": "copies",
-            }
-            for result in analysis.links
-            for use in result.uses
+            {"rank": rank, **_link(use)}
+            for rank, uses in (
+                *((each.rank, each.uses) for each in analysis.links),
+                *((each.rank, each.uses) for each in analysis.counters),
+            )
+            for use in uses
         ],
         "collectives": [
-            {
-                "rank": result.rank,
-                **asdict(use),
-                # Sizes and communicators are not in kernel names.
-                "communicator": None,
-                "bytes": None,
-                "algbw_gb_per_s": None,
-                "busbw_gb_per_s": None,
-            }
+            {"rank": result.rank, **asdict(use)}
             for result in analysis.collectives
             for use in result.uses
         ],
@@ -88,6 +72,22 @@ def document(analysis: Analysis) -> dict[str, Any]:
 def render(analysis: Analysis) -> str:
     """Return the analysis as JSON text that ends in a newline."""
     return json.dumps(document(analysis), indent=1, allow_nan=False) + "\n"
+
+
+def _link(use: LinkUse) -> dict[str, Any]:
+    return {
+        "link": use.link,
+        "direction": use.direction,
+        "peer": use.peer,
+        "bytes": use.bytes,
+        "busy_ns": use.busy_ns,
+        "gb_per_s": use.gb_per_s,
+        "peak_gb_per_s": use.peak_gb_per_s,
+        "is_peak_assumed": use.is_peak_assumed,
+        "utilization": use.utilization,
+        "source": use.source,
+        "name": use.name,
+    }
 
 
 def _measures(measures: Measures) -> dict[str, int]:

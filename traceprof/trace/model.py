@@ -188,11 +188,13 @@ class NamedRanges:
         start_ns: int64[n].
         end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
         names: n names.
+        thread: int64[n], the thread that opened it (Nsight's globalTid).
     """
 
     start_ns: Int64
     end_ns: Int64
     names: Sequence[str]
+    thread: Int64
 
 
 class Progress(Protocol):

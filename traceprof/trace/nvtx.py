@@ -48,12 +48,12 @@ def read_ranges(
         {"start": int, "end": int, "globalTid": int, "name": str},
         arguments,
     )
-    by_process: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    by_process: dict[int, list[tuple[int, int, str, int]]] = defaultdict(list)
     for row in found:
         if row["name"] is not None and matching.search(row["name"]):
             end = OPEN_END if row["end"] is None else row["end"]
             process = schema.process_of_thread(row["globalTid"])
-            by_process[process].append((row["start"], end, row["name"]))
+            by_process[process].append((row["start"], end, row["name"], row["globalTid"]))
     return {process: _in_order(rows) for process, rows in by_process.items()}
 
 
@@ -132,10 +132,11 @@ def _name_condition(
     return " OR ".join(conditions), arguments
 
 
-def _in_order(rows: list[tuple[int, int, str]]) -> NamedRanges:
+def _in_order(rows: list[tuple[int, int, str, int]]) -> NamedRanges:
     rows.sort()
     return NamedRanges(
         np.array([row[0] for row in rows], np.int64),
         np.array([row[1] for row in rows], np.int64),
         [row[2] for row in rows],
+        np.array([row[3] for row in rows], np.int64),
     )

@@ -313,3 +313,12 @@ LAYOUTS = {
     CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
     **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
 }
+
+
+def gpu_of_type(type_id: int) -> int:
+    """Return the number of the GPU whose metrics have this typeId: its low eight bits."""
+    return type_id & 0xFF
+
+
+GPU_METRICS_FLAG = "--gpu-metrics-devices=cuda-visible (--gpu-metrics-device=… before 2024)"
+NIC_METRICS_FLAG = "--nic-metrics=lf (=true before 2026)"

@@ -1,0 +1,230 @@
+"""Rates by operation and communicator, and messages that pay latency."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
+from traceprof.analyses import collectives
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.latency import best_time_and_latency, size_text
+from traceprof.run import Window, open_run
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from traceprof.analyses.collectives import CollectivesResult
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL()"
+US = 1_000
+
+
+def results(path: Path, window: Window | None = None) -> list[CollectivesResult]:
+    trace = open_trace(path)
+    try:
+        return [collectives.run(rank, window or rank.window) for rank in open_run([trace]).ranks]
+    finally:
+        trace.close()
+
+
+def result(
+    builder: TraceBuilder, tmp_path: Path, window: Window | None = None
+) -> CollectivesResult:
+    (found,) = results(builder.write(tmp_path / "t.sqlite"), window)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operation", "kernel", "algbw", "busbw"),
+    [
+        ("all_reduce", ALL_REDUCE, 1.0, 1.75),
+        ("all_gather_into_tensor", ALL_GATHER, 8.0, 7.0),  # sizes are one rank's
+        ("reduce_scatter_tensor", SCATTER, 8.0, 7.0),
+        ("broadcast", "ncclDevKernel_Broadcast_RING_LL()", 1.0, 1.0),
+        ("send dst=1", SEND_RECV, 1.0, 1.0),
+    ],
+)
+def test_rates_are_nccl_tests(
+    tmp_path: Path, operation: str, kernel: str, algbw: float, busbw: float
+) -> None:
+    builder = prepare(TraceBuilder(), schemas=())
+    label(builder, f"{operation} bytes=1000 group=0 size=8 seq=1", 0, 10)
+    (use,) = result(builder.kernel(1000, 2000, kernel, launch=(3, 5)), tmp_path).uses
+    assert (use.communicator, use.bytes, use.total_ns) == ("group 0", 1000, 1000)
+    assert use.algbw_gb_per_s == pytest.approx(algbw)
+    assert use.busbw_gb_per_s == pytest.approx(busbw)
+
+
+def test_rates_need_sizes_and_ranks(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder())
+    call(builder, "ncclAllReduce", 0, 10, 7, 1000)
+    builder.kernel(1000, 2000, ALL_REDUCE, launch=(3, 5))
+    builder.kernel(2000, 2500, SCATTER)
+    reduce, scatter = result(builder, tmp_path).uses
+    assert (reduce.algbw_gb_per_s, reduce.busbw_gb_per_s) == (1.0, None)
+    assert (scatter.bytes, scatter.algbw_gb_per_s, scatter.communicator) == (None, None, None)
+
+
+def test_an_operation_of_unknown_size_takes_no_part_in_the_rate(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder(), schemas=(904,))
+    call(builder, "ncclAllReduce", 0, 10, 1000, 2, schema=904)
+    builder.kernel(1000, 2000, ALL_REDUCE, launch=(3, 5)).kernel(3000, 9000, ALL_REDUCE)
+    (use,) = result(builder, tmp_path).uses
+    assert (use.count, use.bytes, use.algbw_gb_per_s) == (2, None, 1.0)
+
+
+def test_an_operation_that_took_no_time_has_no_rate(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder())
+    call(builder, "ncclAllReduce", 0, 10, 7, 1000)
+    (use,) = result(builder.kernel(9, 9, ALL_REDUCE, launch=(3, 5)), tmp_path).uses
+    assert (use.count, use.bytes, use.algbw_gb_per_s) == (1, 1000, None)
+
+
+def test_rows_by_operation_and_communicator(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder())
+    for index, communicator in enumerate((7, 8, 7)):
+        call(builder, "ncclAllReduce", 10 * index, 10 * index + 9, communicator, 100)
+        start = 1000 * (index + 1)
+        builder.kernel(start, start + 400, ALL_REDUCE, launch=(10 * index + 3, 10 * index + 4))
+    builder.kernel(9000, 9900, SEND_RECV)
+    rows = [
+        (use.operation, use.communicator, use.count, use.bytes)
+        for use in result(builder, tmp_path).uses
+    ]
+    assert rows == [
+        ("SendRecv", None, 1, None),
+        ("AllReduce", f"0x{7:016x}", 2, 200),
+        ("AllReduce", f"0x{8:016x}", 1, 100),
+    ]
+
+
+def test_a_window_counts_what_starts_in_it(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 10, ALL_REDUCE).kernel(10, 20, ALL_REDUCE)
+    (use,) = result(builder, tmp_path, Window(10, 20)).uses
+    assert use.count == 1
+
+
+# -- latency --------------------------------------------------------------------------------------
+
+
+def modelled(sizes: list[int], latency: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(sizes), np.array([latency + round(size / rate) for size in sizes])
+
+
+def test_latency_from_large_messages() -> None:
+    size, took = modelled([1 << 30, 4096, 1 << 14], 10_000, 100.0)
+    best, latency = best_time_and_latency(size, took)
+    assert best.tolist() == took.tolist()
+    assert latency.tolist() == pytest.approx([0, 10_000, 10_000], abs=2)
+
+
+def test_latency_from_two_sizes() -> None:
+    size, took = modelled([4096, 1 << 16, 1 << 15], 10_000, 20.0)
+    _, latency = best_time_and_latency(size, took)
+    assert latency.tolist() == pytest.approx([10_000] * 3, abs=2)
+
+
+def test_latency_of_one_size_is_all_or_nothing() -> None:
+    for size, expected in ((1 << 16, 9_000), ((1 << 16) + 1, 0)):
+        _, latency = best_time_and_latency(np.array([size]), np.array([9_000]))
+        assert latency.tolist() == [expected]
+
+
+def test_waiting_for_others_is_no_latency() -> None:
+    rng = random.Random(1)
+    took = np.array([10_000 + rng.choice([0, 0, 0, 900_000]) for _ in range(50)])
+    best, latency = best_time_and_latency(np.full(50, 4096), took)
+    assert set(best.tolist()) == set(latency.tolist()) == {10_000}
+    best, latency = best_time_and_latency(np.full(50, 4096), took + 700_000)
+    assert set(best.tolist()) == set(latency.tolist()) == {100_000}
+
+
+def test_messages_that_took_no_time() -> None:
+    best, latency = best_time_and_latency(np.array([0, 1 << 20]), np.array([0, 0]))
+    assert best.tolist() == latency.tolist() == [0, 0]
+
+
+def small_ones(number: int, *, hidden: bool = False) -> TraceBuilder:
+    builder = prepare(TraceBuilder())
+    for index in range(number):
+        host, start = 100 * index, 100_000 + 20 * US * index
+        call(builder, "ncclAllReduce", host, host + 90, 7, 4096)
+        builder.kernel(start, start + 10 * US, ALL_REDUCE, launch=(host + 3, host + 5), stream=20)
+    builder.kernel(0, 100_000 + (30 * US * number if hidden else 0))
+    return builder
+
+
+def test_many_small_ones(tmp_path: Path) -> None:
+    found = result(small_ones(20), tmp_path)
+    (finding,) = collectives.findings(found)
+    assert isinstance(finding, Finding)
+    assert dict(finding.metrics) == {
+        "num_operations": 20,
+        "median_bytes": 4096,
+        "latency_share": 1.0,
+        "coverage": 1.0,
+    }
+    assert (finding.severity, finding.impact_ns) == (Severity.HIGH, 200 * US)
+    assert finding.impact_fraction == pytest.approx(200 / 490)
+    (evidence,) = finding.evidence
+    assert evidence.label == "20 × AllReduce of 4.1 kB at the median"
+
+
+def test_a_few_small_ones_are_nothing(tmp_path: Path) -> None:
+    assert collectives.findings(result(small_ones(19), tmp_path)) == []
+
+
+def test_small_ones_that_compute_hides_cost_nothing(tmp_path: Path) -> None:
+    found = result(small_ones(20, hidden=True), tmp_path)
+    assert (found.small.num_operations, found.small.avoidable_ns) == (20, 0)
+    assert collectives.findings(found) == []
+
+
+def test_without_sizes_it_says_how_to_collect_them(tmp_path: Path) -> None:
+    (missing,) = collectives.findings(
+        result(TraceBuilder().kernel(0, 9, ALL_REDUCE, launch=(3, 5)), tmp_path)
+    )
+    assert isinstance(missing, NotApplicable)
+    assert "--trace=cuda,nvtx" in missing.how_to_collect
+    assert collectives.findings(result(TraceBuilder().kernel(0, 9), tmp_path / "..")) == []
+
+
+def test_calls_without_payloads_need_another_export_only(traces: Path) -> None:
+    for found in results(traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"):
+        (missing,) = collectives.findings(found)
+        assert isinstance(missing, NotApplicable)
+        assert "--include-blobs=true" in missing.how_to_collect
+        assert found.num_with_call == 32
+
+
+def truths() -> list[Path]:
+    return sorted(SAMPLES.glob("*.truth.json"))
+
+
+@pytest.mark.parametrize("truth", truths(), ids=lambda path: path.name.partition(".")[0])
+def test_what_the_simulator_knows(truth: Path) -> None:
+    known = json.loads(truth.read_text())
+    path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
+    expected = {
+        each["rank"]: each["metrics"]
+        for each in known.get("findings", ())
+        if each["id"] == "small-collectives"
+    }
+    for found in results(path):
+        findings = [each for each in collectives.findings(found) if isinstance(each, Finding)]
+        assert [found.rank] * len(findings) == [rank for rank in expected if rank == found.rank]
+        for finding in findings:
+            for name, value in expected[found.rank].items():
+                assert finding.metrics[name] == pytest.approx(value, abs=0.001)
+
+
+def test_sizes_are_written_in_decimal_units() -> None:
+    texts = [size_text(size) for size in (None, 8, 4096, 67_108_864, 3 * 10**9)]
+    assert texts == ["0 B", "8 B", "4.1 kB", "67.1 MB", "3 GB"]

@@ -1,0 +1,134 @@
+"""gpu-idle, host-sync and pageable-copy against the reference: real and generated exports."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder
+from tests.reference.host import Answer, reference
+from traceprof.analyses import gpu_idle, host_sync, pageable_copy
+from traceprof.run import Window, open_run
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from tests.builders import How
+    from traceprof.run import Rank
+
+
+def answer(rank: Rank, window: Window) -> Answer:
+    """Return what the three analyses say, in the reference's words."""
+    idle = gpu_idle.run(rank, window)
+    syncs = host_sync.run(rank, window)
+    copies = pageable_copy.run(rank, window)
+    if idle.parts_ns is not None:
+        assert sum(idle.parts_ns) == idle.idle_ns
+    unlaunched = round((1 - idle.coverage) * idle.idle_ns)
+    moved = (copies.num_copies, copies.bytes, copies.host_blocked_ns, copies.cost_ns)
+    return Answer(
+        idle.idle_ns,
+        idle.parts_ns,
+        unlaunched,
+        syncs.num_syncs,
+        syncs.blocked_ns,
+        syncs.api,
+        syncs.idle_ns,
+        syncs.per_step_ns,
+        moved,
+    )
+
+
+def assert_agreement(path: Path, cut: tuple[float, float] | None = None) -> list[Answer]:
+    """Hold the package to the reference on every rank, in all or a part of its window."""
+    trace = open_trace(path)
+    try:
+        answers = []
+        expected = reference(path) if cut is None else {}
+        for rank in open_run([trace]).ranks:
+            window = rank.window
+            if cut is not None:
+                length = window.length_ns
+                low, high = (window.start_ns + int(length * each) for each in cut)
+                window = Window(low, high)
+                expected = reference(path, (low, high))
+            answers.append(answer(rank, window))
+            assert answers[-1] == expected[rank.process, rank.device]
+        return answers
+    finally:
+        trace.close()
+
+
+def test_agreement_on_real_traces(real_trace: Path) -> None:
+    assert_agreement(real_trace)
+
+
+def test_agreement_on_a_part_of_real_traces(real_trace: Path) -> None:
+    assert_agreement(real_trace, (0.31, 0.77))
+
+
+CALLS = (
+    "cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaEventQuery_v3020", "cudaMemcpy_v3020",
+    "cudaMallocAsync_v11020", "cuMemFree_v2", "cudaDeviceSynchronize_v3020",
+)  # fmt: skip
+RANGES = (
+    "dataloader next", "load_batch", "data", "metadata", "context(", "next(loader)", "step 1",
+    "step 2", "forward",
+)  # fmt: skip
+
+
+@st.composite
+def exports(draw: st.DrawFn) -> TraceBuilder:
+    """Generate two threads that launch, wait and load, some of it without launches."""
+    chooser = random.Random(draw(st.integers(0, 1 << 30)))
+    scale = chooser.choice((1, 5000))
+    builder, some = TraceBuilder(), chooser.randrange
+
+    def span(longest: int) -> tuple[int, int]:
+        start = some(90) * scale
+        return start, start + some(longest) * scale
+
+    for _ in range(some(1, 12)):
+        start, end = span(12)
+        call = max(start - some(14) * scale, 0)
+        took = some(9) * scale
+        how: How = {
+            "stream": chooser.choice((7, 8)),
+            "tid": chooser.choice((1000, 1001)),
+            "launch": False if some(6) == 0 else (call, call + took),
+        }
+        kind = some(6)
+        if kind < 3:
+            name = "ncclDevKernel_AllReduce_Sum(int)" if kind == 0 else "gemm(int)"
+            builder.kernel(start, end, name, **how)
+        elif kind == 5:
+            builder.memset(start, end, **how)
+        else:
+            builder.memcpy(
+                start, end, chooser.choice(("HtoD", "DtoH", "DtoD", "PtoP")),
+                bytes=chooser.choice((4, 1 << 17)), pageable=some(3) > 0, **how,
+            )  # fmt: skip
+    for _ in range(some(8)):
+        builder.api(chooser.choice(CALLS), *span(20), tid=chooser.choice((1000, 1001)))
+    for _ in range(some(5)):
+        start, end = span(40)
+        open_end = None if some(7) == 0 else end
+        builder.nvtx(chooser.choice(RANGES), start, open_end, tid=chooser.choice((1000, 1001)))
+    return builder.shuffled(some(9))
+
+
+@settings(
+    max_examples=250, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(exports(), st.sampled_from([None, (0.2, 0.7), (-0.3, 1.4)]))
+def test_agreement_on_generated_exports(
+    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder, cut: tuple[float, float] | None
+) -> None:
+    folder = tmp_path_factory.mktemp("generated")
+    assert_agreement(builder.write(folder / "t.sqlite"), cut)

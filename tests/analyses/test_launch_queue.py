@@ -1,0 +1,442 @@
+"""The launch queue: against the reference, on real exports, and on small ones of known answers."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.builders import TraceBuilder, global_tid
+from tests.conftest import SAMPLE
+from tests.reference.launch_queue import Answer, reference
+from traceprof.analyses import launch_queue
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.run import Window, open_run
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRUTHS = sorted(SAMPLE.parent.glob("*.truth.json"))
+NCCL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+CAP = 1022
+KERNEL_NS, GAP_NS, LAUNCH_NS = 100_000, 1_000, 5_000
+PERIOD_NS = KERNEL_NS + GAP_NS
+
+
+def results(
+    path: Path, time_range: tuple[int, int] | None = None
+) -> list[launch_queue.LaunchQueueResult]:
+    trace = open_trace(path)
+    try:
+        ranks = open_run([trace]).ranks
+        return [
+            launch_queue.run(rank, rank.window if time_range is None else Window(*time_range))
+            for rank in ranks
+        ]
+    finally:
+        trace.close()
+
+
+def judged(path: Path) -> list[Finding | NotApplicable]:
+    return [each for result in results(path) for each in launch_queue.findings(result)]
+
+
+def answered(result: launch_queue.LaunchQueueResult, pid: int, device: int) -> Answer:
+    stalls = result.stalls
+    if stalls is None:
+        return Answer(pid, device)
+    columns = (stalls.start_ns.tolist(), stalls.end_ns.tolist(), stalls.thread.tolist())
+    return Answer(
+        pid,
+        device,
+        stalls.source,
+        list(zip(*columns, strict=True)),
+        stalls.cap,
+        stalls.cap_scope,
+        stalls.usual_ns,
+        list(zip(result.times_ns.tolist(), result.depth.tolist(), strict=True)),
+        result.max_depth,
+        result.blocked_ns,
+        result.costly.measure_ns,
+        [(each.start_ns, each.late_ns) for each in result.late],
+        {each.name: each.held_ns for each in result.holders},
+        result.coverage,
+    )
+
+
+def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> list[Answer]:
+    expected = reference(path, time_range)
+    for each, result in zip(expected, results(path, time_range), strict=True):
+        assert result.num_late == len(each.late)
+        assert result.late_ns == sum(late for _, late in each.late)
+        each.late = each.late[:5]
+        got = answered(result, each.pid, each.device)
+        # The two spell a few functions differently; what each held is compared as it stands.
+        assert sorted(got.holders.values()) == sorted(each.holders.values())
+        got.holders = each.holders
+        assert got == each
+        assert result.costly.measure_ns <= result.window.length_ns
+    return expected
+
+
+# -- real exports ---------------------------------------------------------------------------------
+
+
+def test_every_real_export_agrees_with_the_reference(real_trace: Path) -> None:
+    for each in assert_agreement(real_trace):
+        if each.series:
+            low, high = each.series[0][0], each.series[-1][0]
+            assert_agreement(real_trace, (low + (high - low) // 3, low + 2 * (high - low) // 3))
+
+
+STALLED = {"h100x2_command_buffer_full", "gpt2_result_2_7B_3.16.1", "inference_no_mangled_names"}
+
+
+def test_no_other_real_export_stalls(real_trace: Path) -> None:
+    if real_trace.stem in STALLED:
+        return
+    assert [each for each in judged(real_trace) if isinstance(each, Finding)] == []
+    assert all(result.stalls is None or not len(result.stalls) for result in results(real_trace))
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_two_h100_by_either_way(traces: Path, tmp_path: Path, has_records: bool) -> None:
+    path = tmp_path / "t.sqlite"
+    path.write_bytes((traces / "h100x2_command_buffer_full.sqlite").read_bytes())
+    if not has_records:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_OVERHEAD")
+    assert_agreement(path)
+    for finding in judged(path):
+        assert isinstance(finding, Finding)
+        assert finding.severity is Severity.INFO
+        metrics: dict[str, Any] = dict(finding.metrics)
+        assert 454_000_000 <= metrics["stall_ns"] <= 456_500_000
+        assert metrics["max_queue_depth"] == 1141
+        assert (metrics["queue_cap"], metrics["queue_cap_scope"]) == (CAP, "stream")
+        assert metrics["source"] == ("overhead-records" if has_records else "inferred")
+        assert metrics["holder"] == "Host-to-Device copy"
+
+
+def test_stalls_whose_records_were_not_exported(traces: Path) -> None:
+    (finding,) = judged(traces / "gpt2_result_2_7B_3.16.1.sqlite")
+    assert isinstance(finding, Finding)
+    assert finding.severity is Severity.INFO
+    assert finding.metrics["stall_ns"] == pytest.approx(2_136_000_000, rel=0.001)
+    assert finding.metrics["queue_cap"] == CAP
+    assert any("2026.1" in line for line in finding.advice)
+
+
+def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
+    # Two models in turn on two streams: 1550 pending in all, and each stream full at 1022.
+    (result,) = results(traces / "inference_no_mangled_names.sqlite")
+    assert result.stalls is not None
+    assert (result.stalls.cap, result.max_depth) == (CAP, 1550)
+    (finding,) = launch_queue.findings(result)
+    assert isinstance(finding, Finding)
+    assert finding.severity is Severity.INFO
+
+
+# -- simulated ones -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda path: path.name.partition(".")[0])
+def test_simulated_truths(truth: Path) -> None:
+    told = json.loads(truth.read_text())
+    path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
+    assert_agreement(path)
+    found = {each.rank: each for each in judged(path) if isinstance(each, Finding)}
+    expected = [each for each in told.get("findings", ()) if each["id"] == "launch-queue-stall"]
+    assert found.keys() == {each["rank"] for each in expected}
+    for each in expected:
+        metrics, finding = each["metrics"], found[each["rank"]]
+        assert finding.metrics["num_stalls"] == metrics["num_stalls"]
+        assert finding.metrics["max_queue_depth"] == metrics["max_queue_depth"]
+        assert finding.metrics["source"] == metrics["source"]
+        assert finding.metrics["stall_ns"] == pytest.approx(metrics["stall_ns"], rel=0.001)
+        assert finding.impact_ns == pytest.approx(metrics["model_late_start_ns"], rel=0.001)
+        assert (finding.severity > Severity.INFO) == (metrics["model_late_start_ns"] > 0)
+
+
+# -- planted ones ---------------------------------------------------------------------------------
+
+
+def planted(
+    builder: TraceBuilder, num_kernels: int, cap: int = CAP, *, pid: int = 1000, device: int = 0,
+    start: int = 0, stream: int = 7,
+) -> list[int]:  # fmt: skip
+    """Launch kernels into one stream as fast as the queue lets them; return the stalls.
+
+    A launch takes 5 µs; where `cap` are pending when it is called, it returns 4 µs after the next
+    end, and what it took beyond 5 µs is its stall.
+    """
+    ends: list[int] = []
+    stalls = []
+    called = start
+    for index in range(num_kernels):
+        returned = called + LAUNCH_NS
+        if index >= cap and ends[index - cap] > called:
+            returned = ends[index - cap] + 4_000
+        if returned - called > 50_000:
+            stalls.append(returned - called - LAUNCH_NS)
+        begin = max(returned + 2_000, ends[-1] + GAP_NS if ends else 0)
+        builder.kernel(
+            begin, begin + KERNEL_NS, launch=(called, returned), pid=pid, device=device,
+            stream=stream,
+        )  # fmt: skip
+        ends.append(begin + KERNEL_NS)
+        called = returned + 1_000
+    return [*stalls, called]
+
+
+@pytest.mark.parametrize("cap", [300, 700, CAP])
+def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
+    builder = TraceBuilder()
+    *stalls, _ = planted(builder, cap + 200, cap)
+    path = builder.shuffled(1).write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    (finding,) = judged(path)
+    assert isinstance(finding, Finding)
+    assert finding.metrics["queue_cap"] == finding.metrics["max_queue_depth"] == cap
+    assert finding.metrics["stall_ns"] == sum(stalls)
+    assert finding.metrics["num_stalls"] == len(stalls)
+    assert finding.metrics["usual_launch_ns"] == LAUNCH_NS
+    assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
+    assert (finding.metrics["source"], finding.metrics["coverage"]) == ("inferred", 1.0)
+    assert "nothing waited" in finding.title
+
+
+@pytest.mark.parametrize("others", ["communicate", "compute", "copy"])
+def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) -> None:
+    builder = TraceBuilder()
+    *stalls, called = planted(builder, CAP + 300)
+    start, end = called + 9_000, called + 50_000
+    how: Any = {"launch": (called, called + 5_000), "stream": 20}
+    if others == "copy":
+        builder.memcpy(start, end, **how)
+    else:
+        builder.kernel(start, end, NCCL if others == "communicate" else "gemm", **how)
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    (result,) = results(path)
+    assert (result.num_late, result.late_ns) == (1, sum(stalls))
+    (finding,) = launch_queue.findings(result)
+    assert isinstance(finding, Finding)
+    # The device computes but for the 1 µs between kernels; only another GPU can have waited.
+    if others == "communicate":
+        assert finding.impact_ns == sum(stalls)
+        assert finding.severity > Severity.INFO
+        assert "late" in finding.evidence[0].label
+    else:
+        assert finding.impact_ns < 0.02 * sum(stalls)
+        assert finding.severity is Severity.INFO
+
+
+def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    *_, called = planted(builder, CAP + 300)
+    start = called + 60_000
+    builder.kernel(start, start + 9_000, NCCL, stream=20, launch=(called, called + 5_000))
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert results(path)[0].num_late == 0
+
+
+def test_a_wait_for_the_gpu_makes_up_for_stalls(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    *_, called = planted(builder, CAP + 300)
+    builder.api("cudaStreamSynchronize_v3020", called, called + 2_000_000)
+    called += 2_001_000
+    builder.kernel(
+        called + 9_000, called + 50_000, NCCL, stream=20, launch=(called, called + 5_000)
+    )
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert results(path)[0].num_late == 0
+
+
+def test_another_device_that_waits_for_the_thread(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(2_000, 3_000, device=1, launch=(-9_000, -4_000))
+    *stalls, called = planted(builder, CAP + 300)
+    builder.kernel(called + 9_000, called + 99_000, device=1, launch=(called, called + 5_000))
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    first, second = judged(path)
+    assert isinstance(first, Finding)
+    assert isinstance(second, Finding)
+    # Each stall is reported once, and its cost where it was felt.
+    assert (first.metrics["num_stalls"], first.impact_ns) == (len(stalls), 0)
+    assert (second.metrics["num_stalls"], second.impact_ns) == (0, sum(stalls))
+    assert second.severity is Severity.HIGH
+
+
+def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
+    # Run-ahead of 400, and at its greatest depth: copies that wait for themselves or come from
+    # pageable memory, and launches that return at no operation's end or while many end.
+    builder = TraceBuilder()
+    for index in range(400):
+        start = 10_000_000 + index * 300_000
+        builder.kernel(start, start + 299_000, launch=(index * 6_000, index * 6_000 + 5_000))
+    called = 2_400_000
+    for index in range(8):
+        builder.memcpy(
+            200_000_000 + index, 200_000_001 + index, pageable=True,
+            launch=(called, called + 9_000_000 + index),
+        )  # fmt: skip
+        builder.kernel(
+            210_000_000 + index, 210_000_001 + index, stream=9, tid=1 + index,
+            launch=(called, 10_000_000 + index * 300_000 + 150_000),
+        )  # fmt: skip
+        builder.memcpy(
+            9_000_000 + index, 9_100_000 + index, "DtoH", stream=8, tid=10 + index,
+            launch=(called, 9_110_000),
+        )  # fmt: skip
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert judged(path) == []
+    assert results(path)[0].max_depth > 400
+
+
+def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
+    complete = TraceBuilder()
+    *stalls, _ = planted(complete, CAP + 400)
+    path = complete.write(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        cut = "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId <= ?"
+        database.execute(cut, [CAP])
+    assert_agreement(path)
+    (finding,) = judged(path)
+    assert isinstance(finding, Finding)
+    assert finding.metrics["queue_cap"] == CAP
+    assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (
+        sum(stalls),
+        len(stalls),
+    )
+    assert finding.metrics["coverage"] == 400 / (CAP + 400)
+
+
+def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(50, 60, launch=False).kernel(60, 70, launch=False)
+    path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path / "t.sqlite")
+    (each,) = assert_agreement(path, (0, 100))
+    assert each.series == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
+
+
+def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
+    complete = TraceBuilder()
+    *stalls, _ = planted(complete, CAP + 400)
+    path = complete.write(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        cut = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId > ?"
+        database.execute(cut, [CAP + 200])
+    assert_agreement(path)
+    (result,) = results(path)
+    assert result.max_depth == CAP
+    assert result.stalls is not None
+    # Those beyond the last recorded end returned as nothing that was recorded ended.
+    assert 200 < len(result.stalls) <= len(stalls)
+
+
+def test_records_count_before_inference(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    planted(builder, CAP + 100)
+    columns = {"start": 5_000_000, "end": 15_000_000, "overheadType": 8, "eventClass": 103}
+    builder.raw(
+        "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
+        **columns,
+    )  # fmt: skip
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    (finding,) = judged(path)
+    assert isinstance(finding, Finding)
+    assert finding.metrics["source"] == "overhead-records"
+    assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 1)
+
+
+def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    planted(builder, 900, cap=2000)
+    path = builder.write(tmp_path / "t.sqlite")
+    assert judged(path) == []
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("INSERT INTO StringIds VALUES (99999, 'Command Buffer Full')")
+    (missing,) = judged(path)
+    assert isinstance(missing, NotApplicable)
+    assert "2026.1" in missing.how_to_collect
+
+
+def test_managed_memory_was_launched_by_nothing(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 9)
+    for index in range(400):
+        builder.memcpy(index, index + 1, stream=0, correlation=0, launch=False)
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert results(path)[0].max_depth == 1
+
+
+def test_a_graph_counts_once(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(300):
+        builder.kernel(
+            1_000 + index, 1_001 + index, correlation=1, launch=False if index else (0, 500)
+        )
+    path = builder.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert results(path)[0].max_depth == 1
+
+
+def test_without_api_calls(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")
+    (missing,) = judged(path)
+    assert isinstance(missing, NotApplicable)
+    assert "--trace=cuda" in missing.how_to_collect
+
+
+def test_one_operation_without_length(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(5, 5).write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert judged(path) == []
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    builder = TraceBuilder()
+    for pid in (1000, 2000)[: chance.randint(1, 2)]:
+        for device in range(chance.randint(1, 2)):
+            cap = chance.randint(250, 400)
+            start, stream = chance.randrange(10**7), chance.choice([7, 8])
+            planted(builder, cap + chance.randint(0, 60), cap, pid=pid, device=device, start=start,
+                    stream=stream)  # fmt: skip
+        for _ in range(chance.randint(0, 60)):
+            start = chance.randrange(60_000_000)
+            called = start - chance.choice([-3_000, 0, 5_000, 9_000, 400_000, 20_000_000])
+            lasts = chance.choice([0, 5_000, 5_000, 60_000, 3_000_000])
+            how: Any = {
+                "pid": pid, "device": chance.randint(0, 1), "stream": chance.choice([7, 8, 9]),
+                "launch": chance.choice([False, (called - lasts, called)]),
+                "tid": chance.choice([None, 5]),
+            }  # fmt: skip
+            if chance.random() < 0.1:
+                how["correlation"] = chance.choice([0, 3, 100])
+            until = start + chance.choice([0, 1_000, 100_000])
+            if chance.random() < 0.5:
+                builder.kernel(start, until, chance.choice(["gemm", NCCL]), **how)
+            elif chance.random() < 0.5:
+                kind = chance.choice(["HtoD", "DtoH", "DtoD", "PtoP"])
+                builder.memcpy(start, until, kind, pageable=chance.random() < 0.3, **how)
+            else:
+                chance.choice([builder.memset, builder.graph])(start, until, **how)
+        for _ in range(chance.randint(0, 3)):
+            start = chance.randrange(60_000_000)
+            name = chance.choice(["cudaDeviceSynchronize_v3020", "cudaMalloc_v3020"])
+            builder.api(name, start, start + chance.choice([9, 4_000_000]), pid=pid)
+    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    answers = assert_agreement(path)
+    low = min(each.series[0][0] for each in answers if each.series)
+    assert_agreement(path, (low + 5_000_000, low + 30_000_000))

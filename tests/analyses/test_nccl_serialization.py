@@ -1,0 +1,328 @@
+"""Communication that waited in line: by hand, by the simulator's truth, by the reference."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
+from tests.reference.communication import kernels_of, serialization, uses
+from traceprof.analyses import collectives, nccl_serialization
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.run import Window, open_run
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from traceprof.analyses.nccl_serialization import SerializationResult
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+US, MS = 1_000, 1_000_000
+
+
+def results(path: Path, window: Window | None = None) -> list[SerializationResult]:
+    trace = open_trace(path)
+    try:
+        ranks = open_run([trace]).ranks
+        return [nccl_serialization.run(rank, window or rank.window) for rank in ranks]
+    finally:
+        trace.close()
+
+
+def result(builder: TraceBuilder, tmp_path: Path, window: Window | None = None) -> Any:
+    (found,) = results(builder.write(tmp_path / "t.sqlite"), window)
+    return found
+
+
+def only(found: SerializationResult) -> Finding:
+    (finding,) = nccl_serialization.findings(found)
+    assert isinstance(finding, Finding)
+    return finding
+
+
+def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
+    """Compare numbers of this analysis, and of `collectives`, with the reference.
+
+    It reads no labels, which tell the number of ranks.
+    """
+    expected = kernels_of(path)
+    trace = open_trace(path)
+    try:
+        for rank in open_run([trace]).ranks:
+            kernels = expected.get((rank.pid, rank.device), [])
+            window = rank.window
+            numbers = asdict(nccl_serialization.run(rank, window))
+            reference = serialization(kernels, window.start_ns, window.end_ns)
+            assert {name: numbers[name] for name in reference} == reference
+            rows = [asdict(use) for use in collectives.run(rank, window).uses]
+            for row, other in zip(rows, uses(kernels), strict=True):
+                for name in ("algbw_gb_per_s", "busbw_gb_per_s"):
+                    rate, expected_rate = row.pop(name), other.pop(name)
+                    if rate is None or expected_rate is None:
+                        assert rate == expected_rate or has_labels
+                    else:
+                        assert rate == pytest.approx(expected_rate, rel=1e-12)
+                assert row == other
+    finally:
+        trace.close()
+
+
+def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBuilder:
+    """Launch two sends at once: the second waits 40 ms behind the first.
+
+    first   |====|            10-50 ms, launched at 1
+    second       |====|       50-90 ms, launched at 5
+    compute |=====      ===|  10-30, 90-100
+    """
+    builder = prepare(TraceBuilder()).kernel(10 * MS, 30 * MS).kernel(90 * MS, 100 * MS)
+    for index in range(2):
+        host = (1 + 4 * index) * MS
+        values = communicators[index], 64, peers[index]
+        call(builder, "ncclSend", host - US, host + US, *values, schema=902)
+        start = (10 + 40 * index) * MS
+        builder.kernel(start, start + 40 * MS, SEND_RECV, launch=(host, host + 5), stream=20)
+    return builder
+
+
+def test_an_independent_operation_waits(tmp_path: Path) -> None:
+    found = result(sends(communicators=(7, 8), peers=(1, 1)), tmp_path)
+    assert (found.blocked_ns, found.num_blocked, found.max_blocked_ns) == (40 * MS, 1, 40 * MS)
+    assert (found.independent_blocked_ns, found.known_blocked_ns) == (40 * MS, 40 * MS)
+    assert found.avoidable_ns == found.independent_avoidable_ns == 20 * MS  # 30-50 ms
+    finding = only(found)
+    assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 20 * MS)
+    assert finding.impact_fraction == pytest.approx(20 / 90)
+    assert finding.metrics["independent_blocked_ns"] == 40 * MS
+    assert finding.metrics["coverage"] == 1.0
+    (evidence,) = finding.evidence
+    assert (evidence.start_ns, evidence.end_ns) == (10 * MS, 50 * MS)
+    first, second = (f"SendRecv to 1 in communicator 0x{number:016x}" for number in (7, 8))
+    assert evidence.label == f"{second} behind {first} on stream 20"
+
+
+def test_other_peers_of_one_communicator_are_independent(tmp_path: Path) -> None:
+    found = result(sends(communicators=(7, 7), peers=(1, 2)), tmp_path)
+    assert found.independent_blocked_ns == 40 * MS
+    assert found.chains[0].label == "SendRecv to 2 behind SendRecv to 1 on stream 20"
+
+
+def test_one_communicator_keeps_its_order(tmp_path: Path) -> None:
+    found = result(sends(communicators=(7, 7), peers=(1, 1)), tmp_path)
+    assert (found.blocked_ns, found.known_blocked_ns) == (40 * MS, 40 * MS)
+    assert (found.independent_blocked_ns, found.avoidable_ns) == (0, 0)
+    finding = only(found)
+    assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
+    assert "order of their own communicator" in finding.title
+
+
+def test_groups_of_labels_tell_communicators_apart(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder(), schemas=())
+    for index, group in enumerate(("0", "pp")):
+        label(builder, f"all_reduce bytes=64 group={group} seq=1", index * MS, (index + 1) * MS)
+        start, host = (10 + 40 * index) * MS, index * MS + US
+        builder.kernel(start, start + 40 * MS, ALL_REDUCE, launch=(host, host), stream=20)
+    found = result(builder, tmp_path)
+    assert found.independent_blocked_ns == 40 * MS
+    assert "AllReduce in group pp behind AllReduce in group 0" in found.chains[0].label
+
+
+def test_dependence_unknown(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(10 * MS, 50 * MS, ALL_REDUCE, launch=(0, 1))
+    builder.kernel(50 * MS, 90 * MS, ALL_REDUCE, launch=(2, 3))
+    found = result(builder, tmp_path)
+    assert (found.avoidable_ns, found.independent_avoidable_ns) == (40 * MS, 0)
+    finding = only(found)
+    assert (finding.severity, finding.impact_ns) == (Severity.INFO, 40 * MS)
+    assert finding.metrics["independent_blocked_ns"] is None
+    assert "does not tell" in finding.title
+    assert "--include-blobs=true" in finding.advice[-1]
+
+
+@pytest.mark.parametrize(("gap", "blocked"), [(0, 1), (20_000, 1), (20_001, 0), (-5, 1)])
+def test_it_counts_only_what_follows_closely(tmp_path: Path, gap: int, blocked: int) -> None:
+    builder = TraceBuilder().kernel(MS, 2 * MS, ALL_REDUCE, launch=(0, 1))
+    builder.kernel(2 * MS + gap, 3 * MS, ALL_REDUCE, launch=(2, 3))
+    assert result(builder, tmp_path).num_blocked == blocked
+
+
+def test_what_was_launched_too_late_did_not_wait(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(100, 200, ALL_REDUCE, launch=(0, 1))
+    builder.kernel(200, 300, ALL_REDUCE, launch=(199, 200))  # ready as it starts
+    builder.kernel(300, 400, ALL_REDUCE, launch=(290, 310))  # starts before its launch returns
+    builder.kernel(400, 500, ALL_REDUCE, launch=(10, 20), stream=8)  # nothing before on its stream
+    found = result(builder, tmp_path)
+    assert (found.blocked_ns, found.num_operations, found.num_judged) == (0, 4, 4)
+
+
+def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(6):  # all launched at once: the last waits behind five
+        builder.kernel(100 + 10 * index, 110 + 10 * index, ALL_REDUCE, launch=(0, 105))
+    found = result(builder, tmp_path)
+    assert found.blocked_ns == 5 + 15 + 25 + 35 + 45
+    assert (found.queued_ns, found.max_blocked_ns) == (45, 45)
+    (chain,) = found.chains
+    assert (chain.start_ns, chain.end_ns) == (105, 150)
+    assert chain.label == "AllReduce behind AllReduce behind 3 more behind AllReduce on stream 7"
+
+
+def test_operations_that_were_queued_before_the_capture(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 100, ALL_REDUCE, launch=False)
+    builder.kernel(100, 200, ALL_REDUCE, launch=False).kernel(200, 300, ALL_REDUCE, launch=(0, 50))
+    found = result(builder, tmp_path)
+    assert (found.blocked_ns, found.num_judged, found.num_operations) == (150, 1, 3)
+    assert only(found).metrics["coverage"] == pytest.approx(1 / 3)
+
+
+def test_without_launches_nothing_can_be_said(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 100, ALL_REDUCE).kernel(100, 200, ALL_REDUCE)
+    found = result(builder.without("CUPTI_ACTIVITY_KIND_RUNTIME"), tmp_path)
+    (missing,) = nccl_serialization.findings(found)
+    assert isinstance(missing, NotApplicable)
+    assert "--trace=cuda" in missing.how_to_collect
+
+
+def test_without_communication_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert nccl_serialization.findings(result(TraceBuilder().kernel(0, 5), tmp_path)) == []
+
+
+def test_a_graph_may_hide_communication(tmp_path: Path) -> None:
+    (missing,) = nccl_serialization.findings(result(TraceBuilder().graph(0, 5), tmp_path))
+    assert isinstance(missing, NotApplicable)
+
+
+def test_a_window_judges_what_starts_in_it(tmp_path: Path) -> None:
+    path = sends(communicators=(7, 8), peers=(1, 1)).write(tmp_path / "t.sqlite")
+    (found,) = results(path, Window(40 * MS, 100 * MS))
+    assert (found.num_operations, found.blocked_ns) == (1, 40 * MS)
+    assert found.avoidable_ns == 10 * MS  # clipped to the window
+    assert only(found).impact_fraction == pytest.approx(1 / 6)
+    (found,) = results(path, Window(0, 50 * MS))
+    assert (found.num_operations, found.blocked_ns) == (1, 0)
+    (found,) = results(path, Window(50 * MS, 50 * MS))
+    assert nccl_serialization.findings(found) == []
+
+
+def test_an_operation_without_length_at_the_very_end(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(10, 50, ALL_REDUCE, launch=(0, 1))
+    found = result(builder.kernel(50, 50, ALL_REDUCE, launch=(2, 3)), tmp_path)
+    assert (found.num_operations, found.blocked_ns) == (2, 40)
+
+
+def test_collectives_on_the_compute_stream(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(4):
+        builder.kernel(100 * index, 100 * index + 60)
+        builder.kernel(100 * index + 60, 100 * index + 100, ALL_REDUCE)
+    builder.kernel(400, 410, ALL_REDUCE, stream=20)
+    found = result(builder, tmp_path)
+    assert (found.num_on_compute_streams, found.compute_streams) == (4, (7,))
+    assert found.exposed_on_compute_streams_ns == 160
+    finding = only(found)
+    assert finding.severity == Severity.INFO
+    assert "4 of 5 communication operations run on stream 7" in finding.title
+    assert "async_op=True" in finding.advice[0]
+    assert finding.evidence[0].label == "AllReduce on stream 7, which computes"
+
+
+def test_a_helper_kernel_makes_no_compute_stream(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 1, stream=20)
+    for index in range(1, 20):
+        builder.kernel(10 * index, 10 * index + 9, ALL_REDUCE, stream=20)
+    assert result(builder, tmp_path).num_on_compute_streams == 0
+
+
+# -- the simulator's truth, and the reference -----------------------------------------------------
+
+
+def truths() -> list[Path]:
+    return sorted(SAMPLES.glob("*.truth.json"))
+
+
+@pytest.mark.parametrize("truth", truths(), ids=lambda path: path.name.partition(".")[0])
+def test_what_the_simulator_knows(truth: Path) -> None:
+    known = json.loads(truth.read_text())
+    path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
+    assert_agreement(path, has_labels=True)
+    expected = {
+        each["rank"]: each["metrics"]
+        for each in known.get("findings", ())
+        if each["id"] == "nccl-serialization"
+    }
+    for found in results(path):
+        findings = nccl_serialization.findings(found)
+        if found.rank in expected:
+            (finding,) = findings
+            assert isinstance(finding, Finding)
+            metrics = expected[found.rank]
+            assert {name: finding.metrics[name] for name in metrics} == metrics
+        elif "nccl-serialization" in (known.get("silent") or ()):
+            assert all(
+                getattr(each, "severity", Severity.INFO) == Severity.INFO for each in findings
+            )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
+    random_ = random.Random(seed)
+    builder = prepare(TraceBuilder(), schemas=(901, 902, 903))
+    call(builder, "ncclCommInitRank", 0, 1, 7, 4, 0, 0, schema=903)
+    host, gpu = 10, {20: 50_000, 21: 60_000, 7: 10_000}
+    for _ in range(random_.randrange(1, 25)):
+        stream = random_.choice([20, 20, 21, 7])
+        tid = random_.choice([1000, 1001])
+        is_grouped, kernels = random_.random() < 0.6, []
+        if is_grouped:
+            call(builder, "ncclGroupStart", host, host + 1, tid=tid)
+        for _ in range(random_.randrange(1, 4) if is_grouped else 1):
+            host += 10
+            communicator, size = random_.choice([7, 8]), random_.choice([64, 4096, 1 << 22])
+            peer = random_.choice([1, 2])
+            name = random_.choice(["AllReduce", "AllGather", "Send", "Recv"])
+            exchanges = name in ("Send", "Recv")
+            values = (communicator, size, peer) if exchanges else (communicator, size)
+            said = () if random_.random() < 0.1 else values
+            schema = 902 if exchanges else 901
+            call(builder, f"nccl{name}", host, host + 8, *said, schema=schema, tid=tid)
+            kernels.append(SEND_RECV if exchanges else ALL_REDUCE.replace("AllReduce", name))
+        if is_grouped:
+            host += 10
+            call(builder, "ncclGroupEnd", host, host + 8, tid=tid)
+            kernels = [
+                each for each in dict.fromkeys(kernels) for _ in range(random_.choice([1, 1, 2]))
+            ]
+        for name in kernels:
+            launch: Any = (host + 2, host + 4) if random_.random() < 0.9 else False
+            start = max(gpu[stream] + random_.choice([0, 0, 15_000, 25_000]), host)
+            gpu[stream] = start + random_.choice([0, 500, 40_000])
+            builder.kernel(start, gpu[stream], name, launch=launch, stream=stream, tid=tid)
+        if random_.random() < 0.5:
+            builder.kernel(gpu[7], gpu[7] + 9_000, stream=7)
+            gpu[7] += 9_000
+        host += random_.choice([20, 30_000])
+    assert_agreement(builder.write(tmp_path / "t.sqlite"))
+
+
+def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
+    assert_agreement(real_trace)
+
+
+def test_known_answers_on_four_a100(traces: Path) -> None:
+    (found,) = results(traces / "a100x4_ddp_baseline_rank0.sqlite")
+    assert (found.num_operations, found.num_blocked) == (472, 128)
+    assert (found.blocked_ns, found.max_blocked_ns) == (384_959_646, 5_002_072)
+    assert found.avoidable_ns == 7_037_842
+    assert only(found).severity == Severity.INFO
+
+
+def test_known_answers_on_two_h100(traces: Path) -> None:
+    first, _ = results(traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite")
+    assert (first.num_operations, first.num_judged, first.num_blocked) == (33, 32, 0)
+    assert (first.num_on_compute_streams, first.compute_streams) == (33, (7,))
+    assert first.exposed_on_compute_streams_ns == 17_172_652
+    assert "never overlap" in only(first).title

@@ -1,0 +1,124 @@
+"""Copies from and to pageable memory: what they carried, and what they cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import TraceBuilder
+from traceprof.analyses import pageable_copy
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.run import Window, open_run
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from traceprof.analyses.pageable_copy import PageableCopyResult
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+MIB = 1 << 20
+
+
+def judged(path: Path, window: Window | None = None) -> list[PageableCopyResult]:
+    ranks = open_run([open_trace(path)]).ranks
+    return [pageable_copy.run(rank, window or rank.window) for rank in ranks]
+
+
+def one(result: PageableCopyResult) -> Finding:
+    (finding,) = pageable_copy.findings(result)
+    assert isinstance(finding, Finding)
+    return finding
+
+
+def test_a_batch_from_pageable_memory(tmp_path: Path) -> None:
+    # GPU   |= kernel =|    |== copy ==|             0-100, 150-250
+    #                           |= kernel =======|   200-400
+    # host       [ copy call 120-240 ]
+    builder = TraceBuilder().kernel(0, 100)
+    builder.memcpy(150, 250, "HtoD", bytes=MIB, pageable=True, launch=(120, 240))
+    builder.kernel(200, 400, stream=8, launch=(0, 1))
+    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert (result.num_copies, result.bytes, result.host_blocked_ns) == (1, MIB, 120)
+    assert result.cost_ns == 50 + 30  # the copy alone, and the idle time inside its call
+    finding = one(result)
+    assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 80)
+    assert finding.metrics["gb_per_s"] == pytest.approx(MIB / 100)
+    assert finding.metrics["pinned_gb_per_s"] is None
+    assert finding.evidence[0].label == "Host-to-Device copy, 1.0 MB, pageable"
+    assert finding.title.startswith("1 copy from pageable host memory (0.00 GB")
+
+
+def test_both_rates_where_there_are_both(tmp_path: Path) -> None:
+    builder = TraceBuilder().memcpy(0, 100, "DtoH", bytes=MIB, pageable=True)
+    builder.memcpy(100, 150, "DtoH", bytes=2 * MIB).memcpy(150, 151, "HtoD", bytes=MIB)
+    finding = one(judged(builder.write(tmp_path / "t.sqlite"))[0])
+    assert finding.metrics["direction"] == "d2h"
+    assert finding.metrics["gb_per_s"] == pytest.approx(MIB / 100)
+    assert finding.metrics["pinned_gb_per_s"] == pytest.approx(2 * MIB / 50)
+    assert "to pageable host memory" in finding.title
+
+
+@pytest.mark.parametrize("size", [4, 65_536])
+def test_small_copies_do_not_count(tmp_path: Path, size: int) -> None:
+    builder = TraceBuilder().memcpy(0, 100, "DtoH", bytes=size, pageable=True)
+    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert (result.num_copies, pageable_copy.findings(result)) == (0, [])
+
+
+def test_hidden_copies_are_silent(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 1000).memcpy(100, 800, "HtoD", pageable=True, stream=8)
+    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert (result.num_copies, result.cost_ns, pageable_copy.findings(result)) == (1, 0, [])
+
+
+def test_copies_that_start_outside_the_window_do_not_count(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for start in (0, 100, 200):
+        builder.memcpy(start, start + 50, "HtoD", pageable=True)
+    (result,) = judged(builder.write(tmp_path / "t.sqlite"), Window(10, 130))
+    assert (result.num_copies, result.cost_ns) == (1, 30)
+
+
+def test_copies_without_a_launch_tell_no_host_time(tmp_path: Path) -> None:
+    builder = TraceBuilder().memcpy(0, 100, "HtoD", pageable=True, launch=False).kernel(100, 101)
+    finding = one(judged(builder.write(tmp_path / "t.sqlite"))[0])
+    assert finding.metrics["host_blocked_ns"] is None
+
+
+def test_unknown_kinds_of_memory_are_said(tmp_path: Path) -> None:
+    builder = TraceBuilder().memcpy(0, 100).without("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind")
+    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (missing,) = pageable_copy.findings(result)
+    assert isinstance(missing, NotApplicable)
+    assert missing.id == "pageable-copy"
+
+
+def test_an_export_without_copies_is_silent(tmp_path: Path) -> None:
+    (result,) = judged(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
+    assert pageable_copy.findings(result) == []
+
+
+def test_scenario() -> None:
+    truth = json.loads((SAMPLES / "pageable-copy.truth.json").read_text())
+    expected = [each["metrics"] for each in truth["findings"] if each["id"] == "pageable-copy"]
+    assert expected
+    for result, want in zip(judged(SAMPLES / "pageable-copy.sqlite"), expected, strict=True):
+        finding = one(result)
+        assert finding.severity == Severity.HIGH
+        assert {key: finding.metrics[key] for key in want} == want
+
+
+@pytest.mark.parametrize("scenario", ["healthy", "host-sync", "data-loading", "launch-bound"])
+def test_silent_scenarios(scenario: str) -> None:
+    for result in judged(SAMPLES / f"{scenario}.sqlite"):
+        assert pageable_copy.findings(result) == []
+
+
+def test_known_answers_on_a_real_trace(traces: Path) -> None:
+    (result,) = judged(traces / "gpt2_result_2_7B_3.16.1.sqlite")
+    assert (result.num_copies, result.bytes) == (227, 13_626_736_640)
+    finding = one(result)
+    assert finding.severity == Severity.HIGH
+    assert finding.impact_fraction == pytest.approx(0.49, abs=0.01)

@@ -1,0 +1,306 @@
+"""An independent reference for what communication kernels carried and who waited, for tests only.
+
+It shares no code with ``traceprof``: it reads the file itself, walks lists, and follows DESIGN
+section 4 and DOMAIN 2.3 to the letter. Times are ns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import struct
+from collections import defaultdict
+from pathlib import Path  # noqa: TC003
+from statistics import median
+from typing import Any
+
+from tests.reference.breakdown import default_is_communication, integers, rows
+
+LOW_24_BITS = 0xFFFFFF
+COLLECTIVES = "AllReduce AllGatherV AllGather ReduceScatter Broadcast Reduce SendRecv AlltoAll"
+EXCHANGES = {"Send", "Recv", "SendRecv", "AlltoAll", "Gather", "Scatter"}
+OF_ALL = {"AllGather", "ReduceScatter", "AlltoAll"}
+WIDTHS = {5: 4, 6: 4, 17: 8, 18: 8, 22: 8}
+FIELDS = {"NCCL communicator ID": "communicator", "Message size [bytes]": "bytes",
+          "Bytes": "bytes", "Peer rank": "peer", "No. of ranks": "size"}  # fmt: skip
+
+
+def kind(operation: str) -> str:
+    return "SendRecv" if operation in EXCHANGES else operation
+
+
+def operation_of(name: str) -> str:
+    """The operation that a kernel's name tells."""
+    for each in COLLECTIVES.split():
+        if re.match(rf"nccl(Symk?Dev|Dev|)(Kernel_)?{each}(?![a-z])", name.rpartition(" ")[2]):
+            return each
+    return "Unknown"
+
+
+def strings_of(db: sqlite3.Connection) -> dict[Any, str]:
+    return dict(rows(db, "StringIds", "id", "value"))
+
+
+def payload_of(
+    blob: bytes | str | None, places: dict[int, list[tuple[str, int, int]]]
+) -> dict[str, int]:
+    if isinstance(blob, str):
+        blob = bytes.fromhex(blob.removeprefix("0x"))
+    if not blob:
+        return {}
+    schema = struct.unpack_from("<I", blob, 8)[0]
+    found = {}
+    for name, offset, width in places.get(schema, []):
+        if name in FIELDS and 32 + offset + width <= len(blob):
+            at = 32 + offset
+            found[FIELDS[name]] = int.from_bytes(blob[at : at + width], "little")
+    return found
+
+
+def read_ranges(db: sqlite3.Connection) -> dict[int, list[dict[str, Any]]]:
+    """NCCL's ranges of each thread, in order of start, the outer ones first."""
+    strings = strings_of(db)
+    places: dict[int, dict[int, tuple[str, int, int]]] = defaultdict(dict)
+    for schema, index, type_, name, offset in rows(
+        db, "NVTX_PAYLOAD_SCHEMA_ENTRIES", "schemaId", "idx", "type", "name", "offset"
+    ):
+        places[schema][index] = (name, offset or 0, WIDTHS.get(type_, 4))
+    layouts = {schema: list(found.values()) for schema, found in places.items()}
+    columns = ("start", "end", "eventType", "globalTid", "domainId", "text", "textId",
+               "binaryData", "jsonText")  # fmt: skip
+    events = list(rows(db, "NVTX_EVENTS", *columns))
+    domains = {
+        (thread >> 24, domain): text or strings.get(text_id, "")
+        for _, _, type_, thread, domain, text, text_id, *_ in events
+        if type_ == 75 and thread is not None
+    }
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for start, end, type_, thread, domain, text, text_id, blob, said in events:
+        name = text if text is not None else strings.get(text_id, "")
+        if type_ != 59 or None in (start, thread) or not name.startswith("nccl"):
+            continue
+        if domains.get((thread >> 24, domain), "NCCL" if domain else "") != "NCCL":
+            continue
+        call = {"start": start, "end": 1 << 63 if end is None else end, "name": name[4:]}
+        facts = json.loads(said) if said else {}
+        call |= {FIELDS[key]: value for key, value in facts.items() if key in FIELDS}
+        found[thread].append(call | payload_of(blob, layouts))
+    for each in found.values():
+        each.sort(key=lambda call: (call["start"], -call["end"]))
+    return found
+
+
+def calls_at(ranges: list[dict[str, Any]], start: int, end: int) -> tuple[int, list[Any]] | None:
+    """The range from which something was launched, and the calls that it stands for."""
+    for index, each in enumerate(ranges):
+        if not (each["start"] <= start and end <= each["end"]):
+            continue
+        if each["name"] != "GroupEnd":
+            if kind(each["name"]) in {*COLLECTIVES.split()}:
+                return index, [each]
+            continue
+        depth = 1
+        members: list[dict[str, Any]] = []
+        for before in reversed(ranges[:index]):
+            depth += (before["name"] == "GroupEnd") - (before["name"] == "GroupStart")
+            if depth == 0:
+                return index, members[::-1]
+            if kind(before["name"]) in {*COLLECTIVES.split()}:
+                members.append(before)
+        return index, []
+    return None
+
+
+def agreed(calls: list[dict[str, Any]], fact: str) -> Any:
+    values = {call.get(fact) for call in calls}
+    return values.pop() if len(values) == 1 else None
+
+
+def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """The communication kernels of each (pid, device), in order of start, and all that is known."""
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    db.text_factory = lambda data: data.decode("utf-8", "replace")
+    strings, ranges = strings_of(db), read_ranges(db)
+    sizes = {
+        call["communicator"]: call["size"]
+        for of_thread in ranges.values()
+        for call in of_thread
+        if "size" in call and "communicator" in call
+    }
+    launches: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    api = ("start", "end", "globalTid", "correlationId")
+    for start, end, thread, correlation in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *api):
+        if None not in (start, thread, correlation):
+            launches[thread >> 24, correlation].append((start, max(start, end or start), thread))
+    result: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    devices: dict[int, set[int]] = defaultdict(set)
+    columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId", "shortName",
+               "demangledName")  # fmt: skip
+    for table in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"):
+        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
+            start, end, process, device, stream, correlation, short, demangled = integers(*row)
+            if start is None or end is None or process is None or device is None or end < start:
+                continue
+            devices[process].add(device)
+            names = strings.get(short), strings.get(demangled)
+            if table != "KERNEL":
+                continue
+            key = ((process >> 24) & LOW_24_BITS, device)
+            kernel: dict[str, Any] = {"start": start, "end": end, "stream": stream}
+            kernel |= {"process": process, "communicates": default_is_communication(*names)}
+            kernel |= {"operation": operation_of((names[1] or names[0] or "").partition("(")[0])}
+            calls = sorted(launches.get((process >> 24, correlation), []))  # type: ignore[arg-type]
+            earlier = [call for call in calls if call[0] <= start]
+            kernel["launch"] = (earlier or calls[:1])[-1] if calls else None
+            result[key].append(kernel)
+    db.close()
+    for of_rank in result.values():
+        of_rank.sort(key=lambda each: (each["start"], each["end"]))
+        chosen = [each for each in of_rank if each["communicates"]]
+        for kernel in chosen:
+            launch = kernel["launch"]
+            kernel["calls"] = launch and calls_at(ranges.get(launch[2], []), *launch[:2])
+        for kernel in chosen:
+            add_facts(kernel, chosen, len(devices[kernel["process"]]) > 1, sizes)
+    return result
+
+
+def add_facts(
+    kernel: dict[str, Any], others: list[dict[str, Any]], shared: bool, sizes: dict[int, int]
+) -> None:
+    if not kernel["calls"]:
+        return
+    index, members = kernel["calls"]
+    thread = kernel["launch"][2]
+    here = [
+        each for each in others
+        if each["calls"] and each["calls"][0] == index and each["launch"][2] == thread
+    ]  # fmt: skip
+    own = [each for each in members if kind(each["name"]) == kind(kernel["operation"])]
+    alike = [each for each in here if kind(each["operation"]) == kind(kernel["operation"])]
+    alike.sort(key=lambda each: (each["launch"][0], each["start"], each["end"]))
+    alone = len(alike) == 1
+    if not alone:
+        ids = list(dict.fromkeys(each.get("communicator") for each in own or members))
+        if len(ids) == len(alike) and None not in ids:
+            mine = ids[next(i for i, each in enumerate(alike) if each is kernel)]
+            own = [each for each in own if each["communicator"] == mine]
+            members_seen = [each for each in members if each["communicator"] == mine]
+            alone = True
+        else:
+            members_seen = members
+    else:
+        members_seen = members
+    chosen = own or members_seen
+    strangers = {kind(each["name"]) for each in members} - {kind(e["operation"]) for e in here}
+    for fact in ("communicator", "peer"):
+        kernel[fact] = agreed(chosen, fact) if chosen else None
+    if kind(kernel["operation"]) != "SendRecv":
+        kernel["peer"] = None
+    kernel["size"] = sizes.get(kernel["communicator"])
+    complete = own and alone and not strangers and all("bytes" in each for each in own)
+    if complete and (len(own) == 1 or not shared):
+        received = sum(each["bytes"] for each in own if each["name"] == "Recv")
+        kernel["bytes"] = max(received, sum(each["bytes"] for each in own) - received)
+    names = {each["name"] for each in chosen}
+    kernel["both_exchange"] = kind(kernel["operation"]) == "SendRecv" and names & {"Send", "Recv"}
+
+
+def covered(start: int, end: int, spans: list[tuple[int, int]]) -> int:
+    return sum(max(0, min(end, b) - max(start, a)) for a, b in spans)
+
+
+def union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def is_independent(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
+    """Whether two could run side by side: by communicators, else by peers; None: unknown."""
+    ids = one.get("communicator"), other.get("communicator")
+    peers = one.get("peer"), other.get("peer")
+    both = one.get("both_exchange") and other.get("both_exchange")
+    if None not in ids and ids[0] != ids[1]:
+        return True
+    if both and None not in peers and peers[0] != peers[1]:
+        return True
+    if None in ids or (both and None in peers):
+        return None
+    return False
+
+
+def serialization(kernels: list[dict[str, Any]], start: int, end: int) -> dict[str, Any]:
+    """The waits of the communication kernels that start in [start, end]."""
+    by_stream: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    waits: list[int] = []
+    independent, known, avoidable, judged, number = 0, 0, [], 0, 0
+    for each in kernels:
+        if not each["communicates"]:
+            continue
+        before = by_stream[each["stream"]]
+        inside = start <= each["start"] <= end
+        number += inside
+        judged += inside and each["launch"] is not None
+        if inside and before and each["launch"] and each["start"] - before[-1]["end"] <= 20_000:
+            ready = each["launch"][1]
+            spans = union([(one["start"], one["end"]) for one in before])
+            wait = covered(ready, each["start"], spans) if ready < each["start"] else 0
+            if wait:
+                verdict = is_independent(each, before[-1])
+                waits.append(wait)
+                independent += wait * (verdict is True)
+                known += wait * (verdict is not None)
+                if verdict is not False:
+                    clipped = [(max(a, ready), min(b, each["start"])) for a, b in spans]
+                    avoidable += [span for span in clipped if span[0] < span[1]]
+        before.append(each)
+    computing = union([(e["start"], e["end"]) for e in kernels if not e["communicates"]])
+    impact = sum(b - a - covered(a, b, computing) for a, b in union(avoidable))
+    return {
+        "blocked_ns": sum(waits), "num_blocked": len(waits),
+        "max_blocked_ns": max(waits, default=0), "num_operations": number, "num_judged": judged,
+        "independent_blocked_ns": independent, "known_blocked_ns": known, "avoidable_ns": impact,
+    }  # fmt: skip
+
+
+def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of operations and communicators, the longest-running first."""
+    groups: dict[tuple[str, int | None], list[dict[str, Any]]] = defaultdict(list)
+    for each in kernels:
+        if each["communicates"]:
+            groups[each["operation"], each.get("communicator")].append(each)
+    found = []
+    for (operation, communicator), members in groups.items():
+        took = [each["end"] - each["start"] for each in members]
+        sizes = [each.get("bytes") for each in members]
+        row = {"operation": operation, "count": len(members), "total_ns": sum(took)}
+        row |= {"communicator": None if communicator is None else f"0x{communicator:016x}"}
+        row |= {"bytes": None if None in sizes else sum(filter(None, sizes))}
+        row |= {"median_ns": int(median(took))}
+        for name, bus in (("algbw_gb_per_s", False), ("busbw_gb_per_s", True)):
+            pairs = [(rated(operation, each, bus=bus), ns) for each, ns in zip(members, took)]  # noqa: B905
+            known = [(size, ns) for size, ns in pairs if size is not None]
+            time = sum(ns for _, ns in known)
+            row[name] = sum(size for size, _ in known) / time if time else None
+        found.append(row)
+    return sorted(found, key=lambda r: (-r["total_ns"], r["operation"], r["communicator"] or ""))
+
+
+def rated(operation: str, kernel: dict[str, Any], *, bus: bool) -> float | None:
+    size, ranks = kernel.get("bytes"), kernel.get("size")
+    factors = {"Broadcast": 1.0, "Reduce": 1.0, "SendRecv": 1.0}
+    if ranks:
+        factors |= {"AllReduce": 2 * (ranks - 1) / ranks}
+        factors |= dict.fromkeys(OF_ALL, (ranks - 1) / ranks)
+    if size is None or (operation in OF_ALL and not ranks) or (bus and operation not in factors):
+        return None
+    total = size * (ranks if operation in OF_ALL else 1)
+    return float(total * (factors[operation] if bus else 1))

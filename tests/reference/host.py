@@ -1,0 +1,411 @@
+"""An independent reference for gpu-idle, host-sync and pageable-copy, for tests only.
+
+It shares no code with ``traceprof`` beyond what `tests.reference.breakdown` reads (an export's
+strings and the names of communication kernels), and walks gap by gap over plain lists. The rules
+are those of `traceprof/idle_gaps.py`, written down there.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from contextlib import closing
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.reference.breakdown import Range, default_is_communication, rows, step_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+Interval = tuple[int, int]
+LOW_24_BITS = 0xFFFFFF
+LATENCY, TOLERANCE, LARGE = 20_000, 1_000_000, 65_536
+NEVER = 1 << 80
+# Names of Nsight's ENUM_CUDA_MEM_KIND, whose ids never changed.
+PAGEABLE, PINNED, UNKNOWN = 0, 1, 7
+PEER = 10
+WAITING = {
+    "cudaDeviceSynchronize",
+    "cudaThreadSynchronize",
+    "cudaStreamSynchronize",
+    "cudaEventSynchronize",
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+}
+MEMORY = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc")
+LOADING = (
+    "dataload", "data load", "data_load", "data-load", "load data", "load_data", "load-data",
+    "batch fetch", "batch_fetch", "batch-fetch", "batchfetch", "batch load", "batch_load",
+    "batch-load", "batchload", "batch wait", "batch_wait", "batch-wait", "batchwait", "loaddata",
+    "batch generator", "batch_generator", "batch-generator", "batchgenerator", "fetchdata",
+    "fetch data", "fetch_data", "fetch-data", "data fetch", "data_fetch", "data-fetch", "datafetch",
+    "data wait", "data_wait", "data-wait", "datawait", "data iter", "data_iter", "data-iter",
+    "dataiter", "data next", "data_next", "data-next", "datanext",
+    *(f"{verb}{gap}batch" for verb in ("fetch", "get", "next", "load") for gap in ("", *" _-")),
+)  # fmt: skip
+
+
+class Call(NamedTuple):
+    start: int
+    end: int
+    thread: int
+    name: str
+    row: int
+
+
+class Operation(NamedTuple):
+    start: int
+    end: int
+    kind: str  # compute, communication or copy
+    call: Call | None
+    row: dict[str, Any] | None  # of a memcpy
+
+
+class Answer(NamedTuple):
+    """What the package must say of one rank; ns and counts."""
+
+    idle: int
+    parts: tuple[int, int, int, int] | None  # launch-bound, sync, data loading, other
+    unlaunched: int  # idle time before an operation without a launch
+    num_syncs: int
+    blocked: int
+    api: str | None
+    sync_idle: int
+    blocked_per_step: int | None
+    copies: tuple[int, int, int | None, int]  # number, bytes, host blocked, cost
+
+
+def is_waiting(name: str) -> bool:
+    if "Async" in name:
+        return False
+    copies = name.startswith(("cudaMemcpy", "cuMemcpy")) and "emcpyPeer" not in name
+    return name in WAITING or copies or name.startswith(MEMORY)
+
+
+def is_loading(name: str) -> bool:
+    low = name.lower()
+    return (
+        low == "data"
+        or any(each in low for each in LOADING)
+        or re.search(r"(?<![a-z0-9_])next\(", low) is not None
+    )
+
+
+def union(spans: Iterable[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for start, end in sorted(spans):
+        if end > start and merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        elif end > start:
+            merged.append((start, end))
+    return merged
+
+
+def without(spans: list[Interval], holes: list[Interval]) -> list[Interval]:
+    """What disjoint spans cover and disjoint holes do not."""
+    left = []
+    for start, end in spans:
+        at = start
+        for low, high in holes:
+            if high <= at or low >= end:
+                continue
+            if low > at:
+                left.append((at, low))
+            at = max(at, high)
+        if at < end:
+            left.append((at, end))
+    return left
+
+
+def covered(start: int, end: int, spans: list[Interval]) -> int:
+    return sum(max(0, min(end, high) - max(start, low)) for low, high in spans)
+
+
+class Waits:
+    """The synchronizing calls of a thread, in order."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        self.calls = sorted(calls)
+        self.starts = [call.start for call in self.calls]
+        self.reach = list(accumulate((call.end for call in self.calls), max))
+
+    def running(self, time: int) -> Call | None:
+        """The call entered last by this time, if it has not returned."""
+        begun = self.calls[: bisect_right(self.starts, time)][-1:]
+        return begun[0] if begun and begun[0].end > time else None
+
+    def between(self, start: int, end: int) -> list[Call]:
+        """Calls that share time with [start, end), and maybe more."""
+        return self.calls[bisect_right(self.reach, start) : bisect_left(self.starts, end)]
+
+
+class Export:
+    """One export, read into lists."""
+
+    def __init__(self, path: Path) -> None:
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            db.text_factory = lambda data: data.decode("utf-8", "replace")
+            self.strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            self.has_calls = "CUPTI_ACTIVITY_KIND_RUNTIME" in tables
+            self.calls: dict[tuple[int, int], list[Call]] = defaultdict(list)
+            self.of_process: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+            self._read_calls(db)
+            self.ranks: dict[tuple[int, int], list[Operation]] = defaultdict(list)
+            self._read_operations(db)
+            self.ranges: dict[int, list[tuple[int, int, str, int]]] = defaultdict(list)
+            self._read_ranges(db)
+
+    def _read_calls(self, db: sqlite3.Connection) -> None:
+        columns = ("start", "end", "globalTid", "correlationId", "nameId")
+        table = rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *columns)
+        for row, (start, end, thread, correlation, name) in enumerate(table):
+            if start is None or thread is None or correlation is None:
+                continue
+            text = re.sub(r"_v\d+(_ptsz|_ptds)?$", "", self.strings.get(name, ""))
+            call = Call(start, max(start, end or start), thread, text, row)
+            process = thread & ~LOW_24_BITS
+            self.calls[process, correlation].append(call)
+            self.of_process[process].append((correlation, call))
+        for calls in self.calls.values():
+            calls.sort()
+        for each in self.of_process.values():
+            each.sort()
+
+    def _launch(self, process: int, correlation: int | None, start: int) -> Call | None:
+        calls = self.calls.get((process, correlation)) if correlation is not None else None
+        if not calls:
+            return None
+        return ([each for each in calls if each.start <= start] or calls[:1])[-1]
+
+    def _read_operations(self, db: sqlite3.Connection) -> None:
+        base = ("start", "end", "globalPid", "deviceId", "correlationId")
+        copy = ("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
+        tables = {
+            "KERNEL": ("shortName", "demangledName"),
+            "MEMCPY": copy,
+            "MEMSET": (),
+            "GRAPH_TRACE": (),
+        }
+        for table, more in tables.items():
+            for values in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *base, *more):
+                start, end, process, device, correlation = values[:5]
+                if None in (start, end, process, device) or end < start:
+                    continue
+                kind, row = "compute", None
+                if table == "KERNEL":
+                    names = [self.strings.get(each) for each in values[5:]]
+                    if default_is_communication(*names):
+                        kind = "communication"
+                elif table == "MEMCPY":
+                    row = dict(zip(copy, values[5:], strict=True))
+                    ends = row["srcDeviceId"], row["dstDeviceId"]
+                    other = None not in ends and ends[0] != ends[1]
+                    kind = "communication" if other or row["copyKind"] == PEER else "copy"
+                elif table == "MEMSET":
+                    kind = "copy"
+                call = self._launch(process, correlation, start)
+                self.ranks[process, device].append(Operation(start, end, kind, call, row))
+
+    def _read_ranges(self, db: sqlite3.Connection) -> None:
+        columns = ("text", "textId", "eventType", "start", "end", "globalTid")
+        for text, text_id, kind, start, end, thread in rows(db, "NVTX_EVENTS", *columns):
+            name = text if text is not None else self.strings.get(text_id)
+            if kind in (59, 60) and name is not None and start is not None and thread is not None:
+                closed = NEVER if end is None else end
+                self.ranges[thread & ~LOW_24_BITS].append((start, closed, name, thread))
+
+
+class RankReference:
+    """The answers for one rank."""
+
+    def __init__(self, export: Export, process: int, device: int) -> None:
+        self.process = process
+        self.has_calls = export.has_calls
+        self.operations = export.ranks[process, device]
+        self.calls = export.of_process.get(process, [])
+        self.busy = union((each.start, each.end) for each in self.operations)
+        reads = {
+            each.call
+            for each in self.operations
+            if each.row and each.row["dstKind"] == PAGEABLE and each.call
+        }
+        self.waits = [call for _, call in self.calls if is_waiting(call.name) or call in reads]
+        self.loading: dict[int, list[Interval]] = defaultdict(list)
+        for start, end, name, thread in export.ranges.get(process, []):
+            if is_loading(name):
+                self.loading[thread].append((start, end))
+        self.loading = {thread: union(spans) for thread, spans in self.loading.items()}
+        named = [Range(start, end, name) for start, end, name, _ in export.ranges.get(process, [])]
+        self.steps = [(step.start, step.end) for step, _ in step_ranges(sorted(named), None)]
+
+    def window(self) -> Interval:
+        first = min(each.start for each in self.operations)
+        return first, max(each.end for each in self.operations)
+
+    def clocks_disagree(self) -> bool:
+        launched = [each for each in self.operations if each.call]
+        early = [each for each in launched if each.call.start - each.start > TOLERANCE]  # type: ignore[union-attr]
+        reads = [each for each in launched if each.row and each.row["dstKind"] == PAGEABLE]
+        late = [each for each in reads if each.end - each.call.end > TOLERANCE]  # type: ignore[union-attr]
+        return len(early) > 0.01 * len(launched) or len(late) > 0.01 * len(reads)
+
+    def gaps(self, window: Interval) -> list[Interval]:
+        own = self.window()
+        span = [(min(own[0], window[0]), max(own[1], window[1]))]
+        gaps, at = [], span[0][0]
+        for start, end in [*self.busy, (span[0][1], span[0][1])]:
+            if start > at:
+                gaps.append((at, start))
+            at = max(at, end)
+        return [(s, e) for s, e in gaps if e > window[0] and s < window[1]]
+
+    def answer(self, window: Interval) -> Answer:
+        idle = sum(min(e, window[1]) - max(s, window[0]) for s, e in self.gaps(window))
+        copies = self.copies(window)
+        if not self.has_calls or self.clocks_disagree():
+            return Answer(idle, None, idle, 0, 0, None, 0, None, copies)
+        starting: dict[int, list[Call]] = defaultdict(list)
+        ending: dict[int, list[Call]] = defaultdict(list)
+        for each in self.operations:
+            if each.call and each.end > each.start:
+                starting[each.start].append(each.call)
+                ending[each.end].append(each.call)
+        threads = {call.thread for _, call in self.calls}
+        waits = {
+            thread: Waits([call for call in self.waits if call.thread == thread])
+            for thread in threads
+        }
+        chosen = self.chosen(window)
+        parts, unlaunched, sync_idle = [0, 0, 0, 0], 0, 0
+        for s, e in self.gaps(window):
+            low, high = max(s, window[0]), min(e, window[1])
+            launch = min(starting[e], default=None)
+            if launch is None:
+                unlaunched += high - low
+            if launch is None or launch.end <= s:
+                parts[3] += high - low
+                continue
+            late = launch.end if e - launch.end > LATENCY else e
+            holder = self.holder(s, launch, max(ending[s], default=None), waits)
+            held_until = min(late, s + holder.end - holder.start) if holder else s
+            data = [each for each in self.loading.get(launch.thread, []) if s < each[1]]
+            own = waits[launch.thread].between(s, late)
+            waiting = without(union((call.start, call.end) for call in own), data)
+
+            def clipped(time: int, low: int = low, high: int = high) -> int:
+                return min(max(time, low), high)
+
+            middle, stop = clipped(held_until), clipped(late)
+            held = middle - low - covered(low, middle, data)
+            inside = covered(middle, stop, waiting)
+            loads = covered(low, stop, data)
+            parts[0] += stop - low - loads - held - inside
+            parts[1] += held + inside
+            parts[2] += loads
+            parts[3] += high - stop
+            blamed = holder
+            entered = [call for call in own if s < call.start < late]
+            if entered and (holder is None or inside > held):
+                blamed = max(entered, key=lambda call: min(call.end, late) - call.start)
+            if blamed in chosen:
+                sync_idle += held + inside
+        parts_found = (parts[0], parts[1], parts[2], parts[3])
+        assert sum(parts) == idle
+        return Answer(idle, parts_found, unlaunched, *self.syncs(window), sync_idle,
+                      self.per_step(window), copies)  # fmt: skip
+
+    @staticmethod
+    def holder(s: int, launch: Call, before: Call | None, waits: dict[int, Waits]) -> Call | None:
+        """The synchronizing call that took the lead of a gap that begins at s."""
+        own = waits[launch.thread].running(s)
+        if own or before is None or before.thread == launch.thread:
+            return own
+        others = waits[before.thread].running(s)
+        return others if others and others.end <= launch.start else None
+
+    def chosen(self, window: Interval) -> set[Call]:
+        """The synchronizing calls that host-sync judges."""
+        threads = {each.call.thread for each in self.operations if each.call}
+        return {
+            call
+            for call in self.waits
+            if window[0] <= call.start < window[1]
+            and call.thread in threads
+            and (not self.steps or any(low <= call.start < high for low, high in self.steps))
+        }
+
+    def syncs(self, window: Interval) -> tuple[int, int, str | None]:
+        chosen = self.chosen(window)
+        spans: dict[int, list[Interval]] = defaultdict(list)
+        spent: dict[str, int] = defaultdict(int)
+        number = 0
+        for _, call in self.calls:
+            if call in chosen:
+                number += 1
+                spans[call.thread].append((call.start, call.end))
+                spent[call.name or "unnamed call"] += call.end - call.start
+        for thread in spans:
+            made = [call for _, call in self.calls if call.thread == thread]
+            place = {call: index for index, call in enumerate(made)}
+            calls = sorted(call for call in made if call in chosen)
+            for call, after in pairwise(calls):
+                at_once = place[after] - place[call] == 1
+                number -= at_once and "emcpy" in call.name and after.name.endswith("Synchronize")
+        blocked = sum(end - start for each in spans.values() for start, end in union(each))
+        api = min(spent, key=lambda name: (-spent[name], name), default=None)
+        return number, blocked, api
+
+    def per_step(self, window: Interval) -> int | None:
+        judged = self.chosen(window)
+        chosen = [call for _, call in self.calls if call in judged]
+        times = [
+            sum(call.end - call.start for call in chosen if low <= call.start < high)
+            for low, high in self.steps
+            if low < window[1] and high > window[0]
+        ]
+        return int(median(times)) if times else None
+
+    def copies(self, window: Interval) -> tuple[int, int, int | None, int]:
+        chosen = []
+        for each in self.operations:
+            row = each.row
+            if row is None or each.kind != "copy" or not window[0] <= each.start < window[1]:
+                continue
+            ends = row["srcKind"], row["dstKind"]
+            hosts = [end for end in ends if end in (PAGEABLE, PINNED)]
+            known = not {None, UNKNOWN} & set(ends)
+            if (row["bytes"] or 0) > LARGE and known and hosts == [PAGEABLE]:
+                chosen.append(each)
+        calls = {each.call for each in chosen if each.call}
+        blocked = sum(call.end - call.start for call in calls) if calls or not chosen else None
+        kernels = [(each.start, each.end) for each in self.operations if each.kind != "copy"]
+        cost = without(union((each.start, each.end) for each in chosen), union(kernels))
+        if self.has_calls and not self.clocks_disagree():
+            own = [(window[0], window[1])]
+            idle = without(own, self.busy)
+            inside = union((call.start, call.end) for call in calls)
+            cost = union([*cost, *without(idle, without(own, inside))])
+        return (
+            len(chosen),
+            sum(each.row["bytes"] for each in chosen if each.row),
+            blocked if self.has_calls else None,
+            covered(*window, cost),
+        )
+
+
+def reference(path: Path, window: Interval | None = None) -> dict[tuple[int, int], Answer]:
+    """Return the answers of every rank, by (process, device)."""
+    export = Export(path)
+    answers = {}
+    for process, device in export.ranks:
+        rank = RankReference(export, process, device)
+        answers[process, device] = rank.answer(window or rank.window())
+    return answers

@@ -1,0 +1,183 @@
+"""An independent reference for `late-allreduce`, for tests only: plain lists, one step at a time.
+
+* step: a range; its kernels are those launched in it, and in no later one
+* buckets: its AllReduce kernels, but for those 20 times shorter than the longest
+* compute: of a stretch of time, how much of it compute kernels and whole graphs cover
+* late bucket: starts when 90 % or more of the compute, from the step's first compute kernel to the
+  end of its buckets, has run; late step: has one bucket, or only late ones
+* tail: of a late step, from the end of the compute at or before the start of its first late bucket
+  (of its last one where none is late) to the end of its buckets, without compute
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path  # noqa: TC003
+from typing import Any, NamedTuple
+
+from tests.reference.breakdown import (
+    Numbered,
+    default_is_communication,
+    function_name,
+    integers,
+    read_launches,
+    read_ranges,
+    rows,
+    step_ranges,
+)
+from tests.reference.overlap_slowdown import Span, covered, union
+
+
+class Kernel(NamedTuple):
+    start: int
+    end: int
+    operation: str  # of a communication kernel, else empty
+    step: int | None
+
+
+class Step(NamedTuple):
+    number: int
+    num_buckets: int
+    hideable: Fraction
+    tail: Span
+    is_late: bool
+
+
+@dataclass(frozen=True)
+class Rank:
+    num_all_reduces: int
+    num_in_steps: int
+    num_reduce_scatters: int
+    steps: list[Step]
+    tail_ns: int
+    exposed_ns: int
+
+
+def operation_of(short: str | None, demangled: str | None) -> str:
+    if not default_is_communication(short, demangled):
+        return ""
+    name = function_name(demangled or short or "").replace("_", "").lower()
+    found = [each for each in ("allreduce", "reducescatter", "crossdevicereduce") if each in name]
+    return {"crossdevicereduce": "allreduce"}.get(found[0], found[0]) if found else "other"
+
+
+def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
+    """What the analysis must find for each (process, device) of an export."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+        launches = read_launches(db)
+        ranges = {
+            process: step_ranges(found, None) for process, found in read_ranges(db, strings).items()
+        }
+        kernels: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
+        graphs: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
+            for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", "start", "end", "globalPid",
+                            "deviceId", "correlationId", "shortName", "demangledName"):  # fmt: skip
+                start, end, process, device, correlation, short, demangled = integers(*row)
+                if start is None or end is None or process is None or device is None or end < start:
+                    continue
+                spans[process, device].append((start, end))
+                if table == "GRAPH_TRACE":
+                    graphs[process, device].append((start, end))
+                if table == "KERNEL":
+                    calls = launches.get((process, correlation)) if correlation is not None else []
+                    call = calls[max(bisect_right(calls, start) - 1, 0)] if calls else None
+                    step = step_of(call, ranges.get(process, []))
+                    operation = operation_of(strings.get(short), strings.get(demangled))
+                    kernels[process, device].append(Kernel(start, end, operation, step))
+    return {
+        key: rank(
+            sorted(kernels[key], key=lambda each: each[:2]),
+            graphs[key],
+            ranges.get(key[0], []),
+            window or (min(each[0] for each in own), max(each[1] for each in own)),
+        )
+        for key, own in spans.items()
+    }
+
+
+def step_of(call: int | None, ranges: list[Numbered]) -> int | None:
+    """The index of the last range that begins at or before the call, if the call is in it."""
+    if call is None:
+        return None
+    index = bisect_right([each.start for each, _ in ranges], call) - 1
+    return index if index >= 0 and call < ranges[index][0].end else None
+
+
+def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], window: Span) -> Rank:
+    low, high = window
+    computing = union([each[:2] for each in kernels if not each.operation] + graphs)
+    reduces = [each for each in kernels if each.operation == "allreduce"]
+    inside = [each for each in reduces if low <= each.start < high]
+    steps: list[Step] = []
+    first = min((each.step for each in kernels if each.step is not None), default=None)
+    own: dict[int | None, list[Kernel]] = defaultdict(list)
+    for each in kernels:
+        own[each.step].append(each)
+    for index, (_, number) in enumerate(ranges):
+        found = judge(own[index], computing, window)
+        if found is not None and index != first:
+            steps.append(Step(number, *found))
+    tails = union([each.tail for each in steps if each.is_late])
+    free = [
+        (max(start, low), min(end, high))
+        for tail in tails
+        for start, end in without(tail, computing)
+    ]
+    reducing = union([each[:2] for each in reduces])
+    return Rank(
+        num_all_reduces=len(inside),
+        num_in_steps=sum(each.step is not None for each in inside),
+        num_reduce_scatters=sum(
+            each.operation == "reducescatter" and low <= each.start < high for each in kernels
+        ),
+        steps=steps,
+        tail_ns=sum(max(end - start, 0) for start, end in free),
+        exposed_ns=sum(covered(reducing, start, end) for start, end in free),
+    )
+
+
+def judge(
+    kernels: list[Kernel], computing: list[Span], window: Span
+) -> tuple[int, Fraction, Span, bool] | None:
+    """The buckets of one step, what could hide them, their tail and whether they are late."""
+    reduces = [each for each in kernels if each.operation == "allreduce"]
+    if not reduces or any(not window[0] <= each.start < window[1] for each in reduces):
+        return None
+    longest = max(each.end - each.start for each in reduces)
+    buckets = [each for each in reduces if 20 * (each.end - each.start) >= longest]
+    computes = [each for each in kernels if not each.operation and each.end > each.start]
+    if not computes or computes[0].start >= buckets[0].start:
+        return None
+    begin, end = computes[0].start, max(each.end for each in buckets)
+    total = covered(computing, begin, end)
+    late = [each for each in buckets if 10 * covered(computing, begin, each.start) >= 9 * total]
+    chosen = late[0] if late else buckets[-1]
+    tail_start = computing[bisect_left(computing, (chosen.start, 0)) - 1][1]
+    return (
+        len(buckets),
+        1 - Fraction(covered(computing, begin, buckets[0].start), total),
+        (tail_start, max(end, tail_start)),
+        len(buckets) in (1, len(late)),
+    )
+
+
+def without(tail: Span, computing: list[Span]) -> list[Span]:
+    """The parts of a span that disjoint ascending spans leave free."""
+    time, end = tail
+    free = []
+    for start, stop in computing[max(bisect_left(computing, (time, 0)) - 1, 0) :]:
+        if start >= end:
+            break
+        free.append((time, min(start, end)))
+        time = max(time, stop)
+    free.append((time, end))
+    return [(start, stop) for start, stop in free if stop > start]

@@ -1,0 +1,511 @@
+"""An independent reference for the launch queue, for tests only: plain Python, one event at a time.
+
+It shares no code with ``traceprof`` and reads the export itself. Times are ns of the file's clock.
+
+* launch: a call that some operation names by (process, correlation id), with all its operations; or
+  operations without a call that were queued when the capture began; or, after the last call whose
+  operation was recorded, a call of a name that launches elsewhere (its operation was cut off)
+* pending: from the call's return or the first operation's start, whichever is first, to the end of
+  the last operation. A launch finds pending what entered before it was called and is not over then.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tests.reference.breakdown import (
+    LOW_24_BITS,
+    default_is_communication,
+    function_name,
+    integers,
+    rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EVER = 1 << 80
+LONG, NEAR, PROMPT, MOST_ENDING, LEAST_CAP = 50_000, 100_000, 50_000, 16, 256
+COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
+Span = tuple[int, int]
+
+
+@dataclass
+class Call:
+    start: int
+    end: int
+    thread: int
+    name: str | None
+
+
+@dataclass(eq=False)
+class Operation:
+    device: int
+    start: int
+    end: int
+    stream: int | None
+    correlation: int | None
+    name: str
+    computes: bool
+    communicates: bool
+    takes_place: bool
+    is_pageable: bool
+    call: Call | None = None
+
+
+@dataclass(eq=False)
+class Launch:
+    call: Call | None
+    operations: list[Operation] = field(default_factory=list)
+
+    @property
+    def enter(self) -> int:
+        if self.call is None:
+            return -EVER
+        starts = [each.start for each in self.operations]
+        return max(min([self.call.end, *starts]), self.call.start)
+
+    @property
+    def leave(self) -> int:
+        ends = [each.end for each in self.operations]
+        return max(*ends, self.enter) if ends else EVER
+
+    @property
+    def first(self) -> Operation | None:
+        return min(self.operations, key=lambda each: each.start, default=None)
+
+    @property
+    def queue(self) -> tuple[int, int | None] | None:
+        takes_place = any(each.takes_place for each in self.operations)
+        return (self.first.device, self.first.stream) if self.first and takes_place else None
+
+
+@dataclass
+class Answer:
+    """What the analysis must say of one rank."""
+
+    pid: int
+    device: int
+    source: str | None = None
+    stalls: list[tuple[int, int, int]] = field(default_factory=list)
+    cap: int | None = None
+    scope: str | None = None
+    usual: int = 0
+    series: list[tuple[int, int]] = field(default_factory=list)
+    max_depth: int = 0
+    blocked_ns: int = 0
+    impact_ns: int = 0
+    late: list[tuple[int, int]] = field(default_factory=list)
+    holders: dict[str, int] = field(default_factory=dict)
+    coverage: float = 0.0
+
+
+def reference(path: Path, time_range: Span | None = None) -> list[Answer]:
+    """The launch queue of each rank, ordered by (pid, device)."""
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+        operations = read_operations(db, strings)
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        calls = read_calls(db, strings) if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables else None
+        records = read_records(db)
+    finally:
+        db.close()
+    answers = []
+    for process in sorted(operations, key=lambda each: ((each >> 24) & LOW_24_BITS, each)):
+        of_process = operations[process]
+        if calls is None:
+            devices = sorted({each.device for each in of_process})
+            answers += [Answer((process >> 24) & LOW_24_BITS, device) for device in devices]
+        else:
+            found = calls.get(process)
+            given = [] if found is None else found
+            answers += answer(process, of_process, given, records.get(process, []), time_range)
+    return answers
+
+
+def answer(  # noqa: PLR0915
+    process: int,
+    operations: list[Operation],
+    calls: list[tuple[int, Call]],
+    records: list[tuple[int, int, int, int]],
+    time_range: Span | None,
+) -> list[Answer]:
+    """The answers for one process: a loop over devices at the end, everything else shared."""
+    by_id: dict[int, list[Call]] = defaultdict(list)
+    for correlation, call in calls:
+        by_id[correlation].append(call)
+
+    def launching(correlation: int | None, time: int) -> Call | None:
+        found = by_id.get(correlation, []) if correlation is not None else []
+        starts = [each.start for each in found]
+        return found[max(bisect_right(starts, time) - 1, 0)] if found else None
+
+    launches: dict[Any, Launch] = {}
+    begun: dict[tuple[int, int | None], int] = {}
+    for each in operations:
+        each.call = launching(each.correlation, each.start)
+        if each.call:
+            stream = each.device, each.stream
+            begun[stream] = min(begun.get(stream, EVER), each.start)
+    for each in operations:
+        if each.call:
+            launches.setdefault(id(each.call), Launch(each.call)).operations.append(each)
+        elif each.correlation and each.start <= begun.get((each.device, each.stream), EVER):
+            launches.setdefault(("before", each.correlation), Launch(None)).operations.append(each)
+    launched = [each for each in launches.values() if each.call]
+    names = {each.call.name for each in launched if each.call} - {None}
+    last = max((each.call.start for each in launched if each.call), default=-EVER)
+    kept = [each.start for launch in launches.values() for each in launch.operations]
+    last = max(last, min(kept, default=EVER))
+    everything = list(launches.values())
+    everything += [Launch(call) for _, call in calls if call.start > last and call.name in names]
+
+    depth = depths(everything)
+    by_queue: dict[Any, list[Launch]] = defaultdict(list)
+    for one in everything:
+        if one.queue:
+            by_queue[one.queue].append(one)
+    stream_depth = {
+        key: value for queue in by_queue.values() for key, value in depths(queue).items()
+    }
+    captured = [each for each in everything if each.call]
+    usual = usual_launch(captured, depth)
+    ends = sorted(each.end for each in operations)
+    devices = sorted({each.device for each in operations})
+    if records:
+        source = "overhead-records"
+        matched = [launching(correlation, start) for start, _, _, correlation in records]
+        blocked = {id(each) for each in matched if each}
+        cap, scope, _ = learn(captured, by_queue, depth, stream_depth, blocked)
+        stalls = [
+            (start, end, thread, device_of(call, launches, devices))
+            for (start, end, thread, _), call in zip(records, matched, strict=True)
+        ]
+    else:
+        source, stalls = "inferred", []
+        any_suspect = [each for each in captured if is_suspect(each)]
+        usual = usual if any_suspect else 0
+        long = max(10 * usual, LONG)
+        blocked = {
+            id(each.call)
+            for each in any_suspect
+            if each.call and each.call.end - each.call.start > long and makes_room(each.call, ends)
+        }
+        cap, scope, at_cap = (
+            learn(captured, by_queue, depth, stream_depth, blocked) if blocked else (None, None, {})
+        )
+        for one in captured:
+            if one.call and id(one.call) in blocked and id(one) in at_cap:
+                device = device_of(one.call, launches, devices)
+                stalls.append((one.call.start + usual, one.call.end, one.call.thread, device))
+    stalls.sort(key=lambda each: each[0])
+    series = time_series(everything)
+    waited = waits(calls, captured)
+    answers = []
+    for device in devices:
+        own = [each for each in operations if each.device == device]
+        start, end = time_range or (
+            min(each.start for each in own),
+            max(each.end for each in own),
+        )
+        closed = time_range is None
+        mine = [each for each in stalls if each[3] == device]
+        mine = [each for each in mine if closed or start <= each[0] < end]
+        spans = union((first, stop) for first, stop, _, _ in mine)
+        inside = [each for each in own if closed or start <= each.start < end]
+        late, costly = late_operations(own, stalls, waited, start, end + closed)
+        before = bisect_right([time for time, _ in series], start) - 1
+        shown = series[max(before, 0) : bisect_right([time for time, _ in series], end)]
+        held: Counter[str] = Counter()
+        for each in own:
+            during = covered(spans, each.start, each.end)
+            held[each.name] += during
+        answers.append(
+            Answer(
+                (process >> 24) & LOW_24_BITS,
+                device,
+                source,
+                [each[:3] for each in mine],
+                cap,
+                scope,
+                usual,
+                shown,
+                max((number for _, number in shown), default=0),
+                covered(spans, start, end),
+                covered(costly, start, end),
+                late,
+                {name: total for name, total in held.items() if total},
+                sum(each.call is not None for each in inside) / len(inside) if inside else 1.0,
+            )
+        )
+    return answers
+
+
+def depths(launches: list[Launch]) -> dict[int, int]:
+    """How many of the launches were pending when each of them was called."""
+    entered = sorted(each.enter for each in launches)
+    left = sorted(each.leave for each in launches)
+    found = {}
+    for each in launches:
+        time = each.call.start if each.call else -EVER
+        found[id(each)] = bisect_left(entered, time) - bisect_right(left, time)
+    return found
+
+
+def time_series(launches: list[Launch]) -> list[tuple[int, int]]:
+    changes: Counter[int] = Counter()
+    for each in launches:
+        changes[each.enter] += 1
+        changes[each.leave] -= 1
+    depth = changes.pop(-EVER, 0)
+    changes.pop(EVER, None)
+    starts = [operation.start for each in launches for operation in each.operations]
+    series = [(min([*starts, *changes]) - 1, depth)] if depth else []
+    for time in sorted(changes):
+        if changes[time]:
+            depth += changes[time]
+            series.append((time, depth))
+    return series
+
+
+def usual_launch(captured: list[Launch], depth: dict[int, int]) -> int:
+    greatest = max((depth[id(each)] for each in captured), default=0)
+    calls = [(each.call, depth[id(each)]) for each in captured if each.call]
+    calm = [call.end - call.start for call, at in calls if 2 * at < greatest]
+    if len(calm) < 10:
+        calm = [call.end - call.start for call, _ in calls if call.end - call.start <= LONG]
+    return int(median(calm)) if calm else 0
+
+
+def is_suspect(launch: Launch) -> bool:
+    """Long, and neither from or to pageable memory nor waiting for its own operation."""
+    call = launch.call
+    if call is None or call.end - call.start <= LONG:
+        return False
+    if any(each.is_pageable for each in launch.operations):
+        return False
+    return all(each.start >= call.end for each in launch.operations)
+
+
+def makes_room(call: Call, ends: list[int]) -> bool:
+    """Whether it returned as an operation ended, and few did while it lasted."""
+    stop = bisect_right(ends, call.end)
+    near = any(abs(end - call.end) <= NEAR for end in ends[max(stop - 1, 0) : stop + 1])
+    return near and stop - bisect_right(ends, call.start) <= MOST_ENDING
+
+
+def learn(
+    captured: list[Launch],
+    by_queue: dict[Any, list[Launch]],
+    depth: dict[int, int],
+    stream_depth: dict[int, int],
+    blocked: set[int],
+) -> tuple[int | None, str | None, dict[int, bool]]:
+    """The limit, whose it is, and the launches that were made at one."""
+    at_cap: dict[int, bool] = {}
+
+    def limit(launches: list[Launch], depths: dict[int, int]) -> int | None:
+        at = [(each, depths[id(each)]) for each in launches]
+        cap = max((number for _, number in at), default=0)
+        there = [each for each, number in at if 100 * number >= 99 * cap]
+        deep = [each for each, number in at if 2 * number >= cap and id(each.call) in blocked]
+        num_there = sum(id(each.call) in blocked for each in there)
+        if cap < LEAST_CAP or num_there < 3 or 2 * num_there < len(deep):
+            return None
+        at_cap.update((id(each), True) for each in there)
+        return cap
+
+    of_streams = [found for each in by_queue.values() if (found := limit(each, stream_depth))]
+    of_process = limit(captured, depth)
+    if of_streams:
+        return max(of_streams), "stream", at_cap
+    return of_process, "process" if of_process else None, at_cap
+
+
+def device_of(call: Call | None, launches: dict[Any, Launch], devices: list[int]) -> int:
+    launch = launches.get(id(call)) if call else None
+    return launch.first.device if launch and launch.first else devices[0]
+
+
+def waits(calls: list[tuple[int, Call]], captured: list[Launch]) -> dict[int, list[int]]:
+    """When each thread returned from waiting for the GPU, sorted."""
+    found: dict[int, list[int]] = defaultdict(list)
+    blocking = {
+        id(each.call)
+        for each in captured
+        if each.call and any(op.start < each.call.end for op in each.operations)
+    }
+    for _, call in calls:
+        is_wait = id(call) in blocking or "Synchronize" in (call.name or "")
+        if is_wait and call.end - call.start > LONG:
+            found[call.thread].append(call.end)
+    return {thread: sorted(ends) for thread, ends in found.items()}
+
+
+def late_operations(
+    own: list[Operation],
+    stalls: list[tuple[int, int, int, int]],
+    waited: dict[int, list[int]],
+    start: int,
+    end: int,
+) -> tuple[list[tuple[int, int]], list[Span]]:
+    """(start, how late) of each operation that starts in [start, end), latest first; the cost."""
+    compute = union((each.start, each.end) for each in own if each.computes)
+    blocked: dict[int, list[Span]] = {
+        thread: union((first, stop) for first, stop, of, _ in stalls if of == thread)
+        for thread in {each[2] for each in stalls}
+    }
+    late, costly = [], []
+    over: dict[int | None, int] = {}
+    for each in sorted(own, key=lambda op: (op.start, op.end)):
+        since, over[each.stream] = (
+            over.get(each.stream, -EVER),
+            max(over.get(each.stream, -EVER), each.end),
+        )
+        call = each.call
+        if call is None or call.thread not in blocked or not start <= each.start < end:
+            continue
+        ends = waited.get(call.thread, [])
+        before = bisect_right(ends, call.start)
+        since = max(since, ends[before - 1] if before else -EVER)
+        until = min(each.start, call.end)
+        if each.start - call.end > PROMPT or until <= since:
+            continue
+        spans = clip(blocked[call.thread], since, until)
+        if spans:
+            late.append((each.start, measure(spans)))
+            costly += spans if each.communicates else subtract(spans, compute)
+    return sorted(late, key=lambda pair: (-pair[1], pair[0])), union(costly)
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def clip(spans: list[Span], start: int, end: int) -> list[Span]:
+    first = max(bisect_left(spans, (start, start)) - 1, 0)
+    found = []
+    for low, high in spans[first:]:
+        if low >= end:
+            break
+        if high > start:
+            found.append((max(low, start), min(high, end)))
+    return [(low, high) for low, high in found if low < high]
+
+
+def measure(spans: list[Span]) -> int:
+    return sum(end - start for start, end in spans)
+
+
+def covered(spans: list[Span], start: int, end: int) -> int:
+    return measure(clip(spans, start, end))
+
+
+def subtract(spans: list[Span], holes: list[Span]) -> list[Span]:
+    left = []
+    for start, end in spans:
+        at = start
+        for low, high in clip(holes, start, end):
+            if low > at:
+                left.append((at, low))
+            at = high
+        if at < end:
+            left.append((at, end))
+    return left
+
+
+def read_operations(
+    db: sqlite3.Connection, strings: dict[Any, str]
+) -> dict[int, list[Operation]]:  # fmt: skip
+    """The operations of each process: device by device, kind by kind, in order of time."""
+    kinds: dict[Any, str] = dict(COPY_KINDS)
+    kinds |= dict(rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "label"))
+    memory: dict[Any, str] = {0: "Pageable"} | dict(rows(db, "ENUM_CUDA_MEM_KIND", "id", "label"))
+    columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId",
+               "demangledName", "shortName", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind",
+               "dstKind")  # fmt: skip
+    found: dict[int, list[tuple[int, int, Operation]]] = defaultdict(list)
+    for number, table in enumerate(("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")):
+        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
+            start, end, process, device, stream, correlation, *more = integers(*row)
+            if start is None or end is None or process is None or device is None or end < start:
+                continue
+            full, short, kind, source, target, from_memory, to_memory = more
+            name = strings.get(full if full is not None else short, "")
+            communicates = number == 0 and default_is_communication(None, name)
+            crosses = source is not None and target is not None and source != target
+            label = kinds.get(kind, "unknown")
+            text = {0: function_name(name), 1: f"{label} copy", 2: "memset", 3: "CUDA graph"}
+            operation = Operation(
+                device, start, end, stream, correlation, text[number],
+                computes=number == 3 or (number == 0 and not communicates),
+                communicates=communicates
+                or (number == 1 and (crosses or label == "Peer-to-Peer")),
+                takes_place=number != 1 or kind is None or label == "Device-to-Device",
+                is_pageable=number == 1
+                and "Pageable" in (memory.get(from_memory), memory.get(to_memory)),
+            )  # fmt: skip
+            found[process].append((device, number, operation))
+    return {
+        process: [
+            operation
+            for *_, operation in sorted(
+                of_process, key=lambda each: (each[0], each[1], each[2].start, each[2].end)
+            )
+        ]
+        for process, of_process in found.items()
+    }
+
+
+def read_calls(
+    db: sqlite3.Connection, strings: dict[Any, str]
+) -> dict[int, list[tuple[int, Call]]]:  # fmt: skip
+    """(correlation id, call) of each process, in order of that, then time."""
+    found: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    for row in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *columns):
+        start, end, thread, correlation, name = integers(*row)
+        if start is None or thread is None or correlation is None:
+            continue
+        call = Call(start, max(start, -EVER if end is None else end), thread, strings.get(name))
+        found[thread & ~LOW_24_BITS].append((correlation, call))
+    for calls in found.values():
+        calls.sort(key=lambda each: (each[0], each[1].start))
+    return found
+
+
+def read_records(db: sqlite3.Connection) -> dict[int, list[tuple[int, int, int, int]]]:
+    """(start, end, thread, correlation id) of each process's records of a full command buffer."""
+    kinds = [
+        number
+        for number, name, label in rows(db, "ENUM_CUPTI_OVERHEAD_TYPE", "id", "name", "label")
+        if re.search("command.buffer.full", f"{name} {label}", re.IGNORECASE)
+    ] or [8]
+    found: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    columns = ("start", "end", "globalTid", "correlationId", "overheadType")
+    for row in rows(db, "CUPTI_ACTIVITY_KIND_OVERHEAD", *columns):
+        start, end, thread, correlation, kind = integers(*row)
+        if start is None or thread is None or correlation is None or kind not in kinds:
+            continue
+        stop = max(start, -EVER if end is None else end)
+        found[thread & ~LOW_24_BITS].append((start, stop, thread, correlation))
+    for records in found.values():
+        records.sort(key=lambda each: each[0])
+    return found

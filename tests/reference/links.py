@@ -1,0 +1,243 @@
+"""An independent reference for the analyses of links, for tests only: plain Python, row by row.
+
+Times are ns of the file's own clock. Copies count by their start in [start, end] of the rank's own
+window; exposed is what copies (or communication) cover and compute does not, nor, for copies,
+communication. Samples are clipped to the window.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right
+from collections import defaultdict
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tests.reference.breakdown import (
+    COMMUNICATION,
+    COMPUTE,
+    default_is_communication,
+    integers,
+    read_operations,
+    rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+Span = tuple[int, int]
+H2D, D2H = {1, 3, 11}, {2, 4, 12}
+DEVICE, PINNED = {2, 3, 5}, 1
+FOUR_MIB = 4 << 20
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    result: list[Span] = []
+    for start, end in sorted(span for span in spans if span[1] > span[0]):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def length(spans: Iterable[Span]) -> int:
+    return sum(end - start for start, end in merged(spans))
+
+
+def left_over(spans: Iterable[Span], hiding: Iterable[Span]) -> int:
+    """How much of `spans` is outside `hiding`, by a sweep over all their boundaries."""
+    changes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for which, some in enumerate((merged(spans), merged(hiding))):
+        for start, end in some:
+            changes[start][which] += 1
+            changes[end][which] -= 1
+    alone, before, active = 0, 0, [0, 0]
+    for time in sorted(changes):
+        if active[0] and not active[1]:
+            alone += time - before
+        before = time
+        active = [now + change for now, change in zip(active, changes[time], strict=True)]
+    return alone
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    database.text_factory = lambda data: data.decode("utf-8", "replace")
+    return database
+
+
+def _copies(database: sqlite3.Connection) -> dict[tuple[int, int], list[list[Any]]]:
+    names = ("globalPid", "deviceId", "start", "end", "bytes", "copyKind", "srcKind", "dstKind",
+             "srcDeviceId", "dstDeviceId", "correlationId", "streamId")  # fmt: skip
+    found = defaultdict(list)
+    for row in rows(database, "CUPTI_ACTIVITY_KIND_MEMCPY", *names):
+        process, device, *rest = integers(*row)
+        if process is not None and device is not None and None not in rest[:2]:
+            found[process, device].append(rest)
+    return found
+
+
+def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
+    """By (globalPid, device): uses, host copies, exposed and big copies of each direction."""
+    with closing(_open(path)) as database:
+        strings = dict(rows(database, "StringIds", "id", "value"))
+        operations = read_operations(database, strings, default_is_communication)
+        copies = _copies(database)
+        streams = defaultdict(set)
+        for row in rows(database, "CUPTI_ACTIVITY_KIND_KERNEL", "globalPid", "deviceId", "streamId",
+                        "shortName", "demangledName"):  # fmt: skip
+            process, device, stream, short, name = row
+            if not default_is_communication(strings.get(short), strings.get(name)):
+                streams[process, device].add(stream)
+    result = {}
+    for key, ops in operations.items():
+        compute = [(op.start, op.end) for op in ops if op.kind == COMPUTE]
+        communication = [(op.start, op.end) for op in ops if op.kind == COMMUNICATION]
+        groups: dict[Any, list[list[Any]]] = defaultdict(list)
+        for copy in copies.get(key, []):
+            _, _, _, kind, _, _, source, target, _, _ = copy
+            crosses = source is not None and target is not None and source != target
+            if kind == 10 or crosses:
+                groups["p2p", target if source == key[1] else source].append(copy)
+            elif kind in H2D | D2H | {5, 6, 7, 8, 13}:
+                way = "h2d" if kind in H2D else "d2h" if kind in D2H else "d2d"
+                groups[way, None].append(copy)
+        out: dict[str, Any] = {"uses": {}, "host": {}, "exposed": {}, "big": {}}
+        for (way, peer), some in groups.items():
+            spans = [(copy[0], copy[1]) for copy in some]
+            total = sum(max(copy[2], 0) for copy in some)
+            out["uses"][way, peer] = (total, length(spans), len(some))
+            if way not in {"h2d", "d2h"}:
+                continue
+            out["exposed"][way] = left_over(spans, compute + communication)
+            side = 0 if way == "h2d" else 1
+            big = [
+                copy
+                for copy in some
+                if copy[4 + side] == PINNED and copy[5 - side] in DEVICE and copy[2] >= FOUR_MIB
+            ]
+            spans = [(copy[0], copy[1]) for copy in big]
+            if big:
+                out["big"][way] = (
+                    sum(copy[2] for copy in big),
+                    length(spans),
+                    len(big),
+                    left_over(spans, compute + communication),
+                )
+            kinds = defaultdict(list)
+            for copy in some:
+                kinds[copy[4 + side], copy[3] in {11, 12}].append(copy)
+            for (memory, unified), of_kind in kinds.items():
+                here = [copy for copy in of_kind if copy[9] in streams[key]]
+                out["host"][way, memory, unified] = (
+                    len(of_kind),
+                    sum(max(copy[2], 0) for copy in of_kind),
+                    length((copy[0], copy[1]) for copy in of_kind),
+                    len(here),
+                    sum(max(copy[2], 0) for copy in here),
+                )
+        result[key] = out
+    return result
+
+
+def reference_staged(path: Path) -> dict[tuple[int, int], tuple[int, int, int, int]]:
+    """By (globalPid, device): copies sent through the host, bytes, union of legs, pairs."""
+    with closing(_open(path)) as database:
+        copies = _copies(database)
+    legs = {
+        key: [copy for copy in some if copy[4] in DEVICE and copy[5] in DEVICE
+              and copy[3] in H2D | D2H]
+        for key, some in copies.items()
+    }  # fmt: skip
+    result = {}
+    for key, own in legs.items():
+        others = [
+            copy
+            for other, some in legs.items()
+            if other[0] == key[0] and other != key
+            for copy in some
+        ]
+        first = [copy for copy in own if copy[3] in D2H]
+        begun = {copy[8] for copy in others if copy[3] in D2H}
+        orphans = [copy for copy in own if copy[3] in H2D and copy[8] not in begun]
+        sent = {copy[8] for copy in first}
+        landing = [copy for copy in others if copy[3] in H2D and copy[8] in sent]
+        landed = {copy[8] for copy in landing}
+        if first or orphans:
+            result[key] = (
+                len(first + orphans),
+                sum(copy[2] for copy in first + orphans),
+                length((copy[0], copy[1]) for copy in first + orphans + landing),
+                sum(copy[8] in landed for copy in first),
+            )
+    return result
+
+
+METRICS = {
+    ("nvlink", "tx"): ["NVLink TX Requests User Data", "NVLink TX Responses User Data"],
+    ("nvlink", "rx"): ["NVLink RX Requests User Data", "NVLink RX Responses User Data"],
+    ("pcie", "tx"): ["PCIe TX Throughput"],
+    ("pcie", "rx"): ["PCIe RX Throughput"],
+}
+
+
+def reference_series(path: Path) -> dict[tuple[int, str, str], list[tuple[int, int, int]]]:
+    """By (GPU, link, direction): start, end and value of each period."""
+    with closing(_open(path)) as database:
+        ids = {}
+        for kind, metric, name in rows(
+            database, "TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"
+        ):
+            ids[kind, name.removesuffix(" [Throughput %]")] = metric
+        samples: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+        for time, kind, metric, value in rows(
+            database, "GPU_METRICS", "timestamp", "typeId", "metricId", "value"
+        ):
+            if time is not None and value is not None and time >= 0 and 0 <= value <= 100:
+                known = samples[kind, metric].get(time, -1)
+                samples[kind, metric][time] = max(known, value)
+    result = {}
+    for kind in {kind for kind, _ in ids}:
+        for (link, direction), names in METRICS.items():
+            of_names = [samples[kind, ids[kind, name]] for name in names if (kind, name) in ids]
+            of_names = [each for each in of_names if each]
+            times = sorted(set.intersection(*map(set, of_names))) if of_names else []
+            if len(times) < 2:
+                continue
+            steps = [after - before for before, after in pairwise(times)]
+            usual = sorted(steps)[len(steps) // 2]
+            periods = [usual] + [step if step <= 2 * usual else usual for step in steps]
+            result[kind & 255, link, direction] = [
+                (time - period, time, sum(each[time] for each in of_names))
+                for time, period in zip(times, periods, strict=True)
+            ]
+    return result
+
+
+def reference_integral(
+    periods: list[tuple[int, int, int]], window: Span, busy: list[Span], skip_idle: bool
+) -> tuple[int, int, int, int, int]:
+    """Samples, covered, covered with traffic, sum of value times length, idle spikes."""
+    busy = merged(busy)
+    starts = [start for start, _ in busy]
+    clipped, spikes = [], 0
+    for start, end, value in periods:
+        low, high = max(start, window[0]), min(end, window[1])
+        if high <= low:
+            continue
+        at = bisect_right(starts, end - 1) - 1
+        runs = at >= 0 and busy[at][1] > start
+        if skip_idle and value >= 90 and not runs:
+            spikes += 1
+            continue
+        clipped.append((high - low, value))
+    return (
+        len(clipped),
+        sum(size for size, _ in clipped),
+        sum(size for size, value in clipped if value > 0),
+        sum(size * value for size, value in clipped),
+        spikes,
+    )

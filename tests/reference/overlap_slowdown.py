@@ -1,0 +1,189 @@
+"""An independent reference for `overlap-slowdown`, for tests only.
+
+It shares no code with ``traceprof``: plain lists and dictionaries, `statistics` and fractions.
+Kernels count that start in the window [start, end), or in [start, end] where it is the rank's own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path  # noqa: TC003
+from typing import Any
+
+from tests.reference.breakdown import default_is_communication, integers, rows
+
+Span = tuple[int, int]
+SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Everything that the analysis counts, sums and compares for one rank."""
+
+    num_communication: int
+    num_graphs: int
+    num_beside: int
+    num_half: int
+    half_ns: int
+    half_wall_ns: int
+    num_overlapped: int
+    num_alone: int
+    overlapped_ns: int
+    expected_ns: Fraction
+    expected_at_least_ns: int
+    expected_at_most_ns: int
+    noise_ns: float
+    wall_excess_ns: int
+    hidden_ns: int
+    num_sms_taken: int | None
+    max_sms_taken: int | None
+    signatures: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]]
+
+
+def union(spans: list[Span]) -> list[Span]:
+    """The disjoint spans that cover the same, ascending."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def measure(spans: list[Span]) -> int:
+    """How much time they cover."""
+    return sum(end - start for start, end in union(spans))
+
+
+def covered(spans: list[Span], start: int, end: int) -> int:
+    """How much of [start, end) disjoint ascending spans cover."""
+    index = max(bisect_right(spans, (start, 1 << 80)) - 1, 0)
+    found = 0
+    while index < len(spans) and spans[index][0] < end:
+        found += max(min(spans[index][1], end) - max(spans[index][0], start), 0)
+        index += 1
+    return found
+
+
+def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
+    """What the analysis must find for each (process, device) of an export."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+        kernel_columns = {
+            row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")
+        }
+        labels = list(rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "label"))
+        found: dict[tuple[int, int], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
+            columns = ("start", "end", "globalPid", "deviceId", "shortName", "demangledName",
+                       "copyKind", "srcDeviceId", "dstDeviceId", *SHAPE)  # fmt: skip
+            for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
+                start, end, process, device, short, demangled, kind, source, target, *shape = (
+                    integers(*row)
+                )
+                if None in (start, end, process, device) or end < start:  # type: ignore[operator]
+                    continue
+                group = found[process, device]  # type: ignore[index]
+                if table == "KERNEL":
+                    name = demangled if "demangledName" in kernel_columns else short
+                    entry = (start, end, (name, *shape))
+                    texts = strings.get(short), strings.get(demangled)
+                    communicates = default_is_communication(*texts)
+                    group["communication" if communicates else "kernels"].append(entry)
+                elif table == "MEMCPY":
+                    peer_kinds = {10, *(n for n, label in labels if label == "Peer-to-Peer")}
+                    crosses = source is not None and target is not None and source != target
+                    is_peer = kind in peer_kinds or crosses
+                    group["peers" if is_peer else "copies"].append((start, end))
+                else:
+                    group["graphs" if table == "GRAPH_TRACE" else "copies"].append((start, end))
+    return {key: rank(operations, window) for key, operations in found.items()}
+
+
+def rank(operations: dict[str, list[Any]], window: Span | None) -> Rank:
+    """What the analysis must find for a rank's operations, (start, end, signature) each."""
+    communication_kernels, kernels = operations["communication"], operations["kernels"]
+    peers, graphs = operations["peers"], operations["graphs"]
+    every = [each for group in operations.values() for each in group]
+    low = min(each[0] for each in every)
+    high = max(each[1] for each in every) + 1  # an instant at the very end is inside
+    low, high = window or (low, high)
+
+    def inside(group: list[Any]) -> list[Any]:
+        return [each for each in group if low <= each[0] < high]
+
+    busy = union([each[:2] for each in (*communication_kernels, *peers)])
+    computing = union([each[:2] for each in (*kernels, *graphs)])
+    alone: dict[Any, list[int]] = defaultdict(list)
+    overlapped: dict[Any, list[Span]] = defaultdict(list)
+    num_beside = sum(covered(busy, *each) > 0 for each in inside(graphs))
+    for start, end, signature in inside(kernels):
+        beside = covered(busy, start, end)
+        num_beside += beside > 0
+        if beside == 0:
+            alone[signature].append(end - start)
+        elif 2 * beside >= end - start:
+            overlapped[signature].append((start, end))
+    halves = [each for spans in overlapped.values() for each in spans]
+    result: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]] = {}
+    expected, took, at_least, at_most, variance = Fraction(0), 0, 0, 0, 0.0
+    tails: list[Span] = []
+    for signature, spans in overlapped.items():
+        usual = sorted(alone[signature])
+        if len(usual) < 3:
+            continue
+        lengths = [end - start for start, end in spans]
+        median = statistics.median([Fraction(each) for each in usual])
+        mean = Fraction(sum(usual), len(usual))
+        quartile = next(
+            each for index, each in enumerate(usual) if 4 * index >= 3 * (len(usual) - 1)
+        )
+        took += sum(lengths)
+        expected += median * len(spans)
+        by_mean = int(mean * len(spans))
+        at_least += max(int(median * len(spans)), by_mean)
+        at_most += max(quartile * len(spans), by_mean)
+        variance += float(statistics.variance([Fraction(each) for each in usual])) * (
+            len(spans) + len(spans) ** 2 / len(usual)
+        )
+        for start, end in spans:
+            excess = int(end - start - median) if end - start > median else 0
+            tails.append((end - excess, min(end, high)))
+        beside_median = statistics.median([Fraction(each) for each in lengths])
+        excess_sum = sum(lengths) - median * len(spans)
+        result[signature] = (len(usual), len(spans), median, beside_median, excess_sum)
+    grids = sorted(
+        signature[1]
+        for _, _, signature in inside(communication_kernels)
+        if signature[1] is not None and signature[1] > 0
+    )
+    return Rank(
+        num_communication=len(inside(communication_kernels)) + len(inside(peers)),
+        num_graphs=len(graphs),
+        num_beside=num_beside,
+        num_half=len(halves),
+        half_ns=sum(end - start for start, end in halves),
+        half_wall_ns=measure([(start, min(end, high)) for start, end in halves]),
+        num_overlapped=sum(count for _, count, *_ in result.values()),
+        num_alone=sum(count for count, *_ in result.values()),
+        overlapped_ns=took,
+        expected_ns=expected,
+        expected_at_least_ns=at_least,
+        expected_at_most_ns=at_most,
+        noise_ns=variance**0.5,
+        wall_excess_ns=max(min(measure(tails), round(took - expected), took - at_least), 0),
+        hidden_ns=sum(covered(busy, max(start, low), min(end, high)) for start, end in computing),
+        num_sms_taken=statistics.median_low(grids) if grids else None,
+        max_sms_taken=grids[-1] if grids else None,
+        signatures=result,
+    )

@@ -1,0 +1,116 @@
+"""Peak rates: names as exports have them, and the user's own figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceprof.errors import UsageError
+from traceprof.hardware import BOARDS, PCIE_X16, board, parse_peaks, peaks
+
+# Names as Nsight, nvidia-smi and the real exports write them: NVLink and PCIe in GB/s, SMs.
+KNOWN = [
+    ("Tesla P100-SXM2-16GB", 80.0, 15.75, 56),
+    ("Tesla P100-PCIE-16GB", None, 15.75, 56),
+    ("Tesla V100-SXM2-32GB", 150.0, 15.75, 80),
+    ("Tesla V100-SXM3-32GB", 150.0, 15.75, 80),
+    ("Tesla V100-PCIE-16GB", None, 15.75, 80),
+    ("Quadro GV100", None, 15.75, 80),
+    ("Tesla T4", None, 15.75, 40),
+    ("NVIDIA GeForce RTX 2080 Ti", None, 15.75, 68),
+    ("Quadro RTX 6000", None, 15.75, None),
+    ("NVIDIA A100-SXM4-40GB", 300.0, 31.5, 108),
+    ("NVIDIA A100-SXM4-80GB", 300.0, 31.5, 108),
+    ("NVIDIA A100-PCIE-40GB", None, 31.5, 108),
+    ("NVIDIA A100 80GB PCIe", None, 31.5, 108),
+    ("NVIDIA A800-SXM4-80GB", 200.0, 31.5, 108),
+    ("NVIDIA A30", None, 31.5, 56),
+    ("NVIDIA A10", None, 31.5, 72),
+    ("NVIDIA A10G", None, 31.5, 80),
+    ("NVIDIA A40", None, 31.5, 84),
+    ("NVIDIA RTX A6000", None, 31.5, 84),
+    ("NVIDIA GeForce RTX 3090", None, 31.5, 82),
+    ("NVIDIA GeForce RTX 3090 Ti", None, 31.5, 84),
+    ("NVIDIA L4", None, 31.5, 58),
+    ("NVIDIA L40S", None, 31.5, 142),
+    ("NVIDIA RTX 6000 Ada Generation", None, 31.5, 142),
+    ("NVIDIA GeForce RTX 4090", None, 31.5, 128),
+    ("NVIDIA GeForce RTX 4090 D", None, 31.5, None),
+    ("NVIDIA H100 80GB HBM3", 450.0, 63.0, 132),
+    ("NVIDIA H100 PCIe", None, 63.0, 114),
+    ("NVIDIA H100 NVL", None, 63.0, 132),
+    ("NVIDIA H800", 200.0, 63.0, 132),
+    ("NVIDIA H20", 450.0, 63.0, 78),
+    ("NVIDIA H200", 450.0, 63.0, 132),
+    ("NVIDIA H200 NVL", None, 63.0, 132),
+    ("NVIDIA GH200 480GB", 450.0, None, 132),
+    ("NVIDIA B200", 900.0, 63.0, 148),
+    ("NVIDIA B300", 900.0, None, None),
+    ("NVIDIA GB200", 900.0, None, None),
+    ("NVIDIA GeForce RTX 5090", None, 63.0, 170),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", None, 63.0, 188),
+]
+UNKNOWN = [
+    None,
+    "",
+    "NVIDIA A2",
+    "NVIDIA GeForce RTX 4060",  # eight lanes
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+    "Quadro T400",
+    "Intel(R) UHD Graphics 630",
+]
+
+
+@pytest.mark.parametrize(("gpu", "nvlink", "pcie", "num_sms"), KNOWN)
+def test_known_boards(gpu: str, nvlink: float | None, pcie: float | None, num_sms: int) -> None:
+    found = board(gpu)
+    assert found is not None
+    assert found.num_sms == num_sms
+    rates = peaks(gpu)
+    assert (rates.nvlink, rates.pcie, rates.network) == (nvlink, pcie, None)
+    assert rates.is_assumed("pcie") == (pcie is not None)
+    assert rates.is_assumed("nvlink") == (nvlink is not None)
+
+
+@pytest.mark.parametrize("gpu", UNKNOWN)
+def test_no_rate_is_guessed(gpu: str | None) -> None:
+    rates = peaks(gpu)
+    assert (rates.nvlink, rates.pcie, rates.network) == (None, None, None)
+    assert not rates.is_assumed("pcie")
+
+
+def test_every_pattern_is_met_by_a_name_that_no_earlier_one_takes() -> None:
+    names = [each[0] for each in KNOWN] + [each for each in UNKNOWN if each]
+    names += ["NVIDIA H800 PCIe", "NVIDIA RTX A5000", "NVIDIA GeForce RTX 5080"]
+    assert {id(board(name)) for name in names if board(name)} == {id(each) for each in BOARDS}
+
+
+def test_pcie_rates_double_with_each_generation() -> None:
+    # after 128b/130b encoding; generation 6 has flow control units of 256 bytes instead
+    assert [PCIE_X16[generation] for generation in (3, 4, 5)] == [15.75, 31.5, 63.0]
+    for generation, transfers in ((3, 8), (4, 16), (5, 32)):
+        assert PCIE_X16[generation] == pytest.approx(16 * transfers / 8 * 128 / 130, rel=1e-3)
+    assert PCIE_X16[6] == pytest.approx(128 * 242 / 256, rel=1e-3)
+
+
+def test_the_user_knows_better() -> None:
+    rates = peaks("NVIDIA A100-SXM4-80GB", {"pcie": 15.75, "network": 25.0})
+    assert (rates.nvlink, rates.pcie, rates.network) == (300.0, 15.75, 25.0)
+    assert rates.is_assumed("nvlink")
+    assert not rates.is_assumed("pcie")
+    assert not rates.is_assumed("network")
+    assert rates.of("pcie") == 15.75
+    assert rates.of(None) is None
+
+
+def test_rates_are_read_as_users_write_them() -> None:
+    assert parse_peaks(["nvlink=300", "pcie=15.75"]) == {"nvlink": 300.0, "pcie": 15.75}
+    assert parse_peaks(()) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["pcie", "pcie=", "pcie=fast", "pcie=0", "pcie=-1", "pcie=inf", "pcie=nan", "usb=5", ""]
+)
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot read the peak rate"):
+        parse_peaks([text])

@@ -1,0 +1,332 @@
+"""Why the GPU did nothing: the host launched late, synchronized, waited for data, or none of it.
+
+`traceprof.idle_gaps` defines the causes; the four of them add up to the idle time exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.host_activity import data_loading
+from traceprof.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
+from traceprof.trace import schema
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from traceprof.run import Rank, Window
+
+IDS: tuple[str, ...] = ("gpu-idle",)
+REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
+
+_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
+# By share of the idle time: a cause below it gets no advice of its own.
+_MINOR = 0.2
+LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER = "launch-bound", "sync", "data loading", "other"
+CAUSES = (LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdleResult:
+    """The idle time of one rank in a window.
+
+    Attributes:
+        rank: the rank's number.
+        window_ns: the window's length.
+        idle_ns: how long the GPU did nothing.
+        parts_ns: by cause, in the order of `CAUSES`; None where the causes cannot be known.
+        coverage: share of the idle time whose next operation has a known launch, 0 to 1.
+        per_step_ns: idle time of the median step in the window; None without steps.
+        sync_api: the synchronizing call to which most idle time is laid, None for none.
+        names_data_loading: whether a range of the process names data loading.
+        evidence: the longest gaps, longest first.
+        unknown: why the causes cannot be known, else None.
+    """
+
+    rank: int
+    window_ns: int
+    idle_ns: int
+    parts_ns: tuple[int, int, int, int] | None
+    coverage: float
+    per_step_ns: int | None
+    sync_api: str | None
+    names_data_loading: bool
+    evidence: tuple[Evidence, ...]
+    unknown: UnknownCause | None
+
+
+def run(rank: Rank, window: Window) -> GpuIdleResult:
+    """Measure the idle time of a rank by cause."""
+    gaps = idle_gaps(rank, window)
+    unknown = gaps if isinstance(gaps, UnknownCause) else None
+    idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
+    idle_ns, parts, coverage, sync_api = idle.measure_ns, None, 0.0, None
+    if isinstance(gaps, IdleGaps):
+        parts = (
+            int(gaps.launch_bound_ns.sum()),
+            int(gaps.sync_ns.sum()),
+            int(gaps.data_loading_ns.sum()),
+            int(gaps.other_ns.sum()),
+        )
+        coverage = gaps.coverage
+        sync_api = _dominant_api(rank, gaps)
+        evidence = _explained(rank, gaps)
+    else:
+        evidence = _unexplained(rank, idle)
+    return GpuIdleResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        idle_ns=idle_ns,
+        parts_ns=parts,
+        coverage=coverage,
+        per_step_ns=_median_of_steps(rank, window),
+        sync_api=sync_api,
+        names_data_loading=bool(data_loading(rank)),
+        evidence=evidence,
+        unknown=unknown,
+    )
+
+
+def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
+    """Judge the idle time by its share of the window, and advise on its largest causes."""
+    fraction = result.idle_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    launch_bound, sync, loading, other = result.parts_ns or (None, None, None, None)
+    metrics: dict[str, Metric] = {
+        "idle_ns": result.idle_ns,
+        "launch_bound_ns": launch_bound,
+        "sync_ns": sync,
+        "data_loading_ns": loading,
+        "other_ns": other,
+        "per_step_ns": result.per_step_ns,
+        "coverage": result.coverage,
+    }
+    title = (
+        f"The GPU did nothing for {duration(result.idle_ns)} of {duration(result.window_ns)}"
+        f"{_because(result)}"
+    )
+    return [
+        Finding(
+            "gpu-idle",
+            severity,
+            result.rank,
+            title,
+            result.idle_ns,
+            fraction,
+            metrics,
+            result.evidence,
+            _advice(result),
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _dominant_api(rank: Rank, gaps: IdleGaps) -> str | None:
+    laid = gaps.sync_call >= 0
+    if rank.calls is None or not gaps.sync_ns[laid].sum():
+        return None
+    names, which = np.unique(rank.calls.name[gaps.sync_call[laid]], return_inverse=True)
+    cost = np.bincount(which, weights=gaps.sync_ns[laid])
+    return rank.trace.api_names.get(int(names[cost.argmax()]))
+
+
+def _median_of_steps(rank: Rank, window: Window) -> int | None:
+    steps = rank.steps
+    if steps is None:
+        return None
+    steps = steps.chosen((steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns))
+    if not len(steps):
+        return None
+    busy = intervals.covered_within(rank.busy, steps.start_ns, steps.end_ns)
+    return int(np.median(steps.end_ns - steps.start_ns - busy))
+
+
+def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
+    evidence = []
+    for gap in np.argsort(-gaps.length_ns, kind="stable")[:_WORST].tolist():
+        start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
+        parts = [
+            int(each[gap])
+            for each in (gaps.launch_bound_ns, gaps.sync_ns, gaps.data_loading_ns, gaps.other_ns)
+        ]
+        cause = CAUSES[parts.index(max(parts))]
+        call = int(gaps.sync_call[gap])
+        if cause == SYNC and call >= 0 and rank.calls is not None:
+            name = rank.trace.api_names.get(int(rank.calls.name[call]))
+            cause += f": {name or 'unnamed call'}"
+        elif cause == LAUNCH_BOUND:
+            cause += _inside(rank, start, end, int(gaps.launch[gap]))
+        elif cause == OTHER and gaps.launch[gap] < 0:
+            cause += ": launch not in the capture"
+        evidence.append(Evidence(start, end, f"{cause}, {_between(rank, start, end)}".rstrip(", ")))
+    return tuple(evidence)
+
+
+def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
+    """Name the API call in which the launching thread spent most of a gap, if there is one."""
+    calls = rank.calls
+    if calls is None:
+        return ""
+    inside = np.minimum(calls.end_ns, end) - np.maximum(calls.start_ns, start)
+    inside[calls.thread != calls.thread[launch]] = 0
+    longest = int(inside.argmax())
+    if 2 * inside[longest] < end - start:
+        return ""
+    return f": {rank.trace.api_names.get(int(calls.name[longest]), 'unnamed call')}"
+
+
+def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:
+    order = np.argsort(-idle.length_ns, kind="stable")[:_WORST]
+    longest = zip(idle.start_ns[order].tolist(), idle.end_ns[order].tolist(), strict=True)
+    return tuple(
+        Evidence(start, end, _between(rank, start, end) or "no operation") for start, end in longest
+    )
+
+
+def _between(rank: Rank, start: int, end: int) -> str:
+    before, after = rank.name_ending_at(start), rank.name_at(end)
+    return f"{f'after {before}' if before else ''} {f'before {after}' if after else ''}".strip()
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _because(result: GpuIdleResult) -> str:
+    if result.parts_ns is None:
+        return "; why is not known"
+    largest = max(result.parts_ns)
+    reasons = {
+        LAUNCH_BOUND: "because the host had not launched its work yet",
+        SYNC: f"because the host synchronized ({result.sync_api or 'several calls'})",
+        DATA_LOADING: "because the host was loading data",
+        OTHER: "with its next operation already launched, or with no launch in the capture",
+    }
+    reason = reasons[CAUSES[result.parts_ns.index(largest)]]
+    return f", {duration(largest)} of it {reason}"
+
+
+def _advice(result: GpuIdleResult) -> tuple[str, ...]:
+    if result.unknown is not None:
+        unknown = result.unknown
+        return (f"To tell why: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
+    parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
+    worth = [each for each in CAUSES if parts[each] >= _MINOR * result.idle_ns]
+    worth.sort(key=lambda each: -parts[each])
+    lines = [line for cause in worth for line in _ADVICE[cause]]
+    if LAUNCH_BOUND in worth and not result.names_data_loading:
+        lines.append(_NAME_DATA_LOADING)
+    return tuple(lines)
+
+
+def _by_cause() -> str:
+    return "\n\n".join(f"{cause}:\n\n{bullets(_ADVICE[cause])}" for cause in CAUSES)
+
+
+_ADVICE: dict[str, tuple[str, ...]] = {
+    LAUNCH_BOUND: (
+        (
+            "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead')"
+            " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
+        ),
+        (
+            "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
+            " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
+        ),
+        (
+            "Where single gaps are long, look at what the launching thread did in them (Python,"
+            " logging, checkpoints, MPI): nsys profile --trace=cuda,nvtx,osrt"
+            " --python-sampling=true …"
+        ),
+    ),
+    SYNC: (
+        (
+            "Take .item(), .cpu(), print(tensor), nonzero() and boolean masks out of the step, or"
+            " do them every N steps; torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) names"
+            " the lines"
+        ),
+        (
+            "Read results late: copy to pinned memory with non_blocking=True, and wait for the"
+            " event of the step before"
+        ),
+        (
+            "cudaMalloc and cudaFree in steps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            " (PyTorch 2.1), no torch.cuda.empty_cache(); in CUDA, cudaMallocAsync (11.2)"
+        ),
+    ),
+    DATA_LOADING: (
+        (
+            "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
+            " persistent_workers=True)"
+        ),
+        (
+            "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True)"
+            " on a stream of its own"
+        ),
+        (
+            "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
+            " samples, read from local disks"
+        ),
+    ),
+    OTHER: (
+        (
+            "The next operation was launched already: look for what it waited for on the timeline"
+            " (an event of another stream, a copy, another rank; --cuda-event-trace=true records"
+            " the events)"
+        ),
+        "Many gaps of a microsecond between short kernels: fuse them, or launch a CUDA graph",
+    ),
+}
+_NAME_DATA_LOADING = (
+    "No range names data loading, which counts as launch-bound then: put"
+    " torch.cuda.nvtx.range('dataloader next') around next(loader), or use instrument"
+)
+_UNKNOWN_ADVICE = (
+    (
+        "Look at the evidence on the timeline: what ran before and after each gap tells whether"
+        " the host was late (many small kernels), synchronized (.item(), .cpu(),"
+        " cudaStreamSynchronize) or waited for data"
+    ),
+)
+
+EXPLANATIONS: dict[str, str] = {
+    "gpu-idle": f"""\
+# gpu-idle
+
+The GPU did nothing: no kernel, no copy, no memory set of this rank ran.
+
+**Measured** as window − (compute ∪ communication ∪ copy). The window reaches from the start of the
+rank's first GPU operation to the end of its last one, or is what `--steps` or `--time-range` asks
+for. Each gap is split by what the thread did that launched the operation which ends the gap:
+
+* `launch_bound_ns`: it had not launched the operation yet, and neither synchronized nor loaded
+  data.
+* `sync_ns`: it was inside a synchronizing call, or one that was running as the gap began had cost
+  it its lead. Of the gap, as much is laid to that call as it lasted: had it not waited, the host
+  would have come so much earlier. Synchronizing are cudaStreamSynchronize and its like, cudaMemcpy,
+  copies to pageable memory, and allocating and freeing memory.
+* `data_loading_ns`: it was inside an NVTX range that names data loading (`dataloader next`,
+  `load_batch`, `next(…)`, …). 0 without such ranges: then data loading counts as launch-bound.
+* `other_ns`: the operation had been launched before the gap began, or more than
+  {LAUNCH_LATENCY_NS // 1000} µs before it started: it waited for an event, a copy or another rank.
+  Also gaps whose next operation has no launch in the capture.
+* `idle_ns`: their sum exactly, and the impact. Where the report has no API calls, or the clocks of
+  host and GPU disagree in it, the four parts are null.
+* `per_step_ns`: idle time of the median training step, null where no step was found.
+* `coverage`: the share of the idle time whose next operation has a known launch.
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %.
+
+**What to do**, by the largest cause
+
+{_by_cause()}
+""",
+}

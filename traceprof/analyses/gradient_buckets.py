@@ -1,0 +1,149 @@
+"""The AllReduce kernels that carry a training step's gradients, and what they outlast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask, Rank
+
+# Where the first bucket starts after nine tenths of the compute, a tenth at most can hide it. DDP
+# starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of
+# which the forward is a third.
+_IN_TEN = 10
+# Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
+LEAST_OF_LONGEST = 20
+
+_NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTails:
+    """How each judged step reduces its gradients, in order of the steps.
+
+    Attributes:
+        number: int64[n], of the step.
+        num_buckets: int64[n], AllReduce kernels not much shorter than the step's longest.
+        hideable: float64[n], the share of the compute, from the step's first compute kernel to the
+            end of the last bucket, that ran after the first bucket had started.
+        tail_start_ns: int64[n], the end of the compute that ran or had run when the first late
+            bucket started; of the last bucket where none is late.
+        tail_end_ns: int64[n], the end of the last bucket to end, or `tail_start_ns` if later.
+        is_late: bool[n], whether there is one bucket, or all are late.
+    """
+
+    number: Int64
+    num_buckets: Int64
+    hideable: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    tail_start_ns: Int64
+    tail_end_ns: Int64
+    is_late: Mask
+
+
+def of_operation(rank: Rank, operation: str) -> Mask:
+    """Return which kernels are of a collective operation, bool[kernels]."""
+    names = [key for key, each in rank.communication_operations.items() if each == operation]
+    chosen: Mask = np.isin(rank.operations.kernels.name, np.array(names, np.int64))
+    return chosen
+
+
+def steps_of_kernels(rank: Rank) -> Int64:
+    """Return in which of the rank's step ranges each kernel was launched, -1 for none.
+
+    By launch, not by time: a thread that runs ahead launches the next step's copies while this
+    step's gradients are reduced. Of ranges that overlap, the one that began last counts.
+    """
+    launched_by = rank.launched_by[0]
+    if rank.step_ranges is None or rank.calls is None or len(rank.calls) == 0:
+        return np.full(len(launched_by), -1, np.int64)
+    launch = rank.calls.start_ns[launched_by]
+    ranges = rank.step_ranges
+    step = np.searchsorted(ranges.start_ns, launch, side="right") - 1
+    known = (launched_by >= 0) & (step >= 0) & (launch < ranges.end_ns[step])
+    return np.where(known, step, -1)
+
+
+class _Groups:
+    """Runs of equal ids.
+
+    Attributes:
+        id: int64[m], ascending.
+        first: int64[m], where each run begins.
+        num: int64[m], how long it is.
+        of: int64[n], which run each element is in.
+    """
+
+    def __init__(self, ids: Int64) -> None:
+        """Take ids in ascending order."""
+        self.id, self.first, self.num = np.unique(ids, return_index=True, return_counts=True)
+        self.of = np.repeat(np.arange(len(self.id)), self.num)
+
+
+def judge_steps(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> StepTails:
+    """Judge the steps but the first.
+
+    Args:
+        rank: the rank.
+        step: int64[kernels], the step of each kernel, -1 for none.
+        reduces: bool[kernels], which are AllReduce.
+        inside: bool[kernels], which start in the window.
+    """
+    kernels, ranges = rank.operations.kernels, rank.step_ranges
+    buckets, begin = _buckets(rank, step, reduces, inside)
+    if len(buckets) == 0 or ranges is None:
+        none = np.empty(0, np.bool_)
+        return StepTails(_NOTHING, _NOTHING, _NOTHING.astype(np.float64), _NOTHING, _NOTHING, none)
+    group = _Groups(step[buckets])
+    start, last = kernels.start_ns[buckets], group.first + group.num - 1
+    end = np.maximum.reduceat(kernels.end_ns[buckets], group.first)
+    before_step = intervals.covered_before(rank.compute, begin[group.id])
+    total = intervals.covered_before(rank.compute, end) - before_step
+    ran = intervals.covered_before(rank.compute, start) - before_step[group.of]
+    is_late_bucket = ran >= total[group.of] - total[group.of] // _IN_TEN
+    first_late = np.minimum.reduceat(
+        np.where(is_late_bucket, np.arange(len(start)), last[group.of]), group.first
+    )
+    # The step has compute before its first bucket, so that there is always a compute interval.
+    running = np.searchsorted(rank.compute.start_ns, start[first_late], side="left") - 1
+    tail_start = rank.compute.end_ns[running]
+    return StepTails(
+        number=ranges.number[group.id],
+        num_buckets=group.num,
+        hideable=1 - ran[group.first] / total,
+        tail_start_ns=tail_start,
+        tail_end_ns=np.maximum(end, tail_start),
+        is_late=(group.num == 1) | is_late_bucket[group.first],
+    )
+
+
+def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int64, Int64]:
+    """Return the buckets of the steps to judge, by step, then start; and when steps began.
+
+    Returns:
+        Indices of kernels, and for each step the start of its first compute kernel. Steps with
+        AllReduce kernels outside the window, or without compute before the first, have no buckets.
+    """
+    kernels = rank.operations.kernels
+    begin = np.full(int(step.max(initial=-1)) + 1, intervals.BEYOND_NS)
+    computes = np.flatnonzero((step >= 0) & ~rank.is_communication_kernel)
+    computes = computes[kernels.end_ns[computes] > kernels.start_ns[computes]]
+    np.minimum.at(begin, step[computes], kernels.start_ns[computes])
+    buckets = np.flatnonzero(reduces & (step > step[step >= 0].min(initial=len(begin))))
+    if len(buckets) == 0:
+        return buckets, begin
+    buckets = buckets[np.argsort(step[buckets], kind="stable")]
+    group = _Groups(step[buckets])
+    length = kernels.end_ns[buckets] - kernels.start_ns[buckets]
+    longest = np.maximum.reduceat(length, group.first)
+    chosen = length >= -(-longest // LEAST_OF_LONGEST)[group.of]
+    chosen &= np.logical_and.reduceat(inside[buckets], group.first)[group.of]
+    buckets = buckets[chosen]
+    group = _Groups(step[buckets])
+    has_compute = begin[group.id] < kernels.start_ns[buckets][group.first]
+    return buckets[has_compute[group.of]], begin

@@ -1,0 +1,285 @@
+"""Calls inside training steps that wait for the GPU, and the idle time that they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.host_activity import by_thread, synchronizing_calls
+from traceprof.idle_gaps import IdleGaps, UnknownCause, idle_gaps
+from traceprof.trace import schema
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.host_activity import ThreadCalls
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask, Rank, Window
+    from traceprof.trace.model import ApiCalls
+
+IDS: tuple[str, ...] = ("host-sync",)
+REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+
+_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
+
+
+@dataclass(frozen=True, slots=True)
+class HostSyncResult:
+    """The synchronizations of one rank's process in a window.
+
+    Attributes:
+        rank: the rank's number.
+        window_ns: the window's length.
+        num_syncs: how often a thread synchronized; a copy to pageable memory and the
+            synchronization that follows it at once are one.
+        blocked_ns: time inside these calls, summed over threads.
+        api: the call with the most of it, None without calls.
+        api_blocked_ns: how much that is.
+        per_step_ns: blocked time of the median step; None without steps.
+        idle_ns: GPU idle time that is laid to these calls.
+        coverage: share of the idle time whose next operation has a known launch, 0 to 1.
+        evidence: the gaps laid to these calls that cost most, costliest first.
+        in_steps: whether only calls inside training steps count; without steps all in the window.
+        unknown: why none of this can be known, else None.
+    """
+
+    rank: int
+    window_ns: int
+    num_syncs: int
+    blocked_ns: int
+    api: str | None
+    api_blocked_ns: int
+    per_step_ns: int | None
+    idle_ns: int
+    coverage: float
+    evidence: tuple[Evidence, ...]
+    in_steps: bool
+    unknown: UnknownCause | None = None
+
+
+def run(rank: Rank, window: Window) -> HostSyncResult:
+    """Add up the synchronizing calls that start in the window, and the idle time laid to them."""
+    gaps, calls = idle_gaps(rank, window), rank.calls
+    in_steps = rank.step_ranges is not None
+    if calls is None or isinstance(gaps, UnknownCause):
+        unknown = gaps if isinstance(gaps, UnknownCause) else None
+        return HostSyncResult(
+            rank.rank, window.length_ns, 0, 0, None, 0, None, 0, 0.0, (), in_steps, unknown
+        )
+    chosen = _judged(rank, calls, window)
+    threads = by_thread(calls, chosen)
+    api, api_blocked = _dominant_api(rank, calls, np.flatnonzero(chosen))
+    laid = gaps.sync_call >= 0
+    laid[laid] = chosen[gaps.sync_call[laid]]
+    return HostSyncResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
+        blocked_ns=sum(each.covered.measure_ns for each in threads.values()),
+        api=api,
+        api_blocked_ns=api_blocked,
+        per_step_ns=_median_of_steps(rank, calls, window, np.flatnonzero(chosen)),
+        idle_ns=int(gaps.sync_ns[laid].sum()),
+        coverage=gaps.coverage,
+        evidence=_evidence(rank, calls, gaps, np.flatnonzero(laid)),
+        in_steps=in_steps,
+    )
+
+
+def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
+    """Judge the idle time that synchronizing cost; waiting for a busy GPU costs nothing."""
+    if result.unknown is not None:
+        unknown = result.unknown
+        return [NotApplicable(IDS[0], unknown.reason, unknown.how_to_collect, result.rank)]
+    fraction = result.idle_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    metrics: dict[str, Metric] = {
+        "num_syncs": result.num_syncs,
+        "blocked_ns": result.blocked_ns,
+        "api": result.api,
+        "api_blocked_ns": result.api_blocked_ns,
+        "per_step_ns": result.per_step_ns,
+        "in_steps": int(result.in_steps),
+        "coverage": result.coverage,
+    }
+    where = "in training steps" if result.in_steps else "(no training step is marked)"
+    times = "once" if result.num_syncs == 1 else f"{result.num_syncs} times"
+    title = (
+        f"The host synchronized {times} {where}, mostly in {result.api}:"
+        f" the GPU idled for {duration(result.idle_ns)} ({percent(fraction)}) because of it"
+    )
+    return [
+        Finding(
+            IDS[0],
+            severity,
+            result.rank,
+            title,
+            result.idle_ns,
+            fraction,
+            metrics,
+            result.evidence,
+            _advice(result.api or ""),
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
+    """Return which synchronizing calls count, bool[calls].
+
+    Those that start in the window and in a step's range, on threads that launch the rank's work.
+    """
+    chosen = synchronizing_calls(rank, calls)
+    index = np.flatnonzero(chosen)
+    start = calls.start_ns[index]
+    counts = (start >= window.start_ns) & (start < window.end_ns)
+    if rank.step_ranges is not None:
+        ranges = rank.step_ranges
+        steps = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
+        last = np.searchsorted(steps.start_ns, start, side="right") - 1
+        inside = last >= 0
+        inside[inside] = start[inside] < steps.end_ns[last[inside]]
+        counts &= inside
+    launches = np.concatenate([each[each >= 0] for each in rank.launched_by])
+    counts &= np.isin(calls.thread[index], np.unique(calls.thread[launches]))
+    chosen[index[~counts]] = False
+    return chosen
+
+
+def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, ThreadCalls]) -> int:
+    """Count copies whose thread then synchronizes, as its next call: PyTorch's blocking copy."""
+    names = rank.trace.api_names
+    of_copies = [key for key, name in names.items() if "emcpy" in name]
+    of_waits = [key for key, name in names.items() if name.endswith("Synchronize")]
+    number = 0
+    for thread, each in threads.items():
+        name = calls.name[each.call]
+        pairs = np.isin(name[:-1], np.array(of_copies, np.int64))
+        pairs &= np.isin(name[1:], np.array(of_waits, np.int64))
+        if pairs.any():
+            # A thread's correlation ids ascend: its calls lie in `calls` in the order it made them.
+            own = np.flatnonzero(calls.thread == thread)
+            place = np.searchsorted(own, each.call)
+            number += int((pairs & (np.diff(place) == 1)).sum())
+    return number
+
+
+def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | None, int]:
+    """Return the call with the most time inside it, and that time."""
+    if not len(chosen):
+        return None, 0
+    ids, which = np.unique(calls.name[chosen], return_inverse=True)
+    spent = np.zeros(len(ids), np.int64)
+    np.add.at(spent, which, calls.end_ns[chosen] - calls.start_ns[chosen])
+    by_name: dict[str, int] = {}
+    for key, time in zip(ids.tolist(), spent.tolist(), strict=True):
+        name = rank.trace.api_names.get(key, "unnamed call")
+        by_name[name] = by_name.get(name, 0) + time
+    return min(by_name.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
+    """Return the time in calls of the median step among those whose range meets the window."""
+    ranges = rank.step_ranges
+    if ranges is None:
+        return None
+    meets = (ranges.start_ns < window.end_ns) & (ranges.end_ns > window.start_ns)
+    if not meets.any():
+        return None
+    order = np.argsort(calls.start_ns[chosen], kind="stable")
+    start = calls.start_ns[chosen][order]
+    spent = np.cumsum(np.append(0, (calls.end_ns - calls.start_ns)[chosen][order]))
+    first = np.searchsorted(start, ranges.start_ns[meets], side="left")
+    stop = np.searchsorted(start, ranges.end_ns[meets], side="left")
+    return int(np.median(spent[stop] - spent[first]))
+
+
+def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple[Evidence, ...]:
+    order = np.argsort(-gaps.sync_ns[laid], kind="stable")[:_WORST]
+    evidence = []
+    for gap in laid[order].tolist():
+        if not gaps.sync_ns[gap]:
+            break
+        end = int(gaps.end_ns[gap])
+        api = rank.trace.api_names.get(int(calls.name[gaps.sync_call[gap]]), "unnamed call")
+        after = rank.name_at(end)
+        label = f"{api}, before {after}" if after else api
+        evidence.append(Evidence(int(gaps.start_ns[gap]), end, label))
+    return tuple(evidence)
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _advice(api: str) -> tuple[str, ...]:
+    """Return what to do, most promising first for this call."""
+    if any(part in api for part in ("Alloc", "Malloc", "Free")):
+        return (*_MEMORY_ADVICE, *_READ_ADVICE)
+    return (*_READ_ADVICE, *_MEMORY_ADVICE)
+
+
+_READ_ADVICE = (
+    (
+        "Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
+        " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"
+    ),
+    (
+        "Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor,"
+        " and call .item() when you log"
+    ),
+    (
+        "Where a value is needed each step, read the previous one: copy to pinned memory with"
+        " non_blocking=True, record an event, and wait for it a step later"
+    ),
+    (
+        "Copy to the GPU from pinned memory with non_blocking=True (DataLoader(pin_memory=True));"
+        " .to(device) from pageable memory synchronizes"
+    ),
+    "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
+)
+_MEMORY_ADVICE = (
+    (
+        "cudaMalloc and cudaFree inside steps come from an allocator that runs out:"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1), a smaller batch, no"
+        " torch.cuda.empty_cache() in the loop; in CUDA, cudaMallocAsync (11.2)"
+    ),
+)
+
+EXPLANATIONS: dict[str, str] = {
+    "host-sync": f"""\
+# host-sync
+
+The host waited for the GPU inside training steps, and so lost the lead that keeps the GPU fed.
+
+**Measured** on the CUDA API calls that start in the window, inside a training step's NVTX range, on
+threads that launch GPU work; where no step is marked, on all of them in the window. Synchronizing
+are cuda(Device|Stream|Event)Synchronize and the driver's like, cudaMemcpy, cudaMemcpyAsync to
+pageable memory (what `loss.item()` does), and calls that allocate or free memory.
+`cudaEventQuery`, with which NCCL's watchdog asks, waits for nothing.
+
+* `num_syncs`: how many; a copy and the synchronization that follows it at once are one.
+* `blocked_ns`: time inside these calls, summed over threads. No cost in itself: to wait for a busy
+  GPU is what an idle host does.
+* `api`, `api_blocked_ns`: the call with the most of that time.
+* `per_step_ns`: time inside these calls in the median step, null where no step was found.
+* `in_steps`: 1 if only calls inside steps were counted, 0 if no step is marked.
+* `coverage`: the share of GPU idle time whose next operation has a known launch.
+
+**The impact** is the GPU idle time laid to these calls: see `sync_ns` in `traceprof explain
+gpu-idle`.
+
+**Severity** follows the impact's share of the window: info from 1 %, low from 3 %, medium from
+10 %, high from 25 %; below that nothing is said, however long the host waited.
+
+**What to do**
+
+{bullets((*_READ_ADVICE, *_MEMORY_ADVICE))}
+""",
+}

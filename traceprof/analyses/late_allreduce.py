@@ -1,0 +1,286 @@
+"""Gradients that are reduced when the backward is over, so that nothing is left to hide it.
+
+DDP reduces gradients in buckets, each as soon as its last gradient is there, beside the rest of the
+backward. Where all wait for the end of it, the GPU waits for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.gradient_buckets import (
+    LEAST_OF_LONGEST,
+    StepTails,
+    judge_steps,
+    of_operation,
+    steps_of_kernels,
+)
+from traceprof.findings import Evidence, Finding, NotApplicable, severity_of_cost
+from traceprof.trace import schema
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from traceprof.findings import Metric
+    from traceprof.intervals import Intervals
+    from traceprof.run import Rank, Window
+
+ID = "late-allreduce"
+IDS: tuple[str, ...] = (ID,)
+REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+
+# One step may be an accident, or cut.
+LEAST_STEPS = 2
+
+_WORST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LateAllReduceResult:
+    """How the steps of one rank reduce gradients.
+
+    Attributes:
+        rank: the rank's number.
+        window_ns: length of the window.
+        num_all_reduces: AllReduce kernels that start in the window.
+        num_in_steps: those of them launched in a known step.
+        num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
+            sharded, these reduce the gradients.
+        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        has_steps: whether any training step is known.
+        steps: the steps judged.
+        tail_ns: the measure of the late steps' tails without compute.
+        exposed_ns: the part of it in which an AllReduce kernel ran.
+        worst: the longest stretches of these tails, longest first.
+    """
+
+    rank: int
+    window_ns: int
+    num_all_reduces: int
+    num_in_steps: int
+    num_reduce_scatters: int
+    num_graphs: int
+    has_steps: bool
+    steps: StepTails
+    tail_ns: int
+    exposed_ns: int
+    worst: tuple[Evidence, ...]
+
+    @property
+    def num_late(self) -> int:
+        """Judged steps that have one bucket, or only late ones."""
+        return int(self.steps.is_late.sum())
+
+    @property
+    def num_buckets(self) -> int | None:
+        """The median of the judged steps, of an even number the lower of the middle two."""
+        ordered = np.sort(self.steps.num_buckets)
+        return int(ordered[(len(ordered) - 1) // 2]) if len(ordered) else None
+
+    @property
+    def coverage(self) -> float:
+        """The share of the AllReduce kernels that were launched in a known step, 0 to 1."""
+        return self.num_in_steps / self.num_all_reduces if self.num_all_reduces else 1.0
+
+
+def run(rank: Rank, window: Window) -> LateAllReduceResult:
+    """Measure the steps whose AllReduce kernels all start in the window, but for the first step."""
+    kernels = rank.operations.kernels
+    inside = (kernels.start_ns >= window.start_ns) & (kernels.start_ns < window.end_ns)
+    reduces = of_operation(rank, "AllReduce")
+    step = steps_of_kernels(rank)
+    steps = judge_steps(rank, step, reduces, inside)
+    late = steps.tail_start_ns[steps.is_late], steps.tail_end_ns[steps.is_late]
+    tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
+    tails = intervals.subtract(tails, rank.compute)
+    own = intervals.union(kernels.start_ns[reduces], kernels.end_ns[reduces])
+    return LateAllReduceResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        num_all_reduces=int((reduces & inside).sum()),
+        num_in_steps=int((reduces & inside & (step >= 0)).sum()),
+        num_reduce_scatters=int((of_operation(rank, "ReduceScatter") & inside).sum()),
+        num_graphs=len(rank.operations.graphs),
+        has_steps=bool((step >= 0).any()),
+        steps=steps,
+        tail_ns=tails.measure_ns,
+        exposed_ns=intervals.intersect(tails, own).measure_ns,
+        worst=_evidence(rank, steps, tails),
+    )
+
+
+def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    missing = _missing(result)
+    if missing is not None:
+        return [missing]
+    fraction = result.exposed_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    num_steps, num_late = len(result.steps.number), result.num_late
+    # The median step tells how the run reduces gradients.
+    if severity is None or 2 * num_late <= num_steps:
+        return []
+    one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
+    how = "in one bucket" if 2 * one > num_late else "when the backward is all but over"
+    metrics: dict[str, Metric] = {
+        "tail_ns": result.tail_ns,
+        "num_buckets": result.num_buckets,
+        "exposed_ns": result.exposed_ns,
+        "num_late_steps": num_late,
+        "num_steps": num_steps,
+        "hideable_fraction": float(np.median(result.steps.hideable[result.steps.is_late])),
+        "coverage": result.coverage,
+    }
+    return [
+        Finding(
+            ID,
+            severity,
+            result.rank,
+            f"{num_late} of {num_steps} steps reduce their gradients {how}: no compute hides"
+            f" {duration(result.exposed_ns)} of it",
+            result.exposed_ns,
+            fraction,
+            metrics,
+            result.worst,
+            ADVICE,
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence, ...]:
+    """Show the longest stretches: what ran at the end of each, and in which step's tail."""
+    worst = np.argsort(-tails.length_ns, kind="stable")[:_WORST]
+    evidence = []
+    for start, end in zip(
+        tails.start_ns[worst].tolist(), tails.end_ns[worst].tolist(), strict=True
+    ):
+        of_step = steps.is_late & (steps.tail_start_ns <= start) & (start < steps.tail_end_ns)
+        number = steps.number[of_step.argmax()]
+        what = rank.name_at(end - 1) or "no operation"
+        evidence.append(Evidence(start, end, f"{what} of step {number}"))
+    return tuple(evidence)
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _missing(result: LateAllReduceResult) -> NotApplicable | None:
+    """Say why nothing can be judged, if so."""
+    if not result.num_all_reduces:
+        return _without_all_reduce(result)
+    if not result.has_steps:
+        return NotApplicable(
+            ID,
+            "no training step is known whose kernels could be told by their launches",
+            "nsys profile --trace=cuda,nvtx … with a range around each step: instrument.step, or a"
+            " range of your own and --step-pattern REGEX",
+            result.rank,
+        )
+    if result.num_reduce_scatters:
+        return NotApplicable(
+            ID,
+            "gradients are reduced by ReduceScatter (sharded parameters or optimizer): the"
+            " AllReduce kernels carry something else",
+            "see exposed-communication for what no compute hides",
+            result.rank,
+        )
+    if len(result.steps.number) < LEAST_STEPS:
+        return NotApplicable(
+            ID,
+            f"{len(result.steps.number)} steps can be judged, and it takes {LEAST_STEPS}: those"
+            " with compute and then AllReduce kernels, all in the window, but for the first, where"
+            " one bucket is right",
+            "record several steps, from cudaProfilerStart some steps into the training on",
+            result.rank,
+        )
+    return None
+
+
+def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable:
+    if result.num_graphs:
+        return NotApplicable(
+            ID,
+            f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
+            " is not recorded",
+            f"nsys profile {schema.GRAPH.flag} …",
+            result.rank,
+        )
+    return NotApplicable(
+        ID,
+        "no AllReduce kernel ran in the window",
+        "record every rank of a run on several GPUs; where kernels of another name reduce"
+        " gradients, give it with --communication-kernel REGEX=AllReduce",
+        result.rank,
+    )
+
+
+ADVICE = (
+    (
+        "DDP: smaller buckets, the first of which is ready sooner (bucket_cap_mb, 25 by default);"
+        " a bucket as large as the model waits for the last gradient"
+    ),
+    (
+        "Let DDP overlap: it does so while loss.backward() runs. Calling all_reduce yourself after"
+        " backward(), or under no_sync(), gives that away; register_comm_hook changes what is sent"
+        " and keeps the overlap"
+    ),
+    (
+        "Leave find_unused_parameters=True out, or give DDP static_graph=True beside it (torch 1.11"
+        " and later): otherwise it does not order its buckets by which gradients are ready first"
+    ),
+    (
+        "Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm true and a smaller"
+        " reduce_bucket_size"
+    ),
+    (
+        "Record every rank and compare: exposed time may be waiting for a slower one, which no"
+        " bucket shortens"
+    ),
+    (
+        "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+        ".bf16_compress_hook"
+    ),
+)
+
+EXPLANATIONS: dict[str, str] = {
+    ID: f"""\
+# late-allreduce
+
+Gradients are reduced when the backward is over, in one bucket or in several that all come late, and
+the GPU waits for them. DDP reduces each bucket as soon as its last gradient is there, beside the
+rest of the backward; only the last bucket must outlast it.
+
+**Measured** per training step, on its kernels in the order of the GPU. The kernels of a step are
+those launched inside its range. Its buckets are its AllReduce kernels, but for those
+{LEAST_OF_LONGEST} times shorter than the longest (a loss, a flag). Of the compute from the step's
+first compute kernel to the end of the last bucket, a bucket is *late* that starts when 90 % has
+run. A step is late where it has one bucket, or where all are late. Its *tail* reaches from the end
+of the compute that ran, or had run, when the first late bucket started (of the last bucket, where
+none is late) to the end of the last bucket, but for the time in which compute ran.
+
+The first step of a report is not judged: DDP's first step has one bucket by design, and another
+may be cut. Neither are steps with AllReduce kernels outside the window.
+
+* `tail_ns`: the tails of the late steps.
+* `num_buckets`: of the median step.
+* `exposed_ns`: the part of the tails in which AllReduce kernels ran, which is the impact. It holds
+  waiting for slower ranks as well as transfer.
+* `num_late_steps`, `num_steps`: late steps, and steps judged. More than half must be late.
+* `hideable_fraction`: the share of the compute that ran after the first bucket had started, in the
+  median late step: what could hide communication.
+* `coverage`: the share of the AllReduce kernels that were launched in a known step.
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %.
+
+**What to do**
+
+{chr(10).join(f"* {line}" for line in ADVICE)}
+""",
+}

@@ -1,0 +1,306 @@
+"""The launch queue: how deep it was, when it was full, who held it, what was launched late.
+
+The queue belongs to a process. With several devices in one process each stall is reported once, on
+the rank for whose device the blocked launch was; what was launched late, on the rank that had to
+wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.launch_queue_texts import (
+    ADVICE,
+    EXPLANATIONS,
+    HEALTHY_ADVICE,
+    REEXPORT,
+    REEXPORT_COMMAND,
+)
+from traceprof.findings import (
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    Severity,
+    severity_of_cost,
+)
+from traceprof.late_launches import late_launches, starts_inside
+from traceprof.launch_stalls import LEAST_CAP, find_stalls
+from traceprof.queue_depth import launch_queue
+from traceprof.queue_holders import Holder, operation_name, queue_holders
+from traceprof.trace import schema
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.late_launches import LateLaunches
+    from traceprof.launch_stalls import Stalls
+    from traceprof.run import Rank, Window
+    from traceprof.trace.model import ApiCalls
+
+__all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
+
+IDS: tuple[str, ...] = ("launch-queue-stall",)
+REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+
+_WORST = 5  # intervals shown as evidence, and operations named
+_LONGEST_NAME = 48  # in a title
+_MOST_LATE = (
+    3  # of these, at most so many late launches: the stalls behind them are to be seen, too
+)
+_LEAST_SHARE = 0.01  # of the window: below, a stalled thread is not worth a word, even as info
+
+
+@dataclass(frozen=True, slots=True)
+class LateLaunch:
+    """An operation that started late because its thread was blocked.
+
+    Attributes:
+        name: a kernel's function or a kind of copy.
+        stream: where it ran.
+        idle_since_ns: since when nothing kept it but its launch.
+        start_ns: when it started.
+        late_ns: how long its thread was blocked in between.
+    """
+
+    name: str
+    stream: int
+    idle_since_ns: int
+    start_ns: int
+    late_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchQueueResult:
+    """The launch queue of a rank's process, and what its stalls did to the rank.
+
+    Attributes:
+        rank: the rank's number.
+        window: what was looked at.
+        times_ns: int64[k], ascending, when the number of pending launches of the process changed.
+        depth: int32[k], the number from then on; at `times_ns[0]`, at or before the window's start.
+        max_depth: the greatest in the window.
+        stalls: those of launches for this rank that begin in the window, ordered by start; None
+            where the report has no API calls.
+        blocked_ns: the measure of their union within the window.
+        costly: when something of this rank waited for a blocked thread.
+        holders: what the rank's GPU ran during its stalls, most first.
+        late: the latest launches because of any of the process's stalls.
+        num_late: how many there were.
+        late_ns: the sum of what they were late.
+        has_unexported: whether CUPTI's records were captured, but left out of the export.
+        coverage: the share of the rank's operations in the window whose launch was captured.
+        longest: the longest stalls, longest first.
+    """
+
+    rank: int
+    window: Window
+    times_ns: Int64
+    depth: npt.NDArray[np.int32]
+    max_depth: int
+    stalls: Stalls | None
+    blocked_ns: int
+    costly: Intervals
+    holders: tuple[Holder, ...]
+    late: tuple[LateLaunch, ...]
+    num_late: int
+    late_ns: int
+    has_unexported: bool
+    coverage: float
+    longest: tuple[Evidence, ...]
+
+    def stalls_of(self, thread: int) -> Intervals:
+        """Return when a thread was blocked."""
+        if self.stalls is None:
+            return intervals.empty()
+        own = self.stalls.thread == thread
+        return intervals.union(self.stalls.start_ns[own], self.stalls.end_ns[own])
+
+
+def run(rank: Rank, window: Window) -> LaunchQueueResult:
+    """Measure the queue of the rank's process, and the stalls of launches for the rank."""
+    if rank.calls is None:
+        return _without_calls(rank, window)
+    queue, of_process = launch_queue(rank, rank.calls), find_stalls(rank, rank.calls)
+    times, depth = queue.series_within(window.start_ns, window.end_ns)
+    own = of_process.device == rank.device
+    stalls = of_process.chosen(
+        own if window.is_whole else own & starts_inside(of_process.start_ns, window)
+    )
+    blocked = intervals.union(stalls.start_ns, stalls.end_ns)
+    late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
+    return LaunchQueueResult(
+        rank=rank.rank,
+        window=window,
+        times_ns=times,
+        depth=depth,
+        max_depth=int(depth.max(initial=0)),
+        stalls=stalls,
+        blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
+        costly=late.costly if late else intervals.empty(),
+        holders=queue_holders(rank, blocked),
+        late=_latest(rank, late) if late else (),
+        num_late=len(late.late_ns) if late else 0,
+        late_ns=intervals.total(late.late_ns) if late else 0,
+        has_unexported=rank.trace.has_unexported_stalls,
+        coverage=_coverage(rank, window),
+        longest=_evidence(rank, rank.calls, stalls),
+    )
+
+
+def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
+    """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
+    stalls = result.stalls
+    if stalls is None:
+        return [
+            NotApplicable(
+                IDS[0],
+                "the report has no CUDA API calls: when operations were launched is not known",
+                f"nsys profile {schema.API_CALL.flag} …",
+                result.rank,
+            )
+        ]
+    length = result.window.length_ns
+    cost = severity_of_cost(result.costly.measure_ns / length) if length else None
+    if cost is None and (not length or result.blocked_ns < _LEAST_SHARE * length):
+        is_uncertain = result.has_unexported and stalls.cap is None
+        return [_unexported(result)] if is_uncertain and result.max_depth >= LEAST_CAP else []
+    return [_stall(result, stalls, cost)]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
+    nothing = np.empty(0, np.int64)
+    return LaunchQueueResult(
+        rank.rank, window, nothing, nothing.astype(np.int32), 0, None, 0, intervals.empty(), (),
+        (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
+    )  # fmt: skip
+
+
+def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
+    columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
+    return tuple(
+        LateLaunch(operation_name(rank, group, index), *numbers)
+        for group, index, *numbers in zip(
+            *(column[:_WORST].tolist() for column in columns), strict=True
+        )
+    )
+
+
+def _coverage(rank: Rank, window: Window) -> float:
+    known = total = 0
+    for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
+        inside = call if window.is_whole else call[starts_inside(group.start_ns, window)]
+        total += len(inside)
+        known += int(np.count_nonzero(inside >= 0))
+    return known / total if total else 1.0
+
+
+def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ...]:
+    evidence = []
+    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[:_WORST].tolist():
+        start, end = int(stalls.start_ns[index]), int(stalls.end_ns[index])
+        call = int(stalls.call[index])
+        name = rank.trace.api_names.get(int(calls.name[call])) if call >= 0 else None
+        held_by = rank.name_at(start)
+        behind = f" while {held_by} ran" if held_by else ""
+        evidence.append(Evidence(start, end, f"{name or 'a launch'} blocked{behind}"))
+    return tuple(evidence)
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
+    stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
+    impact = result.costly.measure_ns
+    metrics: dict[str, Metric] = {
+        "stall_ns": stall_ns,
+        "num_stalls": len(stalls),
+        "max_queue_depth": result.max_depth,
+        "source": stalls.source,
+        "blocked_ns": result.blocked_ns,
+        "queue_cap": stalls.cap,
+        "queue_cap_scope": stalls.cap_scope,
+        "usual_launch_ns": stalls.usual_ns,
+        "num_late_launches": result.num_late,
+        "late_launch_ns": result.late_ns,
+        "holder": result.holders[0].name if result.holders else None,
+        "holder_ns": result.holders[0].held_ns if result.holders else None,
+        "coverage": result.coverage,
+    }
+    return Finding(
+        IDS[0],
+        Severity.INFO if cost is None else cost,
+        result.rank,
+        _title(result, stalls, stall_ns, impact, cost),
+        impact,
+        impact / result.window.length_ns,
+        metrics,
+        (*_late_evidence(result), *result.longest)[:_WORST] if cost is not None else result.longest,
+        _advice(result, stalls, cost),
+    )
+
+
+def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            max(each.idle_since_ns, result.window.start_ns),
+            each.start_ns,
+            f"stream {each.stream} idle until {each.name} was launched,"
+            f" {duration(each.late_ns)} late",
+        )
+        for each in result.late[:_MOST_LATE]
+    )
+
+
+def _title(
+    result: LaunchQueueResult, stalls: Stalls, stall_ns: int, impact: int, cost: Severity | None
+) -> str:
+    late = result.late[0].name if result.late else ""
+    if len(stalls) == 0:
+        return (
+            f"A thread that was blocked in launches for another GPU launched {late} and others"
+            f" {duration(impact)} late"
+        )
+    holder = ""
+    if result.holders:
+        most = result.holders[0]
+        others = "" if 2 * most.held_ns >= result.blocked_ns else " and others"
+        holder = f" behind {_shortened(most.name)}{others}"
+    blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
+    if cost is not None:
+        return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
+    waited = f"something waited for {duration(impact)} of it" if impact else "nothing waited for it"
+    return f"{blocked}{holder}; {waited}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _advice(
+    result: LaunchQueueResult, stalls: Stalls, cost: Severity | None
+) -> tuple[str, ...]:  # fmt: skip
+    advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
+    if result.has_unexported and stalls.source == "inferred":
+        advice.append(REEXPORT)
+    return tuple(advice)
+
+
+def _unexported(result: LaunchQueueResult) -> NotApplicable:
+    return NotApplicable(
+        IDS[0],
+        "records of a full command buffer were captured but not exported, and no stall of more"
+        " than 50 µs can be inferred from the launches",
+        REEXPORT_COMMAND,
+        result.rank,
+    )

@@ -1,0 +1,281 @@
+"""What sampled counters say of NVLink, PCIe and the network, above all while ranks waited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import hardware, intervals
+from traceprof.analyses import link_findings
+from traceprof.analyses.copy_paths import copies_by_direction, exposed_copies, starting_in
+from traceprof.analyses.link_findings import Load
+from traceprof.analyses.link_series import AT_PEAK, Series
+from traceprof.analyses.link_usage import LinkUse
+from traceprof.findings import NotApplicable, severity_of_cost
+from traceprof.trace import schema
+from traceprof.trace.counters import counters_of
+from traceprof.trace.model import RankKey
+
+if TYPE_CHECKING:
+    from traceprof.findings import Finding
+    from traceprof.hardware import Peaks
+    from traceprof.intervals import Intervals
+    from traceprof.run import Rank, Window
+
+# `link_usage` names and explains them: these are the same findings from another source.
+IDS: tuple[str, ...] = ()
+REQUIRES: tuple[schema.Table, ...] = ()
+EXPLANATIONS: dict[str, str] = {}
+
+_FINDINGS = ("link-saturated", "link-underused")
+_FEWEST = 5  # samples: the mean of fewer says more of where they fell than of the link
+_DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
+
+
+@dataclass(frozen=True, slots=True)
+class CounterUse:
+    """What the samples of one link and direction say.
+
+    Attributes:
+        link: `nvlink`, `pcie` or `network`.
+        direction: `tx` or `rx`, as the GPU or the NIC sees it.
+        name: the NIC's, else None.
+        source: `gpu-metrics` or `nic-metrics`.
+        num_samples: that reach into the window.
+        sample_ns: the usual length of one.
+        sampled_ns: how much of the window they cover.
+        busy_ns: how much of the window the samples with traffic cover.
+        bytes: the integral over the window; None where the peak of a percentage is not known.
+        peak_gb_per_s: None where it is not known.
+        is_peak_assumed: whether the peak comes from the GPU's name.
+        utilization: the mean over the samples; None without a peak.
+        share_at_peak: the share of the samples with 90 % of the peak or more, likewise.
+        num_in_communication: samples that lie wholly in communication.
+        utilization_in_communication: their mean; None for fewer than five.
+        num_idle_spikes: samples left out: idle NVLinks may read as if they were full.
+    """
+
+    link: str
+    direction: str
+    name: str | None
+    source: str
+    num_samples: int
+    sample_ns: int
+    sampled_ns: int
+    busy_ns: int
+    bytes: int | None
+    peak_gb_per_s: float | None
+    is_peak_assumed: bool
+    utilization: float | None
+    share_at_peak: float | None
+    num_in_communication: int
+    utilization_in_communication: float | None
+    num_idle_spikes: int
+
+    @property
+    def mean_gb_per_s(self) -> float | None:
+        """The mean over the sampled time; None where the bytes are not known."""
+        if self.bytes is None or not self.sampled_ns:
+            return None
+        return self.bytes / self.sampled_ns
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCountersResult:
+    """The sampled links of one rank's GPU; those of the machine's NICs for its first rank.
+
+    Attributes:
+        rank: the rank's number.
+        counters: the statistics of each link and direction.
+        uses: the same as rows beside those of copies, where the bytes are known.
+        loads: what each link carried while copies or communication were exposed.
+        window_ns: the window's length.
+        exposed_communication_ns: how long communication had the GPU to itself.
+        has_gpu_samples: whether the report has GPU metrics.
+        is_gpu_known: whether it tells which of the sampled GPUs is this rank's.
+        unsampled_nics: NICs that the machine has, none of which was sampled.
+    """
+
+    rank: int
+    counters: tuple[CounterUse, ...]
+    uses: tuple[LinkUse, ...]
+    loads: tuple[Load, ...]
+    window_ns: int
+    exposed_communication_ns: int
+    has_gpu_samples: bool
+    is_gpu_known: bool
+    unsampled_nics: tuple[str, ...]
+
+
+def run(rank: Rank, window: Window) -> LinkCountersResult:
+    """Integrate the samples over the window, and over what was exposed in it."""
+    found = counters_of(rank.trace)
+    gpu = found.gpu_of_rank.get(RankKey(rank.process, rank.device))
+    samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
+    if _is_first(rank):
+        samples += found.network
+    peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
+    communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
+    exposed = intervals.subtract(communication, rank.compute)
+    series = [each for each in (Series.within(rank, one, window) for one in samples) if each]
+    copies = copies_by_direction(rank, starting_in(rank.operations.copies.start_ns, window))
+    counters, loads = [], []
+    for each in series:
+        counters.append(_counter_use(each, communication, peaks))
+        waited_for = {"communication": exposed}
+        direction = _DIRECTIONS.get(each.of.direction, "")
+        if each.of.link == "pcie" and direction in copies:
+            waited_for["copies"] = exposed_copies(rank, copies[direction], window)
+        for what, waited in waited_for.items():
+            load = _load(rank, each, what, waited, peaks, window)
+            loads += [load] if load else []
+    return LinkCountersResult(
+        rank=rank.rank,
+        counters=tuple(counters),
+        uses=tuple(_link_use(each) for each in counters if each.bytes is not None),
+        loads=tuple(loads),
+        window_ns=window.length_ns,
+        exposed_communication_ns=exposed.measure_ns,
+        has_gpu_samples=found.has_gpu_samples,
+        is_gpu_known=gpu is not None,
+        unsampled_nics=() if found.network else found.nics,
+    )
+
+
+def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
+    """Judge the links while somebody waited for them."""
+    found: dict[tuple[str, str, str | None], Finding] = {}
+    for load in sorted(result.loads, key=lambda load: -load.exposed_ns):
+        finding = link_findings.saturated(result.rank, load, result.window_ns)
+        if finding is not None:  # one claim of each link and direction, whatever waited
+            found.setdefault((load.link, load.direction, load.name), finding)
+    judged: list[Finding | NotApplicable | None] = [*found.values()]
+    of_communication = [load for load in result.loads if load.what == "communication"]
+    if of_communication:
+        # The busiest: where another link is busier, that one may be what is waited for.
+        busiest = max(of_communication, key=lambda load: (load.utilization, load.direction == "tx"))
+        finding = link_findings.underused(result.rank, busiest, result.window_ns)
+        judged.append(finding and replace(finding, advice=(*finding.advice, *_beside(result))))
+    else:
+        judged += _not_applicable(result)
+    return [each for each in judged if each is not None]
+
+
+def _beside(result: LinkCountersResult) -> list[str]:
+    """Name the NICs that were busy, too, whose peak is not known: they may be the limit."""
+    return [
+        f"{use.name} carried {use.gb_per_s:.1f} GB/s while it was busy: if that is all it can, the"
+        " network is the limit (give its rate: --link-peak network=25)"
+        for use in result.uses
+        if use.link == "network" and use.peak_gb_per_s is None and use.gb_per_s is not None
+    ][:1]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _is_first(rank: Rank) -> bool:
+    """Say whether the rank is the first of its report, beside which the machine's NICs stand."""
+    trace = rank.trace
+    first = min(trace.operations, key=lambda key: (trace.pid(key.process), key))
+    return first == RankKey(rank.process, rank.device)
+
+
+def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> CounterUse:
+    link = series.of.link
+    peak = peaks.of(link)
+    full = series.full(peak)
+    inside = series.inside(communication)
+    enough = int(inside.sum()) >= _FEWEST
+    return CounterUse(
+        link=link,
+        direction=series.of.direction,
+        name=series.of.name,
+        source=series.source,
+        num_samples=len(series.value),
+        sample_ns=int(np.sort(series.length_ns)[len(series.value) // 2]),
+        sampled_ns=int(series.length_ns.sum()),
+        busy_ns=int(series.length_ns[series.value > 0].sum()),
+        bytes=series.bytes(peak),
+        peak_gb_per_s=peak,
+        is_peak_assumed=peaks.is_assumed(link),
+        utilization=series.utilization(slice(None), peak),
+        share_at_peak=None if full is None else float((series.value >= AT_PEAK * full).mean()),
+        num_in_communication=int(inside.sum()),
+        utilization_in_communication=series.utilization(inside, peak) if enough else None,
+        num_idle_spikes=series.num_idle_spikes,
+    )
+
+
+def _link_use(use: CounterUse) -> LinkUse:
+    return LinkUse(
+        link=use.link,
+        direction=use.direction,
+        peer=None,
+        bytes=use.bytes or 0,
+        busy_ns=use.busy_ns,
+        peak_gb_per_s=use.peak_gb_per_s,
+        is_peak_assumed=use.is_peak_assumed,
+        source=use.source,
+        name=use.name,
+    )
+
+
+def _load(
+    rank: Rank, series: Series, what: str, waited: Intervals, peaks: Peaks, window: Window
+) -> Load | None:
+    """Return what the link carried while it was waited for; None where that cannot be said."""
+    waited_ns, peak = waited.measure_ns, peaks.of(series.of.link)
+    fraction = waited_ns / window.length_ns if window.length_ns else 0.0
+    if severity_of_cost(fraction) is None or peak is None:
+        return None
+    inside = series.inside(waited)
+    utilization = series.utilization(inside, peak)
+    if inside.sum() < _FEWEST or utilization is None:
+        return None
+    return Load(
+        link=series.of.link,
+        direction=series.of.direction,
+        name=series.of.name,
+        what=what,
+        source=series.source,
+        gb_per_s=utilization * peak,
+        peak_gb_per_s=peak,
+        is_peak_assumed=peaks.is_assumed(series.of.link),
+        exposed_ns=waited_ns,
+        coverage=min(1.0, int(series.length_ns[inside].sum()) / waited_ns),
+        evidence=link_findings.longest(rank, waited, what),
+        more={"num_samples": int(inside.sum())},
+    )
+
+
+# -- what is missing ------------------------------------------------------------------------------
+
+
+def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
+    """Say why no link was judged while communication was exposed, if it was."""
+    fraction = result.exposed_communication_ns / result.window_ns if result.window_ns else 0.0
+    if severity_of_cost(fraction) is None:
+        return []
+    nics = ", ".join(result.unsampled_nics)
+    beside = f"; nor are there samples of the machine's NICs ({nics})" if nics else ""
+    flags = f"{schema.GPU_METRICS_FLAG}{f' {schema.NIC_METRICS_FLAG}' if nics else ''}"
+    known = any(each.peak_gb_per_s is not None for each in result.counters)
+    if not result.has_gpu_samples:
+        reason = f"no GPU metrics: what crossed NVLink and PCIe is not in this export{beside}"
+        how = f"nsys profile {flags} …"
+    elif not result.is_gpu_known:
+        reason = "the export does not tell which of the sampled GPUs is this rank's"
+        how = "export again with Nsight Systems 2025.1 or later, which maps ordinals to GPUs"
+    elif not known:
+        reason = "the peak rates of the sampled links are not known"
+        how = "give the rates: --link-peak nvlink=300 --link-peak pcie=31.5 (GB/s, one direction)"
+    else:
+        reason = (
+            f"fewer than {_FEWEST} samples of a link lie in exposed communication: its operations"
+            " are shorter than the time between samples"
+        )
+        how = "nsys profile --gpu-metrics-frequency=100000 … (up to 200000 Hz)"
+    return [NotApplicable(each, reason, how, result.rank) for each in _FINDINGS]

@@ -1,0 +1,315 @@
+"""When a link is at its limit, or far below it while somebody waits: one judgement for all sources.
+
+Copies tell the link's rate by their bytes and times, sampled counters by what crossed it; either is
+set against the same peaks, thresholds and advice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.findings import Evidence, Finding, severity_of_cost
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.findings import Metric
+    from traceprof.intervals import Intervals
+    from traceprof.run import Rank
+
+SATURATED = 0.85
+"""Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
+(copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""
+UNDERUSED = 0.40
+"""Half of what healthy links carry: 75 to 90 % of the peak for large transfers."""
+WORST = 5  # intervals shown as evidence
+OTHER = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "received"}
+NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How fast a link was while somebody waited for it.
+
+    Attributes:
+        link: `nvlink`, `pcie` or `network`.
+        direction: `h2d`, `d2h`, `tx` or `rx`.
+        name: of the NIC, for `network`.
+        what: what was waited for: `copies` or `communication`.
+        source: `copies`, `gpu-metrics` or `nic-metrics`.
+        gb_per_s: while it was waited for.
+        peak_gb_per_s: of the link in this direction.
+        is_peak_assumed: whether the peak comes from the GPU's name.
+        exposed_ns: how long it was waited for: nothing else ran.
+        coverage: the share of what was waited for that could be judged, 0 to 1.
+        evidence: the longest stretches of it.
+        more: further metrics.
+    """
+
+    link: str
+    direction: str
+    name: str | None
+    what: str
+    source: str
+    gb_per_s: float
+    peak_gb_per_s: float
+    is_peak_assumed: bool
+    exposed_ns: int
+    coverage: float
+    evidence: tuple[Evidence, ...]
+    more: Mapping[str, Metric]
+
+    @property
+    def utilization(self) -> float:
+        """The rate as a share of the peak."""
+        return self.gb_per_s / self.peak_gb_per_s
+
+
+def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
+    """Return the finding where the link is at its limit while somebody waits for it."""
+    if load.utilization < SATURATED:
+        return None
+    name = f" ({load.name})" if load.name else ""
+    title = (
+        f"{NAMES[load.link]}{name} is at its limit, {_rate(load)} {OTHER[load.direction]}, and"
+        f" nothing hides {duration(load.exposed_ns)} of {load.what}"
+    )
+    return _finding("link-saturated", rank, load, window_ns, title, SATURATED_ADVICE[load.link])
+
+
+def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
+    """Return the finding where the link is far below its peak while somebody waits for it."""
+    if load.utilization >= UNDERUSED:
+        return None
+    name = f" ({load.name})" if load.name else ""
+    title = (
+        f"{NAMES[load.link]}{name} carries only {_rate(load)} {OTHER[load.direction]}, and"
+        f" nothing hides {duration(load.exposed_ns)} of {load.what}"
+    )
+    advice = UNDERUSED_ADVICE["copies" if load.what == "copies" else load.link]
+    return _finding("link-underused", rank, load, window_ns, title, advice)
+
+
+def distinct(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those of copies that counters make of the same link, too.
+
+    Counters see all that crosses PCIe: `rx` is what copies from the host (`h2d`) are part of.
+    """
+    sampled = {
+        (each.id, each.rank, each.metrics["link"], each.metrics["direction"])
+        for each in findings
+        if each.id in EXPLANATIONS and each.metrics["source"] == "gpu-metrics"
+    }
+    same_way = {"h2d": "rx", "d2h": "tx"}
+    return [
+        each
+        for each in findings
+        if each.id not in EXPLANATIONS
+        or (each.id, each.rank, each.metrics["link"], same_way.get(str(each.metrics["direction"])))
+        not in sampled
+    ]
+
+
+def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ...]:
+    """Return the longest intervals, each with the name of what ran."""
+    order = np.argsort(-exposed.length_ns, kind="stable")[:WORST]
+    pairs = zip(exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True)
+    return tuple(Evidence(start, end, rank.name_at(start) or fallback) for start, end in pairs)
+
+
+def _finding(
+    finding: str, rank: int, load: Load, window_ns: int, title: str, advice: tuple[str, ...]
+) -> Finding | None:
+    fraction = load.exposed_ns / window_ns if window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return None
+    metrics: dict[str, Metric] = {
+        "link": load.link,
+        "direction": load.direction,
+        "peer": None,
+        "gb_per_s": load.gb_per_s,
+        "peak_gb_per_s": load.peak_gb_per_s,
+        "utilization": load.utilization,
+        "source": load.source,
+        "is_peak_assumed": load.is_peak_assumed,
+        "exposed_ns": load.exposed_ns,
+        **({"nic": load.name} if load.name else {}),
+        **load.more,
+        "coverage": load.coverage,
+    }
+    if load.is_peak_assumed:
+        advice = (*advice, ASSUMED_ADVICE)
+    return Finding(
+        finding, severity, rank, title, load.exposed_ns, fraction, metrics, load.evidence, advice
+    )
+
+
+def _rate(load: Load) -> str:
+    assumed = "an assumed " if load.is_peak_assumed else ""
+    return (
+        f"{load.gb_per_s:.1f} GB/s or {percent(load.utilization)} of"
+        f" {assumed}{load.peak_gb_per_s:g} GB/s"
+    )
+
+
+ASSUMED_ADVICE = (
+    "The peak is what a board of this name can reach, x16 and with all its NVLinks: check"
+    " `nvidia-smi -q -d PCIE` (generation and width under load), `nvidia-smi nvlink --status` and"
+    " `nvidia-smi topo -m`, and give the real rate where it differs"
+)
+SATURATED_ADVICE = {
+    "pcie": (
+        (
+            "Move fewer bytes over PCIe: keep what is needed again on the GPU, copy uint8 or bf16"
+            " and convert there, decode and augment on the GPU (NVIDIA DALI)"
+        ),
+        (
+            "Hide the copies: prefetch the next batch on a stream of its own from pinned memory"
+            " (pin_memory=True, .to(device, non_blocking=True))"
+        ),
+        (
+            "Where gradients or activations take PCIe, too: put ranks that talk most on GPUs with"
+            " NVLink between them (`nvidia-smi topo -m`)"
+        ),
+    ),
+    "nvlink": (
+        (
+            "Send fewer bytes: bf16 gradients (torch.distributed.algorithms.ddp_comm_hooks"
+            ".default_hooks.bf16_compress_hook), no_sync() on all but the last micro-batch"
+        ),
+        (
+            "On Hopper and later with NVSwitch let the switch add up: NVLink SHARP"
+            " (NCCL_NVLS_ENABLE, NCCL 2.17 and later) halves what an all-reduce sends"
+        ),
+        "Start the communication earlier, so that compute hides it (bucket_cap_mb, prefetching)",
+    ),
+    "network": (
+        (
+            "Send fewer bytes between machines: hybrid sharding (HSDP) keeps the all-gathers"
+            " inside one; bf16 gradients; no_sync() on all but the last micro-batch"
+        ),
+        (
+            "Use every NIC: NCCL_IB_HCA must name them all, one near each GPU"
+            " (`nvidia-smi topo -m`), and NCCL_CROSS_NIC=0 on rail-optimised fabrics"
+        ),
+    ),
+}
+UNDERUSED_ADVICE = {
+    "copies": (
+        (
+            "Check the slot while copies run: `nvidia-smi --query-gpu=pcie.link.gen.current,"
+            "pcie.link.width.current --format=csv`; a riser or a shared switch can halve it"
+        ),
+        (
+            "Bind each process to the GPU's own NUMA node before it allocates pinned memory"
+            " (`numactl --cpunodebind=N --membind=N`, `nvidia-smi topo -m` says which)"
+        ),
+        (
+            "Do not let the GPUs of one switch or socket copy at the same moment: stagger them,"
+            " or compare with nvbandwidth alone and all together"
+        ),
+    ),
+    "nvlink": (
+        (
+            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
+            " while it waits nothing crosses the link (see the findings on stragglers)"
+        ),
+        (
+            "Many small operations pay latency, not bandwidth: larger buckets (bucket_cap_mb),"
+            " coalesced or flattened tensors"
+        ),
+        (
+            "Check with nccl-tests and NCCL_DEBUG=INFO that NCCL takes NVLink (P2P/CUMEM or"
+            " P2P/IPC, not SHM or NET): NCCL_P2P_DISABLE unset, NCCL_P2P_LEVEL=NVL or higher"
+        ),
+        (
+            "Large operations at a low rate: more CTAs (NCCL_MIN_CTAS, NCCL 2.17 and later, or"
+            " ProcessGroupNCCL.Options().config.min_ctas), if compute can spare the SMs"
+        ),
+    ),
+    "pcie": (
+        (
+            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
+            " while it waits nothing crosses the link (see the findings on stragglers)"
+        ),
+        (
+            "Check with NCCL_DEBUG=INFO which path NCCL takes: without P2P (GeForce boards, ACS or"
+            " an IOMMU in the way) it goes through host memory; `nvidia-smi topo -p2p n`"
+        ),
+        "Put neighbours on GPUs with NVLink or one PCIe switch between them (`nvidia-smi topo -m`)",
+    ),
+    "network": (
+        (
+            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
+            " while it waits nothing crosses the link (see the findings on stragglers)"
+        ),
+        (
+            "Check with NCCL_DEBUG=INFO that NCCL uses NET/IB with GDRDMA and every NIC"
+            " (NCCL_IB_HCA, NCCL_NET_GDR_LEVEL), and measure with nccl-tests"
+        ),
+        "RoCE or ECMP fabrics: several queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION=4)",
+    ),
+}
+
+
+def _bullets(advice: Mapping[str, tuple[str, ...]]) -> str:
+    # The links share some advice: each line once.
+    lines = dict.fromkeys(line for each in advice.values() for line in each)
+    return "\n".join(f"* {line}" for line in lines)
+
+
+_METRICS = """\
+* `link`, `direction`: which, and which way: `h2d`, `d2h` for copies, `tx`, `rx` for counters (the
+  GPU, or the NIC `nic`, sends or receives). `peer` is null: these links are shared by all peers.
+* `gb_per_s`: what it carried; `peak_gb_per_s`: at most, one direction, 1 GB = 1e9 bytes;
+  `utilization`: one over the other.
+* `is_peak_assumed`: true where the peak is what a board of the GPU's name can reach. The export
+  tells neither PCIe generation and width nor bridges; the user's own rate takes its place.
+* `source`: `copies` (bytes and times of memory copies), `gpu-metrics` (percent of the peak,
+  sampled; of PCIe with the packets' headers) or `nic-metrics` (rates, sampled).
+* `exposed_ns`: how long the copies or the communication had the GPU to themselves: the impact.
+* `coverage`: of copies, the share of the direction's that could be judged; of counters, the share
+  of the exposed time that whole samples cover. Under five samples nothing is claimed.
+
+Nothing is claimed of a link whose peak is not known, and nothing where less than 1 % of the window
+waits. **Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %,
+high from 25 %."""
+
+EXPLANATIONS: dict[str, str] = {
+    "link-saturated": f"""\
+# link-saturated
+
+A link carries all it can while copies or communication have the GPU to themselves.
+
+**Measured** for copies as bytes over the union of the copies of one direction, for counters as the
+mean of the samples that lie wholly in exposed copies or communication. Claimed from
+{SATURATED:.0%} of the peak on: packet headers take the rest.
+
+{_METRICS}
+
+**What to do**
+
+{_bullets(SATURATED_ADVICE)}
+""",
+    "link-underused": f"""\
+# link-underused
+
+A link is far below its peak while copies or communication have the GPU to themselves.
+
+**Measured** for copies over those of at least 4 MiB between pinned memory and the GPU (smaller ones
+pay latency, pageable ones are `pageable-copy`); for counters as the mean of the samples that lie
+wholly in exposed communication, of the busiest link there: if NVLink idles because the network is
+busy, NVLink is not the one to blame. Claimed below {UNDERUSED:.0%} of the peak.
+
+{_METRICS}
+
+**What to do**
+
+{_bullets(UNDERUSED_ADVICE)}
+""",
+}

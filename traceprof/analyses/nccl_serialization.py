@@ -1,0 +1,306 @@
+"""Communication that sat launched and ready behind other communication on its stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals, queueing
+from traceprof.findings import (
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    Severity,
+    bullets,
+    severity_of_cost,
+)
+from traceprof.trace import schema
+from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.run import Mask, Rank, Window
+
+IDS: tuple[str, ...] = ("nccl-serialization",)
+REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SerializationResult:
+    """Which communication kernels of a rank waited for one another. Times and durations are ns.
+
+    Attributes:
+        rank: the rank's number.
+        window_ns: the length of the window.
+        num_operations: communication kernels that start in it.
+        num_judged: those whose launch is in the capture.
+        num_blocked: those that waited behind the one before them on their stream.
+        blocked_ns: the sum of their waits.
+        max_blocked_ns: the longest.
+        known_blocked_ns: of those waits, the ones behind an operation that is known to be
+            independent or known not to be.
+        independent_blocked_ns: of these, the ones behind an independent one.
+        queued_ns: how long something waited: the union of the waits.
+        avoidable_ns: the union of the waits behind an operation that is not known to depend, as
+            far as no compute ran.
+        independent_avoidable_ns: the same behind one that is known to be independent.
+        chains: who waited behind whom, the costliest first, then the longest.
+        among_compute: the longest communication kernels on streams that compute as well.
+        num_on_compute_streams: communication kernels on streams that compute as well.
+        compute_streams: these streams.
+        exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
+        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+    """
+
+    rank: int
+    window_ns: int
+    num_operations: int
+    num_judged: int
+    num_blocked: int
+    blocked_ns: int
+    max_blocked_ns: int
+    known_blocked_ns: int
+    independent_blocked_ns: int
+    queued_ns: int
+    avoidable_ns: int
+    independent_avoidable_ns: int
+    chains: tuple[Evidence, ...]
+    among_compute: tuple[Evidence, ...]
+    num_on_compute_streams: int
+    compute_streams: tuple[int, ...]
+    exposed_on_compute_streams_ns: int
+    num_graphs: int
+
+
+def run(rank: Rank, window: Window) -> SerializationResult:
+    """Measure the waits of the communication kernels that start in the window."""
+    queue = queueing.queue_of(rank)
+    inside = (queue.start_ns >= window.start_ns) & (queue.start_ns < window.end_ns)
+    if window.is_whole:  # one without length may be at its very end
+        inside[:] = True
+    blocked = inside & (queue.blocked_ns > 0)
+    independent, dependent = (
+        blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)
+    )
+    exposed = intervals.subtract(
+        intervals.clip(rank.communication, window.start_ns, window.end_ns), rank.compute
+    )
+    avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
+
+    on_compute = inside & np.isin(queue.stream, queueing.compute_streams(rank))
+    ran_there = intervals.union(queue.start_ns[on_compute], queue.end_ns[on_compute])
+    waited = intervals.clip(queue.waits(blocked), window.start_ns, window.end_ns)
+
+    def total(chosen: Mask) -> int:
+        return intervals.total(queue.blocked_ns[chosen])
+
+    return SerializationResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        num_operations=int(inside.sum()),
+        num_judged=int((inside & (queue.launch_ns != UNKNOWN)).sum()),
+        num_blocked=int(blocked.sum()),
+        blocked_ns=total(blocked),
+        max_blocked_ns=int(queue.blocked_ns[blocked].max(initial=0)),
+        known_blocked_ns=total(independent) + total(dependent),
+        independent_blocked_ns=total(independent),
+        queued_ns=waited.measure_ns,
+        avoidable_ns=avoidable.measure_ns,
+        independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
+        chains=queueing.chains(rank, queue, blocked, avoidable),
+        among_compute=queueing.among_compute(rank, queue, on_compute),
+        num_on_compute_streams=int(on_compute.sum()),
+        compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
+        exposed_on_compute_streams_ns=intervals.intersect(ran_there, exposed).measure_ns,
+        num_graphs=len(rank.operations.graphs),
+    )
+
+
+def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    if not result.num_operations:
+        return [_hidden_in_graphs(result)] if result.num_graphs else []
+    if not result.num_judged:
+        return [
+            NotApplicable(
+                IDS[0],
+                "when communication was launched is not in the export, so that waiting in line"
+                " cannot be told from being late",
+                f"nsys profile {schema.API_CALL.flag} …, from before the first communication on",
+                result.rank,
+            )
+        ]
+    severity = _severity(result)
+    if severity is None:
+        return []
+    return [
+        Finding(
+            IDS[0],
+            severity,
+            result.rank,
+            _title(result),
+            result.avoidable_ns,
+            _share(result.avoidable_ns, result.window_ns),
+            _metrics(result),
+            result.chains or result.among_compute,
+            _advice(result),
+        )
+    ]
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _severity(result: SerializationResult) -> Severity | None:
+    """Return how bad it is: by what independent operations lost, and at most `info` otherwise.
+
+    Where the export does not tell communicators, waiting in line is mostly NCCL's own order: that
+    PyTorch gives each communicator a stream of its own makes it so, but does not prove it.
+    """
+    known = severity_of_cost(_share(result.independent_avoidable_ns, result.window_ns))
+    if known is not None:
+        return known
+    worth_a_word = max(result.queued_ns, result.exposed_on_compute_streams_ns)
+    return (
+        Severity.INFO
+        if severity_of_cost(_share(worth_a_word, result.window_ns)) is not None
+        else None
+    )
+
+
+def _title(result: SerializationResult) -> str:
+    where = f"stream{'s' if len(result.compute_streams) > 1 else ''}"
+    where += f" {', '.join(map(str, result.compute_streams))}"
+    queued = severity_of_cost(_share(result.queued_ns, result.window_ns)) is not None
+    if not queued and result.exposed_on_compute_streams_ns > result.queued_ns:
+        return (
+            f"{result.num_on_compute_streams} of {result.num_operations} communication operations"
+            f" run on {where} among compute kernels, which they can never overlap"
+        )
+    title = (
+        f"{result.num_blocked} of {result.num_operations} communication operations waited"
+        f" {duration(result.blocked_ns)} in all behind others on their stream"
+    )
+    if result.independent_blocked_ns:
+        return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
+    if result.known_blocked_ns == result.blocked_ns:
+        return f"{title}, always in the order of their own communicator"
+    return f"{title}; the export does not tell whether they depend on each other"
+
+
+def _metrics(result: SerializationResult) -> dict[str, Metric]:
+    known = result.known_blocked_ns > 0 or not result.num_blocked
+    return {
+        "blocked_ns": result.blocked_ns,
+        "num_blocked": result.num_blocked,
+        "max_blocked_ns": result.max_blocked_ns,
+        "num_operations": result.num_operations,
+        "independent_blocked_ns": result.independent_blocked_ns if known else None,
+        "known_blocked_ns": result.known_blocked_ns,
+        "queued_ns": result.queued_ns,
+        "num_on_compute_stream": result.num_on_compute_streams,
+        "exposed_on_compute_stream_ns": result.exposed_on_compute_streams_ns,
+        "coverage": _share(result.num_judged, result.num_operations),
+    }
+
+
+def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
+    return NotApplicable(
+        IDS[0],
+        f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them is not"
+        " recorded",
+        f"nsys profile {schema.GRAPH.flag} …",
+        result.rank,
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _advice(result: SerializationResult) -> tuple[str, ...]:
+    advice: list[str] = []
+    if result.num_blocked:
+        advice += _QUEUE_ADVICE
+    if result.num_on_compute_streams:
+        advice.append(_COMPUTE_STREAM_ADVICE)
+    if result.known_blocked_ns < result.blocked_ns:
+        advice.append(_COLLECT_ADVICE)
+    return tuple(advice)
+
+
+_QUEUE_ADVICE = (
+    (
+        "Give operations that do not depend on each other process groups of their own"
+        " (torch.distributed.new_group, one for each pair of pipeline ranks and one for the"
+        " gradients): operations of one communicator run strictly in the order of their calls"
+    ),
+    (
+        "Send to and receive from several peers at once with torch.distributed.batch_isend_irecv:"
+        " one kernel, in which they progress together. Compare both: where the path goes through"
+        " the host, single isend and irecv calls were faster"
+    ),
+    (
+        "Let communicators overlap: NCCL 2.26 or later with NCCL_LAUNCH_ORDER_IMPLICIT=1 and CUDA"
+        " 12.3 or later (off by default); before, every rank must launch in the same order"
+    ),
+    (
+        "Send and receive outside the gradients' process group: with init_process_group("
+        "device_id=…) an unbatched send or receive uses the group's own communicator and waits for"
+        " its collectives"
+    ),
+    "Launch first what the next computation waits for",
+)
+_COMPUTE_STREAM_ADVICE = (
+    "Call collectives with async_op=True and wait() where the result is needed: from PyTorch 2.8"
+    " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
+    " run beside it"
+)
+_COLLECT_ADVICE = (
+    "To see which of these depend on each other, export communicators and peers: NCCL 2.25 or later"
+    " (PyTorch 2.7), nsys profile --trace=cuda,nvtx and nsys export --type=sqlite"
+    " --include-blobs=true, from Nsight Systems 2024.5 on; or run under `python -m instrument`"
+)
+
+
+EXPLANATIONS: dict[str, str] = {
+    "nccl-serialization": f"""\
+# nccl-serialization
+
+Communication sat launched and ready behind other communication on its stream.
+
+**Measured** for each communication kernel B, with A the one before it on the same stream: how much
+of the time from the return of B's launch to B's start earlier communication kernels of the stream
+ran. It counts only if A ended at most 20 µs before B started: else B waited for something else.
+
+Waiting in line costs nothing by itself. Two operations of one communicator run in the order of
+their calls, whatever the stream. What could have been saved at most is the time in which B waited
+behind an operation that was **independent** of it (another communicator, or a send or receive with
+another peer) and no compute ran. That is the impact; side by side they may share a link.
+
+* `blocked_ns`, `num_blocked`, `max_blocked_ns`: the sum of the waits, which may exceed wall time,
+  their number and the longest.
+* `num_operations`: communication kernels in the window.
+* `independent_blocked_ns`: the part of `blocked_ns` behind an independent operation; null where the
+  export tells neither communicators nor peers. `known_blocked_ns`: the part of which it is known.
+* `queued_ns`: wall time in which any communication waited in line.
+* `num_on_compute_stream`, `exposed_on_compute_stream_ns`: communication kernels on a stream of
+  whose kernels more than {percent(queueing.COMPUTE_SHARE)} compute, and how long they ran while
+  nothing computed. They can never overlap that stream's compute: PyTorch 2.8 and later runs
+  synchronous collectives there.
+* `coverage`: the share of these kernels whose launch is in the capture.
+
+The evidence says who waited behind whom, the costliest chain first.
+
+**Severity** follows the time lost behind operations known to be independent, as a share of the
+window: info from 1 %, low from 3 %, medium from 10 %, high from 25 %. All else is info: where
+dependence is unknown, where it is NCCL's own order, or where compute hid the wait.
+
+**What to do**
+
+{bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE))}
+""",
+}

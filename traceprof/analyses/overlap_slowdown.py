@@ -1,0 +1,336 @@
+"""What overlap costs: kernels that take longer beside communication than alone.
+
+Each kernel is compared with others of the same name, grid and block on the same device, so that no
+model of the GPU is needed: only a run that holds both kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
+from traceprof.communication import function_name
+from traceprof.findings import Evidence, Finding, NotApplicable, Severity, severity_of_cost
+from traceprof.hardware import board
+from traceprof.trace import schema
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.findings import Metric
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask, Rank, Window
+
+ID = "overlap-slowdown"
+IDS: tuple[str, ...] = (ID,)
+REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
+
+# DESIGN section 4: fewer give no median worth the name.
+LEAST_ALONE = 3
+# Fewer kernels are an anecdote, whatever they say.
+LEAST_OVERLAPPED = 20
+# The compared kernels must stand for the rest; less than a fifth of the time cannot.
+LEAST_MATCHED = 0.2
+# Real traces tell how far chance strays. Of kernels that ran alone (19 ranks, 16 traces) call 2 to
+# 25 % overlapped, at random or for a stretch of time: in 17 % of 2219 draws they took 1.05 times
+# their medians or more, mostly where one name and grid stand for different work, whose median lies
+# below its mean. Asked also to be 2 % beyond what slow kernels take alone, and three standard
+# errors beyond the mean, 0.4 % did.
+LEAST_SLOWDOWN = 1.05
+LEAST_SURE_SLOWDOWN = 1.02
+LEAST_STANDARD_ERRORS = 3
+
+_WORST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapSlowdownResult:
+    """What the compute kernels of one rank took beside communication, and alone.
+
+    Attributes:
+        rank: the rank's number.
+        window_ns: length of the window.
+        num_communication: communication kernels and peer copies that start in the window.
+        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        num_beside: compute kernels and whole graphs during which something communicated.
+        num_half: the overlapped ones: kernels during at least half of which it did.
+        half_ns: the sum of their durations.
+        half_wall_ns: the measure of their union.
+        comparison: of those that also ran alone.
+        wall_excess_ns: the wall time of the excess: the last part of each slowed kernel is its
+            excess, and this is the measure of their union, but not more than the sure excess.
+        hidden_ns: the measure of communication ∩ compute.
+        num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
+            channels and so of SMs; None where none has a grid.
+        max_sms_taken: the largest.
+        num_sms: SMs of the GPU; None where the GPU is not known.
+        signatures: the kernels compared, the largest excess first.
+    """
+
+    rank: int
+    window_ns: int
+    num_communication: int
+    num_graphs: int
+    num_beside: int
+    num_half: int
+    half_ns: int
+    half_wall_ns: int
+    comparison: Comparison
+    wall_excess_ns: int
+    hidden_ns: int
+    num_sms_taken: int | None
+    max_sms_taken: int | None
+    num_sms: int | None
+    signatures: tuple[SignatureSlowdown, ...]
+
+    @property
+    def matched_fraction(self) -> float:
+        """The share of the overlapped kernels' time that could be compared, 0 to 1."""
+        return self.comparison.overlapped_ns / self.half_ns if self.half_ns else 0.0
+
+    @property
+    def coverage(self) -> float:
+        """The share of the kernels beside communication that could be compared, 0 to 1."""
+        return self.comparison.num_overlapped / self.num_beside if self.num_beside else 1.0
+
+
+def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
+    """Compare the compute kernels that start in the window, by signature."""
+    kernels, copies = rank.operations.kernels, rank.operations.copies
+    graphs = rank.operations.graphs
+    inside = _starts_inside(kernels.start_ns, window)
+    communicates = inside & rank.is_communication_kernel
+    peers = rank.is_peer_copy & _starts_inside(copies.start_ns, window)
+    graphs_beside = _starts_inside(graphs.start_ns, window) & (
+        intervals.covered_within(rank.communication, graphs.start_ns, graphs.end_ns) > 0
+    )
+    chosen = np.flatnonzero(inside & ~rank.is_communication_kernel)
+    start, end = kernels.start_ns[chosen], kernels.end_ns[chosen]
+    length = end - start
+    beside = intervals.covered_within(rank.communication, start, end)
+    is_half = (beside > 0) & (beside >= length - beside)
+    half = intervals.union(start[is_half], np.minimum(end[is_half], window.end_ns))
+    compared = compare(length, kernels.signature[chosen], beside == 0, is_half, LEAST_ALONE)
+    comparison, signatures = slowdowns(rank, compared, start, end)
+    excess = np.maximum(compared.overlapped_ns - compared.expected_up_ns, 0)
+    ends = end[compared.overlapped]
+    tails = intervals.union(ends - excess, np.minimum(ends, window.end_ns))
+    hidden = intervals.intersect(rank.compute, rank.communication)
+    sms = _sms_taken(rank, communicates)
+    known = board(rank.gpu)
+    return OverlapSlowdownResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        num_communication=int(communicates.sum() + peers.sum()),
+        num_graphs=len(graphs),
+        num_beside=int((beside > 0).sum() + graphs_beside.sum()),
+        num_half=int(is_half.sum()),
+        half_ns=intervals.total(length[is_half]),
+        half_wall_ns=half.measure_ns,
+        comparison=comparison,
+        wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
+        hidden_ns=intervals.clip(hidden, window.start_ns, window.end_ns).measure_ns,
+        num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
+        max_sms_taken=int(sms[-1]) if len(sms) else None,
+        num_sms=known.num_sms if known else None,
+        signatures=signatures,
+    )
+
+
+def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
+    """Judge what was compared."""
+    missing = _missing(result)
+    if missing is not None:
+        return [missing]
+    comparison, slowdown = result.comparison, result.comparison.slowdown
+    fraction = result.wall_excess_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None or slowdown is None or not _is_beyond_chance(comparison, slowdown):
+        return []
+    net_gain_ns = result.hidden_ns - result.wall_excess_ns
+    if net_gain_ns > 0:
+        severity = min(severity, Severity.MEDIUM)
+    metrics: dict[str, Metric] = {
+        "slowdown": slowdown,
+        "excess_ns": comparison.excess_ns,
+        "num_overlapped": comparison.num_overlapped,
+        "num_alone": comparison.num_alone,
+        "matched_fraction": result.matched_fraction,
+        # A communication kernel's duration holds its wait for the other ranks, which one report
+        # cannot take out.
+        "communication_slowdown": None,
+        "sure_slowdown": comparison.sure_slowdown,
+        "noise_ns": round(comparison.noise_ns),
+        "hidden_ns": result.hidden_ns,
+        "net_gain_ns": net_gain_ns,
+        "num_sms_taken": result.num_sms_taken,
+        "max_sms_taken": result.max_sms_taken,
+        "num_sms": result.num_sms,
+        "coverage": result.coverage,
+    }
+    return [
+        Finding(
+            ID,
+            severity,
+            result.rank,
+            f"Kernels take {slowdown:.2f} times as long beside communication as alone, which costs"
+            f" {duration(result.wall_excess_ns)} where overlap hides {duration(result.hidden_ns)}",
+            result.wall_excess_ns,
+            fraction,
+            metrics,
+            _evidence(result),
+            ADVICE,
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _starts_inside(start_ns: Int64, window: Window) -> Mask:
+    inside: Mask = (start_ns >= window.start_ns) & (start_ns < window.end_ns)
+    return inside | (start_ns == window.end_ns) if window.is_whole else inside
+
+
+def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
+    """Return the grids (x) of these communication kernels, ascending, but for unknown ones."""
+    signatures = rank.operations.kernels.signature[chosen]
+    grid: Int64 = np.sort(rank.trace.signatures.shape[signatures, 0])
+    return grid[grid > 0]
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
+    """Say why no comparison can be made, if it could matter."""
+    if result.num_graphs and not result.num_communication:
+        return NotApplicable(
+            ID,
+            f"{result.num_graphs} CUDA graphs were traced as a whole: the kernels inside them are"
+            " not recorded",
+            f"nsys profile {schema.GRAPH.flag} …",
+            result.rank,
+        )
+    if not result.num_communication:
+        return NotApplicable(
+            ID,
+            "no communication kernel and no peer copy ran in the window",
+            "record every rank of a run on several GPUs; where kernels of another name communicate,"
+            " give it with --communication-kernel REGEX",
+            result.rank,
+        )
+    # Less than this beside communication cannot cost more, whatever it took alone.
+    could_cost = result.half_wall_ns / result.window_ns if result.window_ns else 0.0
+    enough = (
+        result.comparison.num_overlapped >= LEAST_OVERLAPPED
+        and result.matched_fraction >= LEAST_MATCHED
+    )
+    if enough or severity_of_cost(could_cost) is None:
+        return None
+    return NotApplicable(
+        ID,
+        f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
+        f" ({percent(result.matched_fraction)} of their time) can be compared with {LEAST_ALONE} or"
+        f" more of the same name, grid and block alone; a claim takes {LEAST_OVERLAPPED} and"
+        f" {percent(LEAST_MATCHED)}",
+        "record more steps, some of them without communication: under DDP's no_sync(), or the same"
+        " script on one GPU while nothing communicates",
+        result.rank,
+    )
+
+
+def _is_beyond_chance(comparison: Comparison, slowdown: float) -> bool:
+    by_mean = comparison.overlapped_ns - comparison.expected_at_least_ns
+    return (
+        comparison.num_overlapped >= LEAST_OVERLAPPED
+        and slowdown >= LEAST_SLOWDOWN
+        and comparison.sure_slowdown >= LEAST_SURE_SLOWDOWN
+        and by_mean > LEAST_STANDARD_ERRORS * comparison.noise_ns
+    )
+
+
+def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
+    """Show the longest kernel of each signature with the largest excess."""
+    return tuple(
+        Evidence(
+            *row.longest,
+            f"{function_name(row.name)}, usually {duration(round(row.median_overlapped_ns))} beside"
+            f" communication and {duration(round(row.median_alone_ns))} alone",
+        )
+        for row in result.signatures[:_WORST]
+        if row.excess_ns > 0
+    )
+
+
+ADVICE = (
+    (
+        "Give NCCL fewer SMs: NCCL_MAX_CTAS (NCCL 2.17 and later; NCCL_MAX_NCHANNELS before), half"
+        " the present number at a time; for send and receive NCCL_MAX_P2P_NCHANNELS; measure the"
+        " step, since communication takes longer then"
+    ),
+    "Let NCCL choose fewer SMs itself: NCCL_CTA_POLICY=EFFICIENCY (NCCL 2.27 and later)",
+    (
+        "Move the bytes without SMs: copy-engine collectives (NCCL 2.28 and later,"
+        " NCCL_CTA_POLICY=ZERO, buffers registered as symmetric windows), or peer copies through"
+        " torch.distributed._symmetric_memory"
+    ),
+    (
+        "Halve the memory traffic: registered buffers (ncclCommRegister; NCCL 2.23 and later within"
+        " a node) skip NCCL's own copies, and the DDP hook bf16_compress_hook sends half the bytes"
+    ),
+    (
+        "Move communication beside kernels that it disturbs less: matrix multiplications bound by"
+        " arithmetic suffer less than elementwise kernels bound by memory"
+    ),
+)
+
+EXPLANATIONS: dict[str, str] = {
+    ID: f"""\
+# overlap-slowdown
+
+Kernels run slower while communication runs: it takes SMs, memory bandwidth and power from them.
+Some slowdown is the price of overlap; what counts is what it costs, and what overlap gains.
+
+**Measured** against the same kernels of the same run. Compute kernels are grouped by demangled
+name, grid and block. *Alone* are those during which nothing communicated, *overlapped* those during
+at least half of which something did. What an overlapped kernel is expected to take is the median of
+its group alone (of an even number, the mean of the middle two), where {LEAST_ALONE} or more ran
+alone.
+
+* `slowdown`: durations of the overlapped kernels ÷ what they were expected to take.
+* `excess_ns`: their difference, a sum over kernels that may run at the same time.
+* `num_overlapped`, `num_alone`: the kernels compared, and those that they were compared with.
+* `matched_fraction`: the share of all overlapped kernels that could be compared, by time.
+* `communication_slowdown`: null. A communication kernel's duration holds its wait for the other
+  ranks, which one report cannot take out.
+* `sure_slowdown`: the same ratio, had every kernel been expected to be as slow as the slow ones
+  alone (the third quartile or the mean, whichever is longer).
+* `noise_ns`: by how much `excess_ns` may stray by chance (one standard error).
+* `hidden_ns`: communication during which compute ran, which is what overlap gained at most;
+  `net_gain_ns`: what is left of it when the impact is taken off.
+* `num_sms_taken`, `max_sms_taken`: the median and the largest grid of the communication kernels;
+  a block of NCCL's takes an SM. `num_sms`: what the GPU has, null where it is not known.
+* `coverage`: the share, by number, of the kernels beside communication that could be compared.
+
+**The impact** is wall time: the last part of each slowed kernel is its excess, and the impact is
+the measure of the union of these parts, never more than the excess.
+
+**Claimed** only of {LEAST_OVERLAPPED} overlapped kernels or more, which hold a fifth of the
+overlapped time or more; from a slowdown of {LEAST_SLOWDOWN} and a sure one of
+{LEAST_SURE_SLOWDOWN} on; and where the excess over the mean is more than {LEAST_STANDARD_ERRORS}
+standard errors. One name and grid may stand for different work (layers with another inner
+dimension), which these guards cannot tell from slowdown where one kind always ran beside
+communication and the other alone: the evidence shows where the excess comes from.
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %; never high where overlap gained more than it cost.
+
+**What to do**
+
+{chr(10).join(f"* {line}" for line in ADVICE)}
+""",
+}

@@ -1,0 +1,214 @@
+"""What transfers between devices mean: thresholds, words and advice for `peer_transfers`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from traceprof.analyses.peer_transfers import PeerComparison, PeerTransfersResult
+    from traceprof.intervals import Intervals
+
+# NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
+SLOWER = 1.25
+WORST = 5
+
+
+def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
+    """Return the longest intervals as evidence, longest first."""
+    order = np.argsort(-covered.length_ns, kind="stable")[:WORST]
+    pairs = zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True)
+    return tuple(Evidence(start, end, label) for start, end in pairs)
+
+
+def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    found: list[Finding | NotApplicable | None] = [_through_host(result), _without_memory(result)]
+    worst = [_slower(result, each) for each in result.comparisons]
+    claims = [each for each in worst if each is not None]
+    found += sorted(claims, key=lambda each: -each.impact_ns)[:1]
+    if not result.comparisons:
+        found.append(_not_compared(result))
+    return [each for each in found if each is not None]
+
+
+def _through_host(result: PeerTransfersResult) -> Finding | None:
+    staged = result.staged
+    if staged is None or not staged.busy_ns:
+        return None
+    fraction = staged.exposed_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return None
+    rate = staged.bytes / staged.busy_ns
+    metrics: dict[str, Metric] = {
+        "bytes": staged.bytes,
+        "gb_per_s": rate,
+        "num_copies": staged.num_copies,
+        "busy_ns": staged.busy_ns,
+        "exposed_ns": staged.exposed_ns,
+        "coverage": staged.num_paired / staged.num_copies,
+    }
+    title = (
+        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s; the"
+        f" receiver computes nothing for {duration(staged.exposed_ns)} of it"
+    )
+    return Finding(
+        "peer-copy-through-host",
+        severity,
+        result.rank,
+        title,
+        staged.exposed_ns,
+        fraction,
+        metrics,
+        staged.evidence,
+        _HOST_ADVICE,
+    )
+
+
+def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
+    if result.memory_is_known:
+        return None
+    return NotApplicable(
+        "peer-copy-through-host",
+        "the export does not tell what kinds of memory copies go between",
+        "export again with a current Nsight Systems: nsys export --type=sqlite …",
+        result.rank,
+    )
+
+
+def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
+    fraction = one.exposed_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None or one.ratio < SLOWER:
+        return None
+    metrics: dict[str, Metric] = {
+        "nccl_gb_per_s": one.nccl_gb_per_s,
+        "copy_gb_per_s": one.copy_gb_per_s,
+        "ratio": one.ratio,
+        "peer": one.peer,
+        "direction": one.direction,
+        "nccl_bytes": one.nccl_bytes,
+        "num_operations": one.num_operations,
+        "num_copies": one.num_copies,
+        "exposed_ns": one.exposed_ns,
+        "coverage": one.num_operations / result.num_send_recv,
+    }
+    way = "to" if one.direction == "send" else "from"
+    title = (
+        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer} where a copy engine moves"
+        f" {one.copy_gb_per_s:.1f}, and nothing hides {duration(one.exposed_ns)} of it"
+    )
+    return Finding(
+        "nccl-p2p-slower-than-copy",
+        severity,
+        result.rank,
+        title,
+        one.exposed_ns,
+        fraction,
+        metrics,
+        one.evidence,
+        _SLOWER_ADVICE,
+    )
+
+
+def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
+    if not result.num_send_recv:
+        return None
+    if not result.num_peer_copies:
+        reason = "no copy between devices to compare NCCL's sends and receives with"
+        how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
+    elif not result.num_sized:
+        reason = "the bytes and peers of NCCL's sends and receives are not in this export"
+        how = "run the training with `python -m instrument …` under nsys profile --trace=cuda,nvtx"
+    else:
+        reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"
+        how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
+    return NotApplicable("nccl-p2p-slower-than-copy", reason, how, result.rank)
+
+
+_HOST_ADVICE = (
+    (
+        "See whether the GPUs may reach each other: `nvidia-smi topo -p2p rw`, and"
+        " torch.cuda.can_device_access_peer(0, 1); PyTorch enables access by itself where it may"
+    ),
+    (
+        "On servers turn PCIe ACS and the IOMMU off (bare metal), or put the two GPUs under one"
+        " switch: both keep peers apart"
+    ),
+    (
+        "GeForce boards have no peer access over PCIe: exchange over an NVLink bridge"
+        " (`nvidia-smi topo -m` shows NV#), and give the stages that talk most to bridged pairs"
+    ),
+    (
+        "Where it must be the host: split the tensor and send the parts in turn on two streams, so"
+        " that the legs of one overlap those of the next"
+    ),
+)
+_SLOWER_ADVICE = (
+    (
+        "Within one machine send by copy engine instead: tensor.copy_(…, non_blocking=True) to the"
+        " peer's memory (one process with several GPUs, CUDA IPC, or"
+        " torch.distributed._symmetric_memory from PyTorch 2.5 on) also leaves the SMs to compute"
+    ),
+    (
+        "Find out why: NCCL_DEBUG=INFO says P2P or SHM for each channel; SHM goes through host"
+        " memory with kernels on both sides. Allow P2P with NCCL_P2P_LEVEL=SYS (or PHB) where the"
+        " GPUs may reach each other (`nvidia-smi topo -p2p rw`)"
+    ),
+    "Have NCCL use the copy engines: NCCL_P2P_USE_CUDA_MEMCPY=1 (undocumented; measure it)",
+    (
+        "Give neighbouring stages GPUs with NVLink between them (`nvidia-smi topo -m`): reorder"
+        " ranks or CUDA_VISIBLE_DEVICES"
+    ),
+)
+
+
+EXPLANATIONS: dict[str, str] = {
+    "peer-copy-through-host": f"""\
+# peer-copy-through-host
+
+Copies from one GPU to another go by way of the host's memory: two legs over PCIe instead of one.
+
+**Measured** by copies to or from the host whose memory is a device's on both sides: so Nsight
+records the two legs that the driver makes of one copy where the GPUs cannot reach each other. The
+legs of a copy share the call, and so its correlation id. The copy counts for the sending device.
+
+* `bytes`: sent, each byte once; `busy_ns`: the union of both legs; `gb_per_s`: one over the other.
+* `exposed_ns`: how much of that the receiving GPU computes nothing: the impact.
+* `coverage`: the share of the copies both of whose legs are in the report.
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %.
+
+**What to do**
+
+{bullets(_HOST_ADVICE)}
+""",
+    "nccl-p2p-slower-than-copy": f"""\
+# nccl-p2p-slower-than-copy
+
+NCCL's sends or receives are slower than copies by a copy engine between the same two GPUs.
+
+**Measured** over transfers of at least 1 MiB. Bytes of NCCL's kernels come from its NVTX payloads
+or the labels of `instrument`, which also tell the peer. A kernel waits for its peer before it
+transfers, so NCCL's rate is that of its fastest tenth, which waited least: still a lower bound.
+
+* `nccl_gb_per_s`, `copy_gb_per_s`, `ratio`: both rates, and the second over the first; claimed from
+  {SLOWER} on.
+* `peer`, `direction`: the other device's ordinal; `send` or `recv`.
+* `exposed_ns`: how much of the kernels no compute hides: the impact.
+* `coverage`: the share of NCCL's point-to-point kernels that were compared.
+
+**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
+from 25 %.
+
+**What to do**
+
+{bullets(_SLOWER_ADVICE)}
+""",
+}

@@ -1,0 +1,304 @@
+"""Transfers between devices: copies that go through the host, and sends against copy engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses import peer_findings
+from traceprof.analyses.copy_paths import is_staged, is_to_host, starting_in
+from traceprof.messages import messages
+from traceprof.trace import schema
+from traceprof.trace.model import RankKey
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.findings import Evidence, Finding, NotApplicable
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run import Rank, Window
+
+    Mask = npt.NDArray[np.bool_]
+
+IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
+REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
+EXPLANATIONS: dict[str, str] = peer_findings.EXPLANATIONS
+
+_SEND_RECV = "SendRecv"
+_SENDS, _RECEIVES = 1, 2  # Messages.direction
+# Smaller ones pay latency, which differs between a kernel and a copy engine for other reasons.
+_BIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCopies:
+    """The copies that a rank's device sent to others by way of the host.
+
+    Attributes:
+        num_copies: first legs, to the host, that start in the window; and second legs whose first
+            is not in the report.
+        bytes: of these.
+        busy_ns: the union of both legs.
+        num_paired: copies both of whose legs are in the report.
+        exposed_ns: how much of `busy_ns` lies in the window while the receiving device computes
+            nothing (the sending one where the receiver is not known).
+        evidence: the longest stretches of that.
+    """
+
+    num_copies: int
+    bytes: int
+    busy_ns: int
+    num_paired: int
+    exposed_ns: int
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerComparison:
+    """NCCL's sends and receives against a copy engine between the same two devices.
+
+    Attributes:
+        peer: the other device's ordinal.
+        direction: `send` or `recv`.
+        num_operations: kernels of at least 1 MiB.
+        nccl_bytes: of these.
+        nccl_ns: the sum of their durations, waiting for the peer included.
+        nccl_gb_per_s: of the fastest tenth: a kernel that waits is no measure of the path.
+        num_copies: copies of at least 1 MiB on the same way.
+        copy_bytes: of these.
+        copy_ns: the union of these.
+        exposed_ns: how much of the kernels no compute hides.
+        evidence: the longest stretches of that.
+    """
+
+    peer: int
+    direction: str
+    num_operations: int
+    nccl_bytes: int
+    nccl_ns: int
+    nccl_gb_per_s: float
+    num_copies: int
+    copy_bytes: int
+    copy_ns: int
+    exposed_ns: int
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def copy_gb_per_s(self) -> float:
+        """Bytes over the union of the copies."""
+        return self.copy_bytes / self.copy_ns
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the copy engine is."""
+        return self.copy_gb_per_s / self.nccl_gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTransfersResult:
+    """What a rank exchanged with other devices.
+
+    Attributes:
+        rank: the rank's number.
+        window_ns: the window's length.
+        staged: copies through the host; None where there are none.
+        comparisons: by peer and direction, where both NCCL and copies took the same way.
+        num_send_recv: NCCL's point-to-point kernels that start in the window.
+        num_sized: those of them whose bytes and peer the report tells.
+        num_peer_copies: copies to or from another device, of any size.
+        memory_is_known: whether the export has the kinds of memory of copies.
+    """
+
+    rank: int
+    window_ns: int
+    staged: StagedCopies | None
+    comparisons: tuple[PeerComparison, ...]
+    num_send_recv: int
+    num_sized: int
+    num_peer_copies: int
+    memory_is_known: bool
+
+
+def run(rank: Rank, window: Window) -> PeerTransfersResult:
+    """Add up the peer transfers that start in the window."""
+    copies, kernels = rank.operations.copies, rank.operations.kernels
+    inside = starting_in(copies.start_ns, window)
+    ids = [key for key, each in rank.communication_operations.items() if each == _SEND_RECV]
+    chosen = np.flatnonzero(
+        starting_in(kernels.start_ns, window) & np.isin(kernels.name, np.array(ids, np.int64))
+    )
+    num_peer_copies = int((inside & rank.is_peer_copy).sum())
+    sized = _sized(rank, chosen) if len(chosen) and num_peer_copies else _nothing_sized()
+    lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
+    return PeerTransfersResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        staged=_staged(rank, window, inside),
+        comparisons=tuple(_comparisons(rank, window, sized, inside)),
+        num_send_recv=len(chosen),
+        num_sized=len(sized.kernel),
+        num_peer_copies=num_peer_copies,
+        memory_is_known=not lacks_memory,
+    )
+
+
+def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    return peer_findings.findings(result)
+
+
+_NULL = int(np.iinfo(np.int64).min)
+
+
+# -- through the host -----------------------------------------------------------------------------
+
+
+def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
+    """Pair the legs by the call that made them: they share its correlation id."""
+    copies = rank.operations.copies
+    own = np.flatnonzero(inside & is_staged(rank, copies))
+    if len(own) == 0:
+        return None
+    outward = is_to_host(rank, copies)[own]
+    first, second = own[outward], own[~outward]
+    starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
+    sent, received = copies.correlation[first], copies.correlation[second]
+    has_first = np.zeros(len(second), np.bool_)
+    receivers = []
+    for key, other in rank.trace.operations.items():
+        if key.process != rank.process or key.device == rank.device:
+            continue
+        staged = is_staged(rank, other.copies)
+        to_host = is_to_host(rank, other.copies)
+        of_others = other.copies.correlation
+        has_first |= np.isin(received, of_others[staged & to_host])
+        landing = np.flatnonzero(staged & ~to_host & np.isin(of_others, sent))
+        if len(landing):
+            starts.append(other.copies.start_ns[landing])
+            ends.append(other.copies.end_ns[landing])
+            ids.append(of_others[landing])
+            receivers.append(key)
+    # A second leg without a first one in the report stands for its copy.
+    orphans = second[~has_first]
+    counted = np.concatenate((first, orphans))
+    if len(counted) == 0:
+        return None
+    starts.append(copies.start_ns[orphans])
+    ends.append(copies.end_ns[orphans])
+    covered = intervals.union(np.concatenate(starts), np.concatenate(ends))
+    waiting = intervals.clip(covered, window.start_ns, window.end_ns)
+    for key in receivers or [RankKey(rank.process, rank.device)]:
+        waiting = intervals.subtract(waiting, _compute(rank, key))
+    paired = np.isin(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
+    return StagedCopies(
+        num_copies=len(counted),
+        bytes=intervals.total(np.maximum(copies.bytes[counted], 0)),
+        busy_ns=covered.measure_ns,
+        num_paired=int(paired.sum()),
+        exposed_ns=waiting.measure_ns,
+        evidence=peer_findings.longest(waiting, "copy through the host"),
+    )
+
+
+def _compute(rank: Rank, key: RankKey) -> Intervals:
+    """Return when a device of the report computed."""
+    if key == RankKey(rank.process, rank.device):
+        return rank.compute
+    of_device = rank.trace.operations[key]
+    kernels, graphs = of_device.kernels, of_device.graphs
+    ids = np.array(sorted(rank.communication_operations), np.int64)
+    computes = ~np.isin(kernels.name, ids)
+    return intervals.union(
+        np.concatenate((kernels.start_ns[computes], graphs.start_ns)),
+        np.concatenate((kernels.end_ns[computes], graphs.end_ns)),
+    )
+
+
+# -- NCCL against copy engines --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """Kernels whose transfer is known: index, bytes, peer's device, whether it sends; [n] each."""
+
+    kernel: Int64
+    bytes: Int64
+    peer: Int64
+    sends: Mask
+
+
+def _nothing_sized() -> _Sized:
+    nothing = np.empty(0, np.int64)
+    return _Sized(nothing, nothing, nothing, np.empty(0, np.bool_))
+
+
+def _sized(rank: Rank, chosen: Int64) -> _Sized:
+    """Return those of the kernels whose bytes and one-way peer the report tells."""
+    found, devices = messages(rank), _devices_by_rank(rank)
+    numbers = np.array(sorted(devices), np.int64)
+    usable = np.isin(found.kernel, chosen) & (found.bytes > 0)
+    usable &= np.isin(found.peer, numbers) & np.isin(found.direction, (_SENDS, _RECEIVES))
+    ordinals = np.array([devices[each] for each in numbers.tolist()], np.int64)
+    return _Sized(
+        kernel=found.kernel[usable],
+        bytes=found.bytes[usable],
+        peer=ordinals[np.searchsorted(numbers, found.peer[usable])],
+        sends=found.direction[usable] == _SENDS,
+    )
+
+
+def _devices_by_rank(rank: Rank) -> dict[int, int]:
+    """Return the device ordinals of the report's ranks, by number, where the numbers are sure."""
+    trace = rank.trace
+    keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
+    own = keys.index(RankKey(rank.process, rank.device))
+    told = [trace.global_rank(key.process) for key in keys]
+    numbers = {
+        number if number is not None else rank.rank + index - own: key.device
+        for index, (number, key) in enumerate(zip(told, keys, strict=True))
+    }
+    # Ranks that see one device each, all as ordinal 0, do not tell where a copy went.
+    return numbers if len(set(numbers.values())) == len(keys) else {}
+
+
+def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> list[PeerComparison]:
+    copies, kernels = rank.operations.copies, rank.operations.kernels
+    durations = kernels.end_ns - kernels.start_ns
+    found = []
+    for peer in np.unique(sized.peer).tolist():
+        for sends in (True, False):
+            big = (sized.bytes >= _BIG_BYTES) & (durations[sized.kernel] > 0)
+            some = (sized.peer == peer) & (sized.sends == sends) & big
+            source, destination = (rank.device, peer) if sends else (peer, rank.device)
+            way = np.flatnonzero(
+                inside
+                & (copies.source_device == source)
+                & (copies.destination_device == destination)
+                & (copies.bytes >= _BIG_BYTES)
+            )
+            span = intervals.union(copies.start_ns[way], copies.end_ns[way])
+            if not some.any() or not span.measure_ns:
+                continue
+            which, size = sized.kernel[some], sized.bytes[some]
+            rates = np.sort(size / durations[which])
+            covered = intervals.union(kernels.start_ns[which], kernels.end_ns[which])
+            covered = intervals.clip(covered, window.start_ns, window.end_ns)
+            exposed = intervals.subtract(covered, rank.compute)
+            one = PeerComparison(
+                peer=peer,
+                direction="send" if sends else "recv",
+                num_operations=len(which),
+                nccl_bytes=intervals.total(size),
+                nccl_ns=intervals.total(durations[which]),
+                nccl_gb_per_s=float(rates[len(rates) * 9 // 10]),
+                num_copies=len(way),
+                copy_bytes=intervals.total(copies.bytes[way]),
+                copy_ns=span.measure_ns,
+                exposed_ns=exposed.measure_ns,
+                evidence=peer_findings.longest(exposed, "ncclDevKernel_SendRecv"),
+            )
+            found.append(one)
+    return found

@@ -1,0 +1,168 @@
+"""What the host's threads did over time: synchronizing calls and data loading.
+
+And whether times of host and GPU can be compared at all.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.intervals import BEYOND_NS
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run import Mask, Rank
+    from traceprof.trace.model import ApiCalls, NamedRanges, Trace
+
+# Runtime and driver calls that return only when the GPU got somewhere; to allocate and free memory,
+# on the device or pinned, synchronizes, too (CUDA's programming guide, implicit synchronization).
+# `cudaEventQuery` and `cudaStreamQuery`, with which NCCL's watchdog asks, do not wait.
+SYNCHRONIZES = re.compile(
+    r"\A(?:cuda(?:Device|Thread|Stream|Event)Synchronize"
+    r"|cu(?:Ctx|Stream|Event)Synchronize"
+    r"|cudaMemcpy(?!Peer)\w*|cuMemcpy(?!Peer)\w*"
+    r"|cuda(?:Malloc|Free|HostAlloc)\w*|cuMem(?:Alloc|Free|HostAlloc)\w*)\Z"
+)
+RETURNS_AT_ONCE = re.compile(r"Async")
+
+# What people and frameworks call a range in which the training thread waits for its next batch:
+# `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
+# `enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__`, Lightning's
+# `[_TrainingEpochLoop].train_dataloader_next`, Megatron's `batch-generator`.
+DATA_LOADING = re.compile(
+    r"data[ _-]?load|load[ _-]?(?:data|batch)"
+    r"|(?:fetch|get|next|load)[ _-]?batch|batch[ _-]?(?:fetch|load|generator|wait)"
+    r"|fetch[ _-]?data|data[ _-]?(?:fetch|wait|iter|next)|\bnext\(|\Adata\Z",
+    re.IGNORECASE,
+)
+_DATA_LOADING_LIKE = ("%data%", "%batch%", "%next(%")
+
+# Nsight brings both clocks together to some microseconds. A capture in which effects come before
+# their causes by more than this has times of host and GPU that cannot be compared (seen: 0.8 s).
+CLOCK_TOLERANCE_NS = 1_000_000
+_FEW = 0.01  # of the operations may be joined with the wrong call, where correlation ids repeat
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCalls:
+    """Some API calls of one thread, ordered by start, then end.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        call: int64[n], indices into the process's `ApiCalls`.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    call: Int64
+
+    def running_at(self, times_ns: Int64) -> Int64:
+        """Return at each time the call last entered if it was still running, -1 if none was.
+
+        Args:
+            times_ns: int64[m].
+
+        Returns:
+            Indices into these calls, int64[m].
+        """
+        last = np.searchsorted(self.start_ns, times_ns, side="right") - 1
+        running = last >= 0
+        running[running] = self.end_ns[last[running]] > times_ns[running]
+        return np.where(running, last, -1)
+
+    @property
+    def covered(self) -> Intervals:
+        """When one of the calls was running."""
+        return intervals.union(self.start_ns, self.end_ns)
+
+
+def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
+    """Return which calls of the process wait for the GPU, bool[calls].
+
+    By name; and asynchronous copies to pageable host memory, which return when the copy is over:
+    the read of four bytes behind `loss.item()`.
+    """
+    ids = [
+        key
+        for key, name in rank.trace.api_names.items()
+        if SYNCHRONIZES.search(name) and not RETURNS_AT_ONCE.search(name)
+    ]
+    synchronizes: Mask = np.isin(calls.name, np.array(ids, np.int64))
+    reads = rank.launched_by[1][_to_pageable(rank)]
+    synchronizes[reads[reads >= 0]] = True
+    return synchronizes
+
+
+def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
+    """Return the chosen calls of each thread that made some."""
+    index = np.flatnonzero(chosen)
+    if len(index) == 0:
+        return {}
+    order = np.lexsort((calls.end_ns[index], calls.start_ns[index], calls.thread[index]))
+    index = index[order]
+    threads, first = np.unique(calls.thread[index], return_index=True)
+    return {
+        thread: ThreadCalls(calls.start_ns[part], calls.end_ns[part], part)
+        for thread, part in zip(threads.tolist(), np.split(index, first[1:]), strict=True)
+    }
+
+
+def data_loading(rank: Rank) -> Mapping[int, Intervals]:
+    """Return when each thread of the process was in a range that names data loading."""
+    ranges = _data_ranges(rank.trace).get(rank.process)
+    if ranges is None:
+        return {}
+    by: dict[int, Intervals] = {}
+    end = np.minimum(ranges.end_ns, BEYOND_NS)
+    for thread in np.unique(ranges.thread).tolist():
+        own = ranges.thread == thread
+        by[thread] = intervals.union(ranges.start_ns[own], end[own])
+    return by
+
+
+def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
+    """Say whether operations start before they are launched, or end after the host read them."""
+    early = launched = 0
+    for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
+        known = call >= 0
+        ahead = calls.start_ns[call[known]] - group.start_ns[known]
+        early += int((ahead > CLOCK_TOLERANCE_NS).sum())
+        launched += len(ahead)
+    copies, call = rank.operations.copies, rank.launched_by[1]
+    reads = np.flatnonzero(_to_pageable(rank) & (call >= 0))
+    unread = copies.end_ns[reads] - calls.end_ns[call[reads]] > CLOCK_TOLERANCE_NS
+    return early > _FEW * launched or int(unread.sum()) > _FEW * len(reads)
+
+
+def memory_ids(rank: Rank, label: str) -> Int64:
+    """Return the ids of a kind of memory, such as `Pageable`."""
+    return np.array(
+        [key for key, name in rank.trace.memory_kinds.items() if name == label], np.int64
+    )
+
+
+def _to_pageable(rank: Rank) -> Mask:
+    mask: Mask = np.isin(
+        rank.operations.copies.destination_memory, memory_ids(rank, schema.PAGEABLE)
+    )
+    return mask
+
+
+# Several ranks share a report, and several analyses ask: its ranges are read once.
+_RANGES: WeakKeyDictionary[Trace, Mapping[int, NamedRanges]] = WeakKeyDictionary()
+
+
+def _data_ranges(trace: Trace) -> Mapping[int, NamedRanges]:
+    if trace not in _RANGES:
+        _RANGES[trace] = trace.ranges(DATA_LOADING, _DATA_LOADING_LIKE)
+    return _RANGES[trace]

@@ -1,0 +1,293 @@
+"""Why the GPU was idle: each gap between its operations, split by what the host did.
+
+Let a gap be [s, e): the last operation before it ended at s, and the next one, which thread T
+launched by a call [a, b), started at e. (Of several that start at e, the one launched first counts;
+of several that end at s, the one launched last.)
+
+1. Launch unknown, no next operation, or b <= s: all of the gap is *other*. The operation was in the
+   queue when the gap began, and waited on the GPU's side.
+2. Else the host was late until h: h = e, or h = b where the operation started more than
+   `LAUNCH_LATENCY_NS` after b. [h, e) is *other*: an operation that has arrived waits for more than
+   its launch.
+3. Time of [s, h) inside T's data loading ranges is *data loading*.
+4. A synchronizing call C of T that was running at s took the host's lead away. Had it not waited,
+   the host would have been there so much earlier: what remains of [s, s + duration of C) up to h is
+   *sync*. If T has none, the same holds for a call of the thread that launched the operation before
+   the gap, if it returned by a: PyTorch's autograd thread goes on after the main thread's .item().
+5. What remains of [s, h) inside T's synchronizing calls is *sync*, too.
+6. The rest of [s, h) is *launch-bound*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host_activity import (
+    by_thread,
+    clocks_disagree,
+    data_loading,
+    synchronizing_calls,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.host_activity import ThreadCalls
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run import Mask, Rank, Window
+    from traceprof.trace.model import ApiCalls
+
+# An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
+# median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.
+LAUNCH_LATENCY_NS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGaps:
+    """The gaps of a rank inside a window, in order; the four parts of a gap are its length.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        launch_bound_ns: int64[n].
+        sync_ns: int64[n].
+        data_loading_ns: int64[n].
+        other_ns: int64[n].
+        launch: int64[n], the call that launched the operation after the gap; -1 if unknown.
+        sync_call: int64[n], the synchronizing call that most of `sync_ns` is laid to: the one that
+            was running at the gap's start (rule 4), or the longest that T entered in it (rule 5);
+            -1 for none.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    launch_bound_ns: Int64
+    sync_ns: Int64
+    data_loading_ns: Int64
+    other_ns: Int64
+    launch: Int64
+    sync_call: Int64
+
+    @property
+    def length_ns(self) -> Int64:
+        """The length of each gap, int64[n]."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def coverage(self) -> float:
+        """The share of the idle time whose next operation has a known launch, 0 to 1."""
+        length = self.length_ns
+        idle = int(length.sum())
+        return int(length[self.launch >= 0].sum()) / idle if idle else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCause:
+    """Why the gaps of a rank cannot be explained.
+
+    Attributes:
+        reason: what is missing or wrong.
+        how_to_collect: what would help.
+    """
+
+    reason: str
+    how_to_collect: str
+
+
+def idle_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
+    """Split the idle time of a rank inside a window by its causes."""
+    calls = rank.calls
+    if calls is None:
+        return UnknownCause(
+            "the report has no CUDA API calls: what the host did is not known",
+            "nsys profile --trace=cuda,nvtx …",
+        )
+    if clocks_disagree(rank, calls):
+        return UnknownCause(
+            "the clocks of host and GPU disagree in this report: operations end after the host has"
+            " read their results, or start before they are launched",
+            "record again, with a newer Nsight Systems",
+        )
+    gaps = _gaps(rank, window)
+    launch = _next_launch(rank, calls, gaps.end_ns)
+    known = launch >= 0
+    call_start, call_end, thread = (
+        _taken(column, launch) for column in (calls.start_ns, calls.end_ns, calls.thread)
+    )
+    late = known & (call_end > gaps.start_ns)
+    arrived = gaps.end_ns - call_end > LAUNCH_LATENCY_NS
+    until = np.where(late, np.where(arrived, call_end, gaps.end_ns), gaps.start_ns)
+    syncs = by_thread(calls, synchronizing_calls(rank, calls))
+    held_by = _held_by(rank, calls, gaps, late, thread, call_start, syncs)
+    waited = _taken(calls.end_ns - calls.start_ns, held_by)
+    held_until = np.minimum(until, gaps.start_ns + waited)
+    return _parts(
+        gaps, window, until, held_until, thread, launch, held_by, syncs, data_loading(rank)
+    )
+
+
+def _gaps(rank: Rank, window: Window) -> Intervals:
+    """Return the rank's gaps that lie in the window at least in part, in full length."""
+    own = rank.window
+    low, high = min(own.start_ns, window.start_ns), max(own.end_ns, window.end_ns)
+    gaps = intervals.complement(rank.busy, low, high)
+    inside = (gaps.end_ns > window.start_ns) & (gaps.start_ns < window.end_ns)
+    return intervals.Intervals(gaps.start_ns[inside], gaps.end_ns[inside])
+
+
+def _parts(
+    gaps: Intervals,
+    window: Window,
+    until: Int64,
+    held_until: Int64,
+    thread: Int64,
+    launch: Int64,
+    held_by: Int64,
+    syncs: Mapping[int, ThreadCalls],
+    loading: Mapping[int, Intervals],
+) -> IdleGaps:
+    """Measure the parts of each gap, clipped to the window."""
+    start = np.maximum(gaps.start_ns, window.start_ns)
+    end = np.minimum(gaps.end_ns, window.end_ns)
+    held_end, late_end = np.clip(held_until, start, end), np.clip(until, start, end)
+    held_data, data, inside = (np.zeros(len(gaps), np.int64) for _ in range(3))
+    longest = np.full(len(gaps), -1, np.int64)
+    for each in np.unique(thread[until > gaps.start_ns]).tolist():
+        own = np.flatnonzero((thread == each) & (until > gaps.start_ns))
+        loads, waits = loading.get(each), syncs.get(each)
+        if loads is not None:
+            held_data[own] = intervals.covered_within(loads, start[own], held_end[own])
+            data[own] = intervals.covered_within(loads, start[own], late_end[own])
+        if waits is not None:
+            waiting = waits.covered if loads is None else intervals.subtract(waits.covered, loads)
+            inside[own] = intervals.covered_within(waiting, held_end[own], late_end[own])
+            longest[own] = _longest_inside(waits, gaps.start_ns[own], until[own])
+    held = held_end - start - held_data
+    sync = held + inside
+    return IdleGaps(
+        start,
+        end,
+        launch_bound_ns=late_end - start - data - sync,
+        sync_ns=sync,
+        data_loading_ns=data,
+        other_ns=end - late_end,
+        launch=launch,
+        sync_call=np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by),
+    )
+
+
+def _longest_inside(waits: ThreadCalls, start: Int64, until: Int64) -> Int64:
+    """Return the call entered in each (start, until) that spent most time there, -1 for none."""
+    longest = np.full(len(start), -1, np.int64)
+    # Without a gap before it a call is laid to gap -1, which `inside` leaves out.
+    gap = np.searchsorted(start, waits.start_ns, side="left") - 1
+    inside = (gap >= 0) & (waits.start_ns < until[gap])
+    gap, call = gap[inside], waits.call[inside]
+    spent = np.minimum(waits.end_ns[inside], until[gap]) - waits.start_ns[inside]
+    order = np.lexsort((-np.arange(len(gap)), spent, gap))
+    longest[gap[order]] = call[order]  # of several for one gap, the last is kept
+    return longest
+
+
+def _held_by(
+    rank: Rank,
+    calls: ApiCalls,
+    gaps: Intervals,
+    late: Mask,
+    thread: Int64,
+    call_start: Int64,
+    syncs: Mapping[int, ThreadCalls],
+) -> Int64:
+    """Return the synchronizing call that holds each gap (rule 4), int64[gaps], -1 for none."""
+    held_by = np.full(len(gaps), -1, np.int64)
+
+    def look(chosen: Int64, threads: Int64, returned_by: Int64 | None) -> None:
+        for each in np.unique(threads).tolist():
+            waits = syncs.get(each)
+            if waits is None:
+                continue
+            own = chosen[threads == each]
+            running = waits.running_at(gaps.start_ns[own])
+            holds = running >= 0
+            if returned_by is not None:
+                holds &= waits.end_ns[running] <= returned_by[own]
+            held_by[own[holds]] = waits.call[running[holds]]
+
+    own = np.flatnonzero(late)
+    look(own, thread[own], None)
+    free = np.flatnonzero(late & (held_by < 0))
+    before = _launch_before(rank, calls, gaps.start_ns[free])
+    handed_over = before >= 0
+    free, before = free[handed_over], _taken(calls.thread, before[handed_over])
+    other = before != thread[free]
+    look(free[other], before[other], call_start)
+    return held_by
+
+
+# -- which calls launched the operations at a gap's edges -----------------------------------------
+
+
+def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
+    """Return the call that launched what starts at each time, -1 if unknown; the first of several.
+
+    Args:
+        rank: whose operations.
+        calls: of its process.
+        times: int64[m], ascending and distinct.
+    """
+    found, launched = [], []
+    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
+        first = np.searchsorted(group.start_ns, times, side="left")
+        count = np.searchsorted(group.start_ns, times, side="right") - first
+        gap = np.repeat(np.arange(len(times)), count)
+        index = np.arange(len(gap)) - np.repeat(np.cumsum(count) - count, count) + first[gap]
+        lasting = group.end_ns[index] > group.start_ns[index]
+        found.append(gap[lasting])
+        launched.append(launched_by[index[lasting]])
+    gap, call = np.concatenate(found), np.concatenate(launched)
+    return _one_per_gap(calls, len(times), gap[call >= 0], call[call >= 0], last=False)
+
+
+def _launch_before(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
+    """Return the call that launched what ends at each time, -1 if unknown; the last of several."""
+    found, launched = [], []
+    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
+        gap = np.searchsorted(times, group.end_ns)
+        gap[gap == len(times)] = 0
+        ending = (launched_by >= 0) & (group.end_ns > group.start_ns)
+        ending &= times[gap] == group.end_ns if len(times) else False
+        found.append(gap[ending])
+        launched.append(launched_by[ending])
+    return _one_per_gap(
+        calls, len(times), np.concatenate(found), np.concatenate(launched), last=True
+    )
+
+
+def _one_per_gap(calls: ApiCalls, num_gaps: int, gap: Int64, call: Int64, *, last: bool) -> Int64:
+    """Choose among the calls of each gap the one entered first, or last."""
+    chosen = np.full(num_gaps, -1, np.int64)
+    chosen[gap] = call
+    several = np.bincount(gap, minlength=num_gaps)[gap] > 1
+    gap, call = gap[several], call[several]
+    order = np.lexsort((calls.thread[call], calls.end_ns[call], calls.start_ns[call], gap))
+    gap, call = gap[order], call[order]
+    edge = np.ones(len(gap), np.bool_)
+    differs = gap[1:] != gap[:-1]
+    if last:
+        edge[:-1] = differs
+    else:
+        edge[1:] = differs
+    chosen[gap[edge]] = call[edge]
+    return chosen
+
+
+def _taken(column: Int64, index: Int64) -> Int64:
+    """Return the column's values at the indices, 0 where the index is -1."""
+    values = np.zeros(len(index), np.int64)
+    known = index >= 0
+    values[known] = column[index[known]]
+    return values

@@ -1,0 +1,160 @@
+"""How much of the time of messages is latency, and where the small ones follow each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.findings import Evidence
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.messages import Messages
+    from traceprof.run import Rank, Window
+
+    Float64 = npt.NDArray[np.float64]
+
+# From this size on, a message's rate says something of the link: at 25 GB/s it takes 42 µs,
+# several times the 7 to 20 µs that NCCL needs for a message of any size.
+LARGE_BYTES = 1 << 20
+# Up to this size latency is most of a message's time on any link from PCIe 3.0 on: its transfer
+# takes 5 µs.
+SMALL_BYTES = 64 << 10
+# A rate can be read from the difference of two sizes if they differ by this much.
+DISTINCT_SIZES = 4
+# By NCCL's own model (src/graph/tuning.cc) a tree over a network needs 14 µs and 4 µs for each of
+# its steps, of which 1024 GPUs take 20: what goes beyond was waiting for another rank.
+LATENCY_AT_MOST_NS = 100_000
+
+_WORST = 5  # stretches shown as evidence
+_PAUSE_NS = 20_000  # what follows within this time is one stretch
+
+
+@dataclass(frozen=True, slots=True)
+class SmallMessages:
+    """The communication kernels of a rank that pay latency more than bandwidth.
+
+    Attributes:
+        num_operations: kernels of which at least half is latency.
+        median_bytes: of these, None without any.
+        latency_share: latency of all kernels of known size over their own time, both without
+            waiting for other ranks, 0 to 1; None where they took no time.
+        avoidable_ns: wall time that the latency of these kernels takes while nothing computes.
+        stretches: where many of them follow each other, the longest first.
+    """
+
+    num_operations: int
+    median_bytes: int | None
+    latency_share: float | None
+    avoidable_ns: int
+    stretches: tuple[Evidence, ...]
+
+
+def small_messages(
+    rank: Rank, window: Window, sent: Messages, sized: Int64, row: Int64
+) -> SmallMessages:
+    """Return what sizes tell of a rank's communication kernels.
+
+    Args:
+        rank: the rank.
+        window: what to look at.
+        sent: what its communication kernels carried.
+        sized: indices of those to judge, all of known size.
+        row: int64[n], numbers that are equal for one operation on one communicator.
+    """
+    kernels = rank.operations.kernels
+    start, end = kernels.start_ns[sent.kernel[sized]], kernels.end_ns[sent.kernel[sized]]
+    size, best, latency = sent.bytes[sized], np.zeros(len(sized)), np.zeros(len(sized))
+    for number in np.unique(row[sized]).tolist():
+        of = row[sized] == number
+        best[of], latency[of] = best_time_and_latency(size[of], (end - start)[of])
+    is_small = (2 * latency >= best) & (best > 0)
+    few = np.flatnonzero(is_small)
+
+    exposed = intervals.subtract(
+        intervals.clip(rank.communication, window.start_ns, window.end_ns), rank.compute
+    )
+    of_each = intervals.covered_within(exposed, start[few], end[few])
+    together = intervals.intersect(intervals.union(start[few], end[few]), exposed).measure_ns
+    avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together)
+    took = float(best.sum())
+    names = [sent.operations[each] for each in np.unique(sent.operation[sized[few]]).tolist()]
+    return SmallMessages(
+        num_operations=len(few),
+        median_bytes=int(np.median(size[few])) if len(few) else None,
+        latency_share=float(latency.sum()) / took if took else None,
+        avoidable_ns=avoidable,
+        stretches=_stretches(start[few], end[few], size[few], ", ".join(names)),
+    )
+
+
+def best_time_and_latency(size: Int64, duration_ns: Int64) -> tuple[Float64, Float64]:
+    """Return how long messages take when nobody is waited for, and how much of it is latency.
+
+    The model is NCCL's: time = latency + size ÷ rate, for one operation on one communicator. A
+    message's best time is the fastest decile of those of its size. The rate is the run's own: the
+    best of the messages from 1 MiB on; without any, what the best times of the smallest and the
+    largest size differ by, if the sizes differ fourfold. Without that either, messages up to 64 KiB
+    are latency alone and others have none. Latency ends at 100 µs: what goes beyond was waiting
+    even in the fastest, and is left out of the best time as well.
+
+    Args:
+        size: int64[n], in bytes.
+        duration_ns: int64[n].
+
+    Returns:
+        Best time and latency of each message, float64[n], in ns.
+    """
+    order = np.lexsort((duration_ns, size))
+    sizes, first, at, count = np.unique(
+        size[order], return_index=True, return_inverse=True, return_counts=True
+    )
+    fastest = duration_ns[order][first + (count - 1) // 10].astype(np.float64)
+    large = (sizes >= LARGE_BYTES) & (fastest > 0)
+    transfer: Float64
+    if large.any():
+        transfer = sizes.astype(np.float64) / float((sizes[large] / fastest[large]).max())
+    elif sizes[-1] >= DISTINCT_SIZES * max(int(sizes[0]), 1):
+        slope = max(float(fastest[-1] - fastest[0]), 0.0) / float(sizes[-1] - sizes[0])
+        transfer = sizes.astype(np.float64) * slope
+    else:
+        transfer = np.where(sizes <= SMALL_BYTES, 0.0, fastest)
+    best = np.minimum(fastest, transfer + LATENCY_AT_MOST_NS)
+    latency = np.clip(best - transfer, 0.0, None)
+    of_message = np.empty(len(size), np.int64)
+    of_message[order] = at.reshape(-1)
+    return best[of_message], latency[of_message]
+
+
+def _stretches(start: Int64, end: Int64, size: Int64, names: str) -> tuple[Evidence, ...]:
+    if len(start) == 0:
+        return ()
+    reach = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.append(True, start[1:] - reach[:-1] > _PAUSE_NS))
+    stop = np.append(first[1:], len(start))
+    length = reach[stop - 1] - start[first]
+    worst = np.argsort(-length, kind="stable")[:_WORST]
+    return tuple(
+        Evidence(
+            int(start[first[each]]),
+            int(reach[stop[each] - 1]),
+            f"{stop[each] - first[each]} × {names} of"
+            f" {size_text(int(np.median(size[first[each] : stop[each]])))} at the median",
+        )
+        for each in worst.tolist()
+    )
+
+
+def size_text(num_bytes: int | None) -> str:
+    """Write a size with three significant digits and its unit: `12.3 kB`."""
+    size = float(num_bytes or 0)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

@@ -1,0 +1,207 @@
+"""When a thread was blocked in a launch because the launch queue was full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from traceprof.launches import launching_calls
+from traceprof.queue_depth import launch_queue
+from traceprof.trace.model import Operations
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.queue_depth import LaunchQueue
+    from traceprof.run import Mask, Rank
+    from traceprof.trace.model import ApiCalls, LaunchStalls, Trace
+
+    Source = Literal["overhead-records", "inferred"]
+
+# A launch takes 3 to 15 µs in our traces: ten times that is no ordinary launch, and 50 µs is more
+# than one that takes a lock or meets a page fault.
+_TIMES_USUAL = 10
+LONG_NS = 50_000
+# A blocked launch returns 1 to 50 µs after the operation that made room (99 % of them, on V100,
+# A100 and H100), a few up to 125 µs.
+_RETURNS_WITHIN_NS = 100_000
+# While it waits, at most 10 operations end there: a call in which many do waits for something else.
+_MOST_ENDING = 16
+# Below this depth a launch was never seen to block; the smallest limit in real traces is 1022.
+LEAST_CAP = 256
+# Our sharp limits vary by one place, those of a whole process by half a per cent.
+_AT_CAP_PERCENT = 99
+_LEAST_AT_CAP = 3  # one long launch at the greatest depth is chance, and the greatest is always met
+_LEAST_USUAL = 10  # launches that make a median
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Where launches of one process were blocked, ordered by start.
+
+    Attributes:
+        source: CUPTI's own records, or inferred from depth and duration.
+        start_ns: int64[n].
+        end_ns: int64[n].
+        thread: int64[n], the thread that was blocked.
+        call: int64[n], index into the process's calls, -1 where the capture has none.
+        device: int64[n], what was to be launched there; the process's first where it is not known.
+        cap: pending launches at which a launch blocks, None where it could not be learned.
+        cap_scope: whether that limit is of one `stream` or of the whole `process`.
+        usual_ns: what a launch takes while the queue is less than half full.
+    """
+
+    source: Source
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    call: Int64
+    device: Int64
+    cap: int | None
+    cap_scope: str | None
+    usual_ns: int
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def chosen(self, mask: Mask) -> Stalls:
+        """Return some of them."""
+        return Stalls(
+            self.source, self.start_ns[mask], self.end_ns[mask], self.thread[mask],
+            self.call[mask], self.device[mask], self.cap, self.cap_scope, self.usual_ns,
+        )  # fmt: skip
+
+
+_STALLS: WeakKeyDictionary[Trace, dict[int, Stalls]] = WeakKeyDictionary()
+
+
+def find_stalls(rank: Rank, calls: ApiCalls) -> Stalls:
+    """Return the stalls of a rank's process, found once for all its ranks.
+
+    Args:
+        rank: the rank.
+        calls: the API calls of its process.
+    """
+    of_trace = _STALLS.setdefault(rank.trace, {})
+    if rank.process not in of_trace:
+        queue = launch_queue(rank, calls)
+        records = rank.trace.launch_stalls(rank.process)
+        if records is not None and len(records.start_ns):
+            of_trace[rank.process] = _recorded(queue, records)
+        else:
+            of_trace[rank.process] = _inferred(queue)
+    return of_trace[rank.process]
+
+
+def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
+    """Take CUPTI's records for what they are."""
+    call = launching_calls(
+        Operations(records.start_ns, records.end_ns, records.thread, records.correlation),
+        queue.calls,
+    )
+    blocked = (queue.launches.call >= 0) & np.isin(queue.launches.call, call)
+    cap, scope, _ = _learned(queue, blocked)
+    return Stalls(
+        "overhead-records", records.start_ns, records.end_ns, records.thread, call,
+        _devices(queue, call), cap, scope, _usual_ns(queue),
+    )  # fmt: skip
+
+
+def _inferred(queue: LaunchQueue) -> Stalls:
+    """Find launches that were long, at the limit, and returned as an operation made room."""
+    launches, duration = queue.launches, queue.returned_ns - queue.called_ns
+    # A call that waits for its own operation, as reading a number does, is a synchronization.
+    suspect = (duration > LONG_NS) & (launches.start_ns >= queue.returned_ns)
+    suspect &= (launches.call >= 0) & ~launches.is_pageable
+    usual_ns, cap, scope = 0, None, None
+    if suspect.any():
+        usual_ns = _usual_ns(queue)
+        suspect &= (duration > _TIMES_USUAL * usual_ns) & _returns_as_room_is_made(queue)
+    if suspect.any():
+        cap, scope, at_cap = _learned(queue, suspect)
+        suspect &= at_cap
+    found = np.flatnonzero(suspect)
+    found = found[np.lexsort((launches.call[found], queue.called_ns[found]))]
+    call = launches.call[found]
+    return Stalls(
+        "inferred", queue.called_ns[found] + usual_ns, queue.returned_ns[found],
+        queue.calls.thread[call], call, _devices(queue, call), cap, scope, usual_ns,
+    )  # fmt: skip
+
+
+def _usual_ns(queue: LaunchQueue) -> int:
+    """Return the median launch of those made while the queue was less than half full.
+
+    Where the queue never was, as in a capture that began with a full one, of those that were not
+    long enough to be stalls.
+    """
+    captured = queue.launches.call >= 0
+    duration, depth = (queue.returned_ns - queue.called_ns)[captured], queue.depth[captured]
+    calm = duration[2 * depth < depth.max(initial=0)]
+    if len(calm) < _LEAST_USUAL:
+        calm = duration[duration <= LONG_NS]
+    return int(np.median(calm)) if len(calm) else 0
+
+
+def _returns_as_room_is_made(queue: LaunchQueue) -> Mask:
+    """Return whether each launch returned close to an operation's end, and one of few, bool[n].
+
+    Loading a kernel's module, or waiting for a lock, goes on whatever ends meanwhile.
+    """
+    stop = np.searchsorted(queue.end_ns, queue.returned_ns, side="right")
+    num_ending = stop - np.searchsorted(queue.end_ns, queue.called_ns, side="right")
+    before = queue.end_ns[np.maximum(stop - 1, 0)]
+    after = queue.end_ns[np.minimum(stop, len(queue.end_ns) - 1)]
+    away = np.minimum(np.abs(queue.returned_ns - before), np.abs(after - queue.returned_ns))
+    close: Mask = (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MOST_ENDING)
+    return close
+
+
+def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None, Mask]:
+    """Learn the limit from launches that look blocked.
+
+    Each stream's queue and the whole process's are tried: a limit is the greatest depth at which
+    anything was launched, if most of the launches that look blocked at half that depth or more
+    were made right there.
+
+    Returns:
+        The limit, whose it is, and which launches were made at one, bool[n].
+    """
+    at_cap = np.zeros(len(blocked), np.bool_)
+    of_streams = [
+        found
+        for stream in range(len(queue.streams))
+        if (found := _limit(queue.stream_depth, queue.launches.stream == stream, blocked, at_cap))
+    ]
+    of_process = _limit(queue.depth, queue.launches.call >= 0, blocked, at_cap)
+    if of_streams:
+        return max(of_streams), "stream", at_cap
+    return of_process, "process" if of_process else None, at_cap
+
+
+def _limit(depth: Int64, of_queue: Mask, blocked: Mask, at_cap: Mask) -> int | None:
+    """Return the limit of one queue, if it met one, and mark in `at_cap` what was made there."""
+    greatest = int(depth[of_queue].max(initial=0))
+    if greatest < LEAST_CAP:
+        return None
+    there = of_queue & (100 * depth >= _AT_CAP_PERCENT * greatest)
+    num_there = np.count_nonzero(there & blocked)
+    num_deep = np.count_nonzero(of_queue & blocked & (2 * depth >= greatest))
+    if num_there < _LEAST_AT_CAP or 2 * num_there < num_deep:
+        return None
+    at_cap |= there
+    return greatest
+
+
+def _devices(queue: LaunchQueue, call: Int64) -> Int64:
+    """Return the device for which each call launched, the first where it is not known."""
+    if len(call) == 0:
+        return call
+    by_call = np.full(len(queue.calls) + 1, -1, np.int64)
+    launched = queue.launches.call >= 0
+    by_call[queue.launches.call[launched]] = queue.device[launched]
+    device = by_call[call]
+    device[device < 0] = min(each for each, _ in queue.streams)
+    return device

@@ -1,0 +1,302 @@
+"""What each communication kernel of a rank carried: its call on the host, and what that says.
+
+A kernel is linked to the calls in whose launch range its own launch lies (`traceprof.trace.
+nccl_calls`). NCCL launches a group as one kernel for each communicator; where an export leaves open
+which calls a kernel belongs to, only what they agree on is known of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN, calls_of
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask, Rank
+    from traceprof.trace.nccl_calls import CommunicationCalls
+
+_EXCHANGES = "SendRecv", "Send", "Recv", "AlltoAll", "Gather", "Scatter"
+"""What NCCL does with sends and receives: their kernels have one name."""
+
+_CACHE = "_messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The communication kernels of one rank, in order of their start; -1 where not known.
+
+    Attributes:
+        kernel: int64[n], indices into the rank's kernels.
+        operation: int64[n], indices into `operations`.
+        has_call: bool[n], whether a call of NCCL's or a label that launched it was found.
+        launch_ns: int64[n], when the launching call returned; -1 where the capture has none.
+        bytes: int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in
+            a ReduceScatter; of sends and receives, the larger direction.
+        communicator: int64[n], indices into `communicators`, as NCCL tells.
+        group: int64[n], indices into `groups`, as labels tell.
+        peer: int64[n], the only other rank of a send or receive, as labels tell (in the world).
+        peer_in_communicator: int64[n], the same as NCCL tells (in the communicator).
+        direction: int64[n], 1 sends, 2 receives, 3 both.
+        world_size: int64[n], how many ranks take part.
+        operations: names, as kernel names tell them, or calls where these do not.
+        communicators: NCCL's ids in hexadecimal digits, equal on all ranks.
+        groups: names of PyTorch's process groups.
+    """
+
+    kernel: Int64
+    operation: Int64
+    has_call: Mask
+    launch_ns: Int64
+    bytes: Int64
+    communicator: Int64
+    group: Int64
+    peer: Int64
+    peer_in_communicator: Int64
+    direction: Int64
+    world_size: Int64
+    operations: tuple[str, ...]
+    communicators: tuple[str, ...]
+    groups: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.kernel)
+
+    def communicator_name(self, index: int) -> str | None:
+        """Return the communicator of a message: NCCL's id, else PyTorch's group, else None."""
+        if self.communicator[index] >= 0:
+            return self.communicators[int(self.communicator[index])]
+        if self.group[index] >= 0:
+            return f"group {self.groups[int(self.group[index])]}"
+        return None
+
+    def readable_communicator(self, index: int) -> str | None:
+        """Return the same as people tell communicators apart: the group's name before NCCL's id."""
+        if self.group[index] >= 0:
+            return f"group {self.groups[int(self.group[index])]}"
+        name = self.communicator_name(index)
+        return name and f"communicator {name}"
+
+    def peer_text(self, index: int) -> str:
+        """Return ` to 2`, ` from 0` or ` with 1`; empty where there is no single known peer."""
+        peer = self.peer[index] if self.peer[index] >= 0 else self.peer_in_communicator[index]
+        if peer < 0 or self.direction[index] < 0:
+            return ""
+        return f" {('to', 'from', 'with')[int(self.direction[index]) - 1]} {peer}"
+
+
+def messages(rank: Rank) -> Messages:
+    """Return what the communication kernels of a rank carried; found once for each rank."""
+    # As functools.cached_property keeps it.
+    if _CACHE not in rank.__dict__:
+        rank.__dict__[_CACHE] = _read(rank)
+    found: Messages = rank.__dict__[_CACHE]
+    return found
+
+
+def _read(rank: Rank) -> Messages:
+    kernel = np.flatnonzero(rank.is_communication_kernel)
+    names = (*OPERATIONS, *sorted({*rank.communication_operations.values()} - {*OPERATIONS}))
+    number = {name: index for index, name in enumerate(names)}
+    ids = np.array(sorted(rank.communication_operations), np.int64)
+    of_id = [number[rank.communication_operations[each]] for each in ids.tolist()]
+    at = np.searchsorted(ids, rank.operations.kernels.name[kernel])
+    operation = np.array(of_id, np.int64)[at]
+
+    calls, launched_by = rank.calls, rank.launched_by[0][kernel]
+    known = launched_by >= 0
+    start, end, thread = (np.full(len(kernel), UNKNOWN, np.int64) for _ in range(3))
+    if calls is not None:
+        start[known], end[known], thread[known] = (
+            column[launched_by[known]] for column in (calls.start_ns, calls.end_ns, calls.thread)
+        )
+    found = calls_of(rank.trace, rank.process)
+    order = np.argsort(start, kind="stable")
+    num_devices = sum(key.process == rank.process for key in rank.trace.operations)
+    nccl, labelled = (
+        _facts(each, operation, each.launch_ranges_of(start, end, thread), order, num_devices)
+        for each in found
+    )
+    operation = np.where(operation != _ANY, operation, nccl.operation)
+    return Messages(
+        kernel=kernel,
+        operation=np.where(operation >= 0, operation, _ANY),
+        has_call=(nccl.operation != UNKNOWN) | (labelled.operation != UNKNOWN),
+        launch_ns=end,
+        bytes=_first_known(nccl.bytes, labelled.bytes),
+        communicator=nccl.communicator,
+        group=labelled.communicator,
+        peer=labelled.peer,
+        peer_in_communicator=nccl.peer,
+        direction=_first_known(nccl.direction, labelled.direction),
+        world_size=_first_known(nccl.world_size, labelled.world_size),
+        operations=names,
+        communicators=found.nccl.communicators,
+        groups=found.labelled.communicators,
+    )
+
+
+def _first_known(first: Int64, second: Int64) -> Int64:
+    return np.where(first >= 0, first, second)
+
+
+# -- kernels and calls ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What one source tells of n kernels, int64[n] each; -1 where it does not."""
+
+    operation: Int64
+    bytes: Int64
+    communicator: Int64
+    peer: Int64
+    direction: Int64
+    world_size: Int64
+
+
+def _facts(
+    calls: CommunicationCalls, operation: Int64, launch: Int64, order: Int64, num_devices: int
+) -> _Facts:
+    """Return what calls tell of kernels.
+
+    Args:
+        calls: of the process.
+        operation: int64[n], what each kernel does.
+        launch: int64[n], the launch range of each, -1 for none.
+        order: int64[n], all kernels in the order of their launch.
+        num_devices: how many the process drives; only one device's kernels are given.
+    """
+    num = len(operation)
+    if len(calls) == 0 or num == 0:
+        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 6)
+    kind, call_kind = _kinds(operation), _kinds(calls.operation)
+    # Every pair of a kernel and a call of its launch range, in order of the kernels.
+    first = calls.first_member[launch]
+    count = np.where(launch >= 0, calls.first_member[launch + 1] - first, 0)
+    kernel = np.repeat(np.arange(num), count)
+    place = np.arange(len(kernel)) - np.repeat(np.cumsum(count) - count, count)
+    call = calls.members[first[kernel] + place]
+
+    fits = (kind[kernel] == call_kind[call]) | (kind[kernel] == _ANY) | (call_kind[call] == _ANY)
+    has_own = np.bincount(kernel[fits], minlength=num) > 0
+    keep = fits | ~has_own[kernel]
+    kernel, call = kernel[keep], call[keep]
+    is_alone = _num_alike(launch, kind) == 1
+    if not is_alone[launch >= 0].all():
+        own = _own_communicators(calls, kernel, call, (launch, kind, order), ~is_alone)
+        keep = (own[kernel] < 0) | (own[kernel] == calls.communicator[call])
+        kernel, call = kernel[keep], call[keep]
+        is_alone |= own >= 0
+
+    each = _Pairs(kernel, call, num)
+    is_exchange = kind == _EXCHANGE
+    receives = calls.operation == OPERATIONS.index("Recv")
+    received = each.total(np.where(receives, calls.bytes, 0))
+    size = np.maximum(received, each.total(np.where(receives, 0, calls.bytes)))
+    # Other devices' kernels may belong to the same calls, and calls of a kind that no kernel of the
+    # range is named after were done by one that is named after another.
+    is_complete = has_own & is_alone & (each.least(calls.bytes) >= 0)
+    is_complete &= ~_has_strangers(calls, launch, kind, call_kind)
+    is_complete &= (each.count == 1) | (num_devices == 1)
+    sends = calls.operation == OPERATIONS.index("Send")
+    direction = (each.total(sends) > 0) + 2 * (each.total(receives) > 0)
+    return _Facts(
+        operation=each.common(call_kind),
+        bytes=np.where(is_complete, size, UNKNOWN),
+        communicator=each.common(calls.communicator),
+        peer=np.where(is_exchange, each.common(calls.peer), UNKNOWN),
+        direction=np.where(is_exchange & (direction > 0), direction, UNKNOWN),
+        world_size=each.common(calls.world_size),
+    )
+
+
+class _Pairs:
+    """Pairs of kernels and calls, in order of the kernels."""
+
+    def __init__(self, kernel: Int64, call: Int64, num_kernels: int) -> None:
+        self.call = call
+        self.count = np.bincount(kernel, minlength=num_kernels)
+        self._used = self.count > 0
+        self._first = (np.cumsum(self.count) - self.count)[self._used]
+
+    def total(self, of_call: Int64 | Mask) -> Int64:
+        """Return the sum over each kernel's calls, 0 where it has none."""
+        return self._spread(np.add, of_call.astype(np.int64), 0)
+
+    def least(self, of_call: Int64) -> Int64:
+        """Return the least of each kernel's calls, -1 where it has none."""
+        return self._spread(np.minimum, of_call, UNKNOWN)
+
+    def common(self, of_call: Int64) -> Int64:
+        """Return what all calls of each kernel agree on, else -1."""
+        least = self.least(of_call)
+        return np.where(least == self._spread(np.maximum, of_call, UNKNOWN), least, UNKNOWN)
+
+    def _spread(self, function: np.ufunc, of_call: Int64, otherwise: int) -> Int64:
+        result = np.full(len(self.count), otherwise, np.int64)
+        if len(self._first):
+            result[self._used] = function.reduceat(of_call[self.call], self._first)
+        return result
+
+
+def _own_communicators(
+    calls: CommunicationCalls,
+    kernel: Int64,
+    call: Int64,
+    keys: tuple[Int64, Int64, Int64],
+    shares: Mask,
+) -> Int64:
+    """Return the communicator of kernels that share a launch range with others of their kind.
+
+    NCCL launches a group's communicators in the order in which they were first called. -1 where
+    there is not one kernel for each. A loop over such ranges: they are rare.
+    """
+    launch, kind, order = keys
+    own = np.full(len(launch), UNKNOWN, np.int64)
+    sharing: dict[tuple[int, int], list[int]] = {}
+    for each in order[(shares & (launch >= 0))[order]].tolist():
+        sharing.setdefault((int(launch[each]), int(kind[each])), []).append(each)
+    for alike in sharing.values():
+        first, stop = np.searchsorted(kernel, [alike[0], alike[0] + 1])
+        found = dict.fromkeys(calls.communicator[call[first:stop]].tolist())
+        if len(found) == len(alike) and UNKNOWN not in found:
+            own[alike] = list(found)
+    return own
+
+
+def _num_alike(launch: Int64, kind: Int64) -> Int64:
+    """Return how many kernels of its kind are in each one's launch range."""
+    keys = launch * (len(OPERATIONS) + 1) + kind
+    _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
+    alike: Int64 = count[inverse.reshape(-1)]
+    return alike
+
+
+def _has_strangers(calls: CommunicationCalls, launch: Int64, kind: Int64, call_kind: Int64) -> Mask:
+    """Say for each kernel whether its launch range has calls of a kind that no kernel there has."""
+    of_kernels = np.zeros(len(calls.launch_start_ns), np.int64)
+    of_calls = np.zeros(len(calls.launch_start_ns), np.int64)
+    has = launch >= 0
+    every = (1 << len(OPERATIONS)) - 1
+    np.bitwise_or.at(of_kernels, launch[has], np.where(kind[has] == _ANY, every, 1 << kind[has]))
+    within = np.repeat(np.arange(len(of_calls)), np.diff(calls.first_member))
+    np.bitwise_or.at(
+        of_calls, within, np.where(call_kind == _ANY, 0, 1 << call_kind)[calls.members]
+    )
+    strangers: Mask = ((of_calls & ~of_kernels) != 0)[launch]
+    return strangers
+
+
+def _kinds(operation: Int64) -> Int64:
+    """Return numbers that are equal for what may be the same operation on both sides."""
+    return _KIND[np.minimum(operation, len(OPERATIONS) - 1)]
+
+
+_EXCHANGE, _ANY = OPERATIONS.index("SendRecv"), OPERATIONS.index("Unknown")
+_KIND = np.array(
+    [_EXCHANGE if name in _EXCHANGES else index for index, name in enumerate(OPERATIONS)], np.int64
+)

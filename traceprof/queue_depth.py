@@ -1,0 +1,290 @@
+"""The launch queue of a process: what it had launched and the GPU had not yet finished.
+
+A launch is pending from the return of its call (or the start of its operation, where that comes
+first) until its operation is over. A call counts once, however many operations it launches, as the
+call of a CUDA graph does. In the three real exports with stalls this reading gives one and the same
+limit, sharp to one place: a launch into a stream blocks when 1022 kernels, memory sets and copies
+within the device are pending on it; copies between host and device take no place there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from traceprof.intervals import BEYOND_NS
+from traceprof.launches import launching_calls
+from traceprof.trace import schema
+from traceprof.trace.model import Copies
+from traceprof.trace.reader import NULL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask, Rank
+    from traceprof.trace.model import ApiCalls, Operations, Trace
+
+    Int32 = npt.NDArray[np.int32]
+
+_WITHIN_DEVICE = "Device-to-Device"
+_NO_CORRELATION = (NULL, 0)  # what no call launched, such as the migrations of managed memory
+
+
+class Launches(NamedTuple):
+    """Operations, or the launches they came by: arrays of one length.
+
+    Attributes:
+        call: index into the calls, -1 where the capture has none.
+        start_ns: the first operation's start, BEYOND_NS where it was not recorded.
+        end_ns: the last operation's end, likewise.
+        stream: index into `LaunchQueue.streams`, -1 where the operation was not recorded.
+        takes_place: bool, whether it counts in its stream's queue: all but host copies.
+        is_pageable: bool, whether it copies from or to pageable memory.
+        correlation: the operation's id.
+    """
+
+    call: Int64
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    takes_place: Mask
+    is_pageable: Mask
+    correlation: Int64
+
+    def at(self, chosen: Mask | Int64) -> Launches:
+        """Return some of them."""
+        return Launches(
+            self.call[chosen],
+            self.start_ns[chosen],
+            self.end_ns[chosen],
+            self.stream[chosen],
+            self.takes_place[chosen],
+            self.is_pageable[chosen],
+            self.correlation[chosen],
+        )
+
+
+@dataclass(frozen=True)
+class LaunchQueue:
+    """Every launch of one process, whatever the device.
+
+    Attributes:
+        calls: the process's API calls.
+        launches: n launches, in no order that means anything.
+        streams: (device, stream) pairs.
+        end_ns: int64[m], the ends of the process's operations, ascending.
+    """
+
+    calls: ApiCalls
+    launches: Launches
+    streams: tuple[tuple[int, int], ...]
+    end_ns: Int64
+
+    @cached_property
+    def called_ns(self) -> Int64:
+        """When each launch was called; -BEYOND_NS before the capture, int64[n]."""
+        return self._of_call(self.calls.start_ns)
+
+    @cached_property
+    def returned_ns(self) -> Int64:
+        """When each call returned; -BEYOND_NS before the capture, int64[n]."""
+        return self._of_call(self.calls.end_ns)
+
+    @cached_property
+    def enter_ns(self) -> Int64:
+        """When each launch became pending; -BEYOND_NS before the capture, int64[n]."""
+        return np.maximum(np.minimum(self.returned_ns, self.launches.start_ns), self.called_ns)
+
+    @cached_property
+    def leave_ns(self) -> Int64:
+        """When each launch was over; BEYOND_NS after the capture, int64[n]."""
+        return np.maximum(self.launches.end_ns, self.enter_ns)
+
+    @cached_property
+    def series(self) -> tuple[Int64, Int32]:
+        """Times, ascending int64[k], from each of which on so many are pending, int32[k]."""
+        entered = self.enter_ns[self.enter_ns > -BEYOND_NS]
+        left = self.leave_ns[self.leave_ns < BEYOND_NS]
+        num_before = len(self.enter_ns) - len(entered)
+        # The sign in a time's lowest bit: one sort of integers, many times faster than argsort.
+        changes = np.concatenate(((entered << 1) | 1, left << 1))
+        changes.sort()
+        times = changes >> 1
+        depth = num_before + np.cumsum(((changes & 1) << 1) - 1)
+        last = np.ones(len(times), np.bool_)
+        np.not_equal(times[1:], times[:-1], out=last[:-1])
+        if num_before:  # pending since before anything that was captured
+            begin = min(self.launches.start_ns.min(), times[0]) - 1
+            times, depth = np.append(begin, times), np.append(num_before, depth)
+            last = np.append(True, last)
+        times, depth = times[last], depth[last]
+        changed = np.diff(depth, prepend=0) != 0
+        return times[changed], depth[changed].astype(np.int32)
+
+    def series_within(self, start_ns: int, end_ns: int) -> tuple[Int64, Int32]:
+        """Return the part of the series that tells the depth in [start, end]."""
+        times, depth = self.series
+        first = max(int(np.searchsorted(times, start_ns, side="right")) - 1, 0)
+        stop = int(np.searchsorted(times, end_ns, side="right"))
+        return times[first:stop], depth[first:stop]
+
+    @cached_property
+    def depth(self) -> Int64:
+        """How many of the process were pending when each launch was called, int64[n]."""
+        return self._pending(np.arange(len(self.launches.call)))
+
+    @cached_property
+    def stream_depth(self) -> Int64:
+        """How many were pending on each launch's own stream, int64[n]; -1 if it takes no place."""
+        depth = np.full(len(self.launches.call), -1, np.int64)
+        for stream in range(len(self.streams)):
+            own = np.flatnonzero((self.launches.stream == stream) & self.launches.takes_place)
+            depth[own] = self._pending(own)
+        return depth
+
+    @cached_property
+    def device(self) -> Int64:
+        """The device that each launch was for, -1 where it was not recorded, int64[n]."""
+        devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
+        device: Int64 = devices[self.launches.stream]
+        return device
+
+    def _of_call(self, times_ns: Int64) -> Int64:
+        # The index -1 takes the last: what stands for the time before the capture.
+        times: Int64 = np.append(times_ns, -BEYOND_NS)[self.launches.call]
+        return times
+
+    def _pending(self, chosen: Int64) -> Int64:
+        """Return how many of the chosen launches were pending when each of them was called."""
+        called = self.called_ns[chosen]
+        entered = np.searchsorted(np.sort(self.enter_ns[chosen]), called, side="left")
+        left = np.searchsorted(np.sort(self.leave_ns[chosen]), called, side="right")
+        pending: Int64 = entered - left
+        return pending
+
+
+_QUEUES: WeakKeyDictionary[Trace, dict[int, LaunchQueue]] = WeakKeyDictionary()
+
+
+def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+    """Return the launch queue of a rank's process, built once for all its ranks.
+
+    Args:
+        rank: the rank.
+        calls: the API calls of its process.
+    """
+    of_trace = _QUEUES.setdefault(rank.trace, {})
+    if rank.process not in of_trace:
+        of_trace[rank.process] = _build(rank, calls)
+    return of_trace[rank.process]
+
+
+def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+    parts: list[Launches] = []
+    streams: list[tuple[int, int]] = []
+    for key in sorted(rank.trace.operations):
+        if key.process != rank.process:
+            continue
+        groups = rank.trace.operations[key].groups
+        launched_by = (
+            rank.launched_by
+            if key.device == rank.device
+            else [launching_calls(group, calls) for group in groups]
+        )
+        numbers = np.unique(np.concatenate([each.stream for each in groups]))
+        for group, call in zip(groups, launched_by, strict=True):
+            stream = np.searchsorted(numbers, group.stream) + len(streams)
+            parts.append(_operations(rank.trace, group, call, stream))
+        streams += [(key.device, number) for number in numbers.tolist()]
+    rows = _joined(parts)
+    launches = _by_call(_without_strays(rows), len(calls))
+    unrecorded = _unrecorded(launches, calls)
+    if len(unrecorded.call):
+        launches = _joined([launches, unrecorded])
+    return LaunchQueue(calls, launches, tuple(streams), np.sort(rows.end_ns))
+
+
+def _joined(parts: Sequence[Launches]) -> Launches:
+    return Launches(
+        np.concatenate([each.call for each in parts]),
+        np.concatenate([each.start_ns for each in parts]),
+        np.concatenate([each.end_ns for each in parts]),
+        np.concatenate([each.stream for each in parts]),
+        np.concatenate([each.takes_place for each in parts]),
+        np.concatenate([each.is_pageable for each in parts]),
+        np.concatenate([each.correlation for each in parts]),
+    )
+
+
+def _operations(trace: Trace, group: Operations, call: Int64, stream: Int64) -> Launches:
+    every = np.ones(len(group), np.bool_)
+    takes_place, is_pageable = every, ~every
+    if isinstance(group, Copies):
+        within = [kind for kind, label in trace.copy_kinds.items() if label == _WITHIN_DEVICE]
+        kinds = [kind for kind, label in trace.memory_kinds.items() if label == schema.PAGEABLE]
+        # Memory sets have no kind, and take a place.
+        takes_place = np.isin(group.kind, np.array([NULL, *within], np.int64))
+        pageable = np.array(kinds, np.int64)
+        is_pageable = np.isin(group.source_memory, pageable)
+        is_pageable |= np.isin(group.destination_memory, pageable)
+    return Launches(
+        call, group.start_ns, group.end_ns, stream, takes_place, is_pageable, group.correlation,
+    )  # fmt: skip
+
+
+def _without_strays(rows: Launches) -> Launches:
+    """Leave out operations without a call, unless they were queued when the capture began.
+
+    Those came by a call, and before the first operation on their stream whose call was captured.
+    """
+    has_call = rows.call >= 0
+    if has_call.all():
+        return rows
+    first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
+    np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
+    was_queued = ~np.isin(rows.correlation, _NO_CORRELATION)
+    was_queued &= rows.start_ns <= first[rows.stream]
+    kept = has_call | was_queued
+    return rows.at(kept)
+
+
+def _by_call(rows: Launches, num_calls: int) -> Launches:
+    """Put together what one call launched."""
+    _, by_id = np.unique(rows.correlation[rows.call < 0], return_inverse=True)
+    key = rows.call.copy()
+    key[rows.call < 0] = num_calls + by_id
+    if len(key) == 0 or np.bincount(key).max() == 1:
+        return rows
+    order = np.lexsort((rows.start_ns, key))
+    rows, key = rows.at(order), key[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    return rows.at(first)._replace(
+        end_ns=np.maximum.reduceat(rows.end_ns, first),
+        takes_place=np.logical_or.reduceat(rows.takes_place, first),
+        is_pageable=np.logical_or.reduceat(rows.is_pageable, first),
+    )
+
+
+def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
+    """Return the launches whose operations the capture's end cut off.
+
+    They are the calls, by a name that launches, after the last one whose operation was recorded.
+    What calls in between, or from before the GPU records begin, launched is not known.
+    """
+    launching = launches.call[launches.call >= 0]
+    last = calls.start_ns[launching].max(initial=-BEYOND_NS)
+    last = max(last, launches.start_ns.min(initial=BEYOND_NS))
+    later = np.flatnonzero(calls.start_ns > last)
+    names = np.setdiff1d(calls.name[launching], [NULL]) if len(later) else calls.name[:0]
+    call = later[np.isin(calls.name[later], names)]
+    beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1)
+    none = np.zeros(len(call), np.bool_)
+    null = np.full(len(call), NULL, np.int64)
+    return Launches(call, beyond, beyond, unknown, none, none, null)

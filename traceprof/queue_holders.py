@@ -1,0 +1,61 @@
+"""Who held the launch queue: what the GPU ran while launches were blocked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.communication import function_name
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Intervals
+    from traceprof.run import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What the GPU ran while launches were blocked.
+
+    Attributes:
+        name: a kernel's function or a kind of copy.
+        held_ns: how long its operations ran during stalls, a sum: where they overlap, more.
+    """
+
+    name: str
+    held_ns: int
+
+
+def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
+    """Return what the rank's GPU ran while launches were blocked, most first."""
+    held: Counter[str] = Counter()
+    if len(blocked) == 0:
+        return ()
+    for index, group in enumerate(rank.operations.groups):
+        stop = int(np.searchsorted(group.start_ns, blocked.end_ns[-1]))
+        running = np.flatnonzero(group.end_ns[:stop] > blocked.start_ns[0])
+        during = intervals.covered_within(blocked, group.start_ns[running], group.end_ns[running])
+        running, during = running[during > 0], during[during > 0]
+        name = getattr(group, ("name", "kind", "stream", "stream")[index])[running]
+        if index >= 2:  # memory sets and graphs have no names
+            name = np.zeros(len(running), np.int64)
+        _, first, which = np.unique(name, return_index=True, return_inverse=True)
+        sums = np.zeros(len(first), np.int64)
+        np.add.at(sums, which, during)
+        for position, total in zip(running[first].tolist(), sums.tolist(), strict=True):
+            held[operation_name(rank, index, position)] += total
+    ranked = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Holder(name, held_ns) for name, held_ns in ranked)
+
+
+def operation_name(rank: Rank, group: int, index: int) -> str:
+    """Return what people call an operation of one of the rank's groups."""
+    operations = rank.operations
+    if group == 0:
+        return function_name(rank.kernel_names[int(operations.kernels.name[index])])
+    if group == 1:
+        return f"{rank.copy_kinds.get(int(operations.copies.kind[index]), 'unknown')} copy"
+    return ("memset", "CUDA graph")[group - 2]

@@ -1,0 +1,200 @@
+"""Communication kernels in the queues of their streams: who waited behind whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.communication import UNKNOWN_OPERATION, function_name
+from traceprof.findings import Evidence
+from traceprof.messages import Messages, messages
+from traceprof.trace.nccl_calls import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run import Mask, Rank
+
+# An operation that starts later than this after the one before it waited for something else: a
+# stream hands over to the next kernel within a few microseconds.
+FOLLOWS_NS = 20_000
+# NCCL's own streams run NCCL and a few small helpers; a stream with more kernels of other kinds
+# than this computes.
+COMPUTE_SHARE = 0.05
+
+NO, YES = 0, 1  # whether two operations could have run at the same time; -1: unknown
+
+_WORST = 5  # intervals shown as evidence
+_SPELLED_OUT = 4  # operations of a chain that its label names
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The communication kernels of a rank in order of start, int64[n] each.
+
+    Attributes:
+        sent: what they carried.
+        start_ns: when each started.
+        end_ns: when each ended.
+        stream: where.
+        launch_ns: when its launch returned, -1 where that is not in the capture.
+        before: the one before it on its stream, -1 for none.
+        blocked_ns: how long it waited behind those before it.
+        verdict: whether it could have run beside the one before it, as `YES`, `NO` and -1.
+        covered: when communication kernels ran, by stream.
+    """
+
+    sent: Messages
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    launch_ns: Int64
+    before: Int64
+    blocked_ns: Int64
+    verdict: Int64
+    covered: Mapping[int, Intervals]
+
+    def waits(self, chosen: Mask) -> Intervals:
+        """Return when any of these waited."""
+        pieces = [intervals.empty()]
+        for stream, covered in self.covered.items():
+            here = chosen & (self.stream == stream)
+            ready = intervals.union(self.launch_ns[here], self.start_ns[here])
+            pieces.append(intervals.intersect(ready, covered))
+        return intervals.merge(*pieces)
+
+
+def queue_of(rank: Rank) -> Queue:
+    """Return the communication kernels of a rank, and who waited."""
+    sent, kernels = messages(rank), rank.operations.kernels
+    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
+    stream = kernels.stream[sent.kernel]
+    before = np.full(len(sent), -1, np.int64)
+    order = np.argsort(stream, kind="stable")
+    follows = stream[order[1:]] == stream[order[:-1]]
+    before[order[1:][follows]] = order[:-1][follows]
+
+    has_both = (before >= 0) & (sent.launch_ns != UNKNOWN)
+    candidate = has_both & (start - np.where(before >= 0, end[before], start) <= FOLLOWS_NS)
+    blocked_ns = np.zeros(len(sent), np.int64)
+    covered = {}
+    for each in np.unique(stream).tolist():
+        here = stream == each
+        covered[each] = intervals.union(start[here], end[here])
+        of = candidate & here
+        # What starts later on this stream covers nothing before this start.
+        ready = np.minimum(sent.launch_ns[of], start[of])
+        blocked_ns[of] = intervals.covered_within(covered[each], ready, start[of])
+    verdict = _independence(sent, before)
+    return Queue(sent, start, end, stream, sent.launch_ns, before, blocked_ns, verdict, covered)
+
+
+def _independence(sent: Messages, before: Int64) -> Int64:
+    """Say whether each kernel could have run beside the one before it: yes, no, or -1, unknown.
+
+    It could where the communicators differ, or the peers of two sends or receives do. It could not
+    on one communicator, whose order NCCL keeps.
+    """
+    differ, same = np.zeros(len(before), np.bool_), np.zeros(len(before), np.bool_)
+    for column in (sent.communicator, sent.group):
+        other = np.where(before >= 0, column[before], UNKNOWN)
+        known = (column != UNKNOWN) & (other != UNKNOWN) & ~same & ~differ
+        differ |= known & (column != other)
+        same |= known & (column == other)
+    exchanges = sent.direction != UNKNOWN
+    both_exchange = exchanges & np.where(before >= 0, exchanges[before], False)
+    peers_unknown = both_exchange.copy()
+    for column in (sent.peer, sent.peer_in_communicator):
+        other = np.where(before >= 0, column[before], UNKNOWN)
+        known = both_exchange & (column != UNKNOWN) & (other != UNKNOWN)
+        peers_unknown &= ~known
+        differ |= known & (column != other)
+    return np.where(differ, YES, np.where(same & ~peers_unknown, NO, UNKNOWN))
+
+
+def compute_streams(rank: Rank) -> Int64:
+    """Return the streams on which other kernels run as a matter of course."""
+    kernels = rank.operations.kernels
+    computes = ~rank.is_communication_kernel
+    streams, at = np.unique(kernels.stream, return_inverse=True)
+    count = np.bincount(at.reshape(-1), minlength=len(streams))
+    computing = np.bincount(at.reshape(-1)[computes], minlength=len(streams))
+    chosen: Int64 = streams[computing > COMPUTE_SHARE * count]
+    return chosen
+
+
+def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tuple[Evidence, ...]:
+    """Return who waited behind whom: the costliest chains first, then the longest."""
+    order = np.argsort(queue.stream, kind="stable")
+    waiting = order[blocked[order]]
+    if len(waiting) == 0:
+        return ()
+    chain = np.cumsum(~blocked[order])[blocked[order]]  # equal where nothing free comes between
+    first = np.flatnonzero(np.append(True, chain[1:] != chain[:-1]))
+    stop = np.append(first[1:], len(chain))
+    head = queue.before[waiting[first]]
+    start = np.maximum(np.minimum.reduceat(queue.launch_ns[waiting], first), queue.start_ns[head])
+    end = queue.start_ns[waiting[stop - 1]]
+    counted = np.where(queue.verdict[waiting] == NO, 0, 1) * intervals.covered_within(
+        avoidable,
+        np.minimum(queue.launch_ns[waiting], queue.start_ns[waiting]),
+        queue.start_ns[waiting],
+    )
+    cost = np.add.reduceat(counted, first)
+    worst = np.lexsort((start, start - end, -cost))[:_WORST]
+    return tuple(
+        Evidence(
+            int(start[each]),
+            int(end[each]),
+            _who(rank, queue, [int(head[each]), *waiting[first[each] : stop[each]].tolist()]),
+        )
+        for each in worst.tolist()
+    )
+
+
+def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...]:
+    """Return the longest of these kernels, which run on streams that compute."""
+    found = np.flatnonzero(chosen)
+    length = queue.end_ns[found] - queue.start_ns[found]
+    worst = found[np.argsort(-length, kind="stable")[:_WORST]]
+    return tuple(
+        Evidence(
+            int(queue.start_ns[each]),
+            int(queue.end_ns[each]),
+            f"{_name(rank, queue.sent, each)}{queue.sent.peer_text(each)} on stream"
+            f" {queue.stream[each]}, which computes",
+        )
+        for each in worst.tolist()
+    )
+
+
+def _who(rank: Rank, queue: Queue, chain: Sequence[int]) -> str:
+    """Write a chain: `SendRecv to 2 behind SendRecv to 1 on stream 20`."""
+    sent = queue.sent
+    if len(chain) > _SPELLED_OUT:
+        shown = [chain[-1], chain[-2], None, chain[0]]
+    else:
+        shown = [*reversed(chain)]
+    names = {each: sent.readable_communicator(each) for each in shown if each is not None}
+    several = len({*names.values()}) > 1
+    texts = []
+    for each in shown:
+        if each is None:
+            texts.append(f"{len(chain) - 3} more")
+            continue
+        peer = sent.peer_text(each)
+        name = names[each] if several and (not peer or sent.peer[each] == UNKNOWN) else None
+        texts.append(f"{_name(rank, sent, each)}{peer}{f' in {name}' if name else ''}")
+    return f"{' behind '.join(texts)} on stream {queue.stream[chain[0]]}"
+
+
+def _name(rank: Rank, sent: Messages, index: int) -> str:
+    operation = sent.operations[int(sent.operation[index])]
+    if operation != UNKNOWN_OPERATION:
+        return operation
+    kernel = int(rank.operations.kernels.name[sent.kernel[index]])
+    return function_name(rank.kernel_names[kernel])

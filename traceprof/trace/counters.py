@@ -1,0 +1,312 @@
+"""Sampled counters of links: a GPU's NVLink and PCIe in percent of their peak, a NIC's rates."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace import schema
+from traceprof.trace.columns import check_times, groups
+from traceprof.trace.reader import expect_rows, read_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.database import Database
+    from traceprof.trace.model import RankKey, Trace
+
+PERCENT, BYTES_PER_MS = "percent", "bytes/ms"
+_CACHE = "_link_counters"
+
+# Names of all versions without their unit: the first row of a link and direction that a GPU has
+# counts, and its metrics are added up. Data that is written crosses as a request of the writer,
+# data that is read as a response of the owner. Nsight's guide: read is received, written is sent.
+_GPU_METRICS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("nvlink", "tx", ("nvlink tx requests user data", "nvlink tx responses user data")),
+    ("nvlink", "tx", ("nvlink bytes transmitted",)),
+    ("nvlink", "rx", ("nvlink rx requests user data", "nvlink rx responses user data")),
+    ("nvlink", "rx", ("nvlink bytes received",)),
+    ("pcie", "tx", ("pcie tx throughput",)),
+    ("pcie", "tx", ("pcie write throughput",)),
+    ("pcie", "rx", ("pcie rx throughput",)),
+    ("pcie", "rx", ("pcie read throughput",)),
+)
+_UNIT = re.compile(r"\s*\[(?P<unit>[^]]*)\]\Z")
+# IPoIB's bytes are among InfiniBand's own; packets and waits are no bytes.
+_NIC_METRICS = {
+    "ib: bytes sent": "tx",
+    "ib: bytes received": "rx",
+    "eth: bytes sent": "tx",
+    "eth: bytes received": "rx",
+}
+_NIC_UNITS = ("bytes/ms", "b/ms")
+_FULL = 100
+# Products of value and period then fit 64 bits; nobody samples less than once in eight seconds,
+# and no NIC carries a terabyte per second.
+_LONGEST_NS = 1 << 33
+_MOST_BYTES_PER_MS = 1 << 30
+# A period longer than this many usual ones is a gap: samples were lost.
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSamples:
+    """Samples of one link in one direction, ordered by time, without overlap.
+
+    Attributes:
+        link: `nvlink`, `pcie` or `network`.
+        direction: `tx` or `rx`, as the GPU or the NIC sees it.
+        name: the NIC's, else None.
+        unit: `percent` of the link's peak, or `bytes/ms`.
+        start_ns: int64[n], when the sample's period began.
+        end_ns: int64[n], when it was taken.
+        value: int64[n], the mean over the period.
+    """
+
+    link: str
+    direction: str
+    name: str | None
+    unit: str
+    start_ns: Int64
+    end_ns: Int64
+    value: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a report sampled of links.
+
+    Attributes:
+        by_gpu: the samples of each GPU, by its number in the machine.
+        gpu_of_rank: that number by rank, where the export tells it.
+        network: the samples of the machine's NICs.
+        nics: names of the machine's NICs, sampled or not.
+        has_gpu_samples: whether GPU metrics were sampled at all.
+    """
+
+    by_gpu: Mapping[int, tuple[LinkSamples, ...]]
+    gpu_of_rank: Mapping[RankKey, int]
+    network: tuple[LinkSamples, ...]
+    nics: tuple[str, ...]
+    has_gpu_samples: bool
+
+
+def counters_of(trace: Trace) -> Counters:
+    """Return the sampled counters of a report, read once."""
+    # To become a property of `NsightTrace`.
+    database: Database | None = getattr(trace, "_database", None)
+    if database is None:
+        return Counters({}, {}, (), (), has_gpu_samples=False)
+    if _CACHE not in trace.__dict__:
+        trace.__dict__[_CACHE] = read_counters(database, list(trace.operations))
+    found: Counters = trace.__dict__[_CACHE]
+    return found
+
+
+def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
+    """Read the sampled counters of links.
+
+    Args:
+        database: the export.
+        ranks: of the report.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    by_gpu, has_samples = _gpu_samples(database)
+    return Counters(
+        by_gpu=by_gpu,
+        gpu_of_rank=_gpus_of_ranks(database, ranks),
+        network=_nic_samples(database),
+        nics=_nics(database),
+        has_gpu_samples=has_samples,
+    )
+
+
+# -- GPUs -----------------------------------------------------------------------------------------
+
+
+def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]], bool]:
+    wanted = _gpu_metrics(database)
+    found: dict[tuple[int, int], list[tuple[Int64, Int64]]] = defaultdict(list)
+    has_samples = False
+    if schema.GPU_METRICS in database.columns:
+        columns = ("timestamp", "typeId", "metricId", "value")
+        database.require(schema.GPU_METRICS, columns)
+        expect_rows(database, [schema.GPU_METRICS])
+        types, metrics = (
+            np.array(sorted({key[part] for keys in wanted.values() for key in keys}), np.int64)
+            for part in (0, 1)
+        )
+        for chunk in read_columns(database, schema.GPU_METRICS, columns):
+            has_samples = True
+            # Before 0 the session had not begun, NULL is before 0, and clocks that overflowed
+            # are of no link.
+            kept = np.flatnonzero(
+                (chunk["timestamp"] >= 0)
+                & (chunk["value"] >= 0)
+                & (chunk["value"] <= _FULL)
+                & np.isin(chunk["typeId"], types)
+                & np.isin(chunk["metricId"], metrics)
+            )
+            time, value = chunk["timestamp"][kept], chunk["value"][kept]
+            check_times(database, schema.GPU_METRICS, time, time)
+            kind, metric = chunk["typeId"][kept], chunk["metricId"][kept]
+            for rows in groups(kind, metric) if len(kept) else ():
+                key = int(kind[rows[0]]), int(metric[rows[0]])
+                found[key].append((time[rows], value[rows]))
+    samples: dict[int, list[LinkSamples]] = defaultdict(list)
+    for (gpu, link, direction), keys in wanted.items():
+        series = [_once_per_time(found[key]) for key in keys if key in found]
+        if series:
+            times, values = _sum(series)
+            start, end, value = _periods(times, values)
+            if len(start):
+                one = LinkSamples(link, direction, None, PERCENT, start, end, value)
+                samples[gpu].append(one)
+    return {gpu: tuple(each) for gpu, each in samples.items()}, has_samples
+
+
+def _gpu_metrics(database: Database) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
+    """Return (typeId, metricId) of the metrics to add up, by GPU, link and direction."""
+    kinds = {"typeId": int, "metricId": int, "metricName": str}
+    names: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for row in database.rows(schema.GPU_METRIC_NAMES, kinds):
+        if None in row.values():
+            continue
+        match = _UNIT.search(row["metricName"])
+        if match and match["unit"] != "Throughput %":
+            continue
+        name = _UNIT.sub("", row["metricName"]).strip().lower()
+        names[row["typeId"]][name] = row["typeId"], row["metricId"]
+    wanted: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    for type_id, of_type in sorted(names.items()):
+        for link, direction, metrics in _GPU_METRICS:
+            keys = [of_type[name] for name in metrics if name in of_type]
+            place = schema.gpu_of_type(type_id), link, direction
+            if keys and place not in wanted:
+                wanted[place] = keys
+    return wanted
+
+
+def _gpus_of_ranks(database: Database, ranks: Sequence[RankKey]) -> dict[RankKey, int]:
+    """Return the number of each rank's GPU; without a map only where ordinals cannot mislead."""
+    rows = database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
+    known = {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows}
+    if known:
+        found = {key: known.get((schema.pid_of_process(key.process), key.device)) for key in ranks}
+        return {key: gpu for key, gpu in found.items() if gpu is not None}
+    boards = database.rows(schema.GPU_INFO, {"id": int, "smCount": int})
+    ids = {row["id"] for row in boards if row["id"] is not None and row["smCount"] != 0}
+    if len(ids) == 1:
+        (only,) = ids
+        return dict.fromkeys(ranks, only)
+    # CUDA_VISIBLE_DEVICES may number them anew, but not where every board is in use by its number.
+    return {key: key.device for key in ranks} if {key.device for key in ranks} == ids else {}
+
+
+def _once_per_time(parts: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
+    """Return times, ascending, and values; of several values at one time the largest."""
+    times = np.concatenate([time for time, _ in parts])
+    values = np.concatenate([value for _, value in parts])
+    order = np.lexsort((values, times))
+    times, values = times[order], values[order]
+    last = np.append(times[1:] != times[:-1], np.ones(min(len(times), 1), np.bool_))
+    return times[last], values[last]
+
+
+def _sum(series: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
+    """Add up values at the times that all have."""
+    times, values = series[0]
+    for other_times, other_values in series[1:]:
+        times, here, there = np.intersect1d(
+            times, other_times, assume_unique=True, return_indices=True
+        )
+        values = values[here] + other_values[there]
+    return times, values
+
+
+def _periods(times: Int64, values: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return start, end and value of the periods that end at these times.
+
+    The first has no sample before it, and one after a gap stands for no more than the usual period.
+    """
+    if len(times) < 2:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing
+    steps = np.diff(times)
+    usual = np.sort(steps)[len(steps) // 2]
+    lengths = np.concatenate((usual[np.newaxis], np.where(steps <= _GAP * usual, steps, usual)))
+    short = lengths < _LONGEST_NS
+    return (times - lengths)[short], times[short], values[short]
+
+
+# -- NICs -----------------------------------------------------------------------------------------
+
+
+def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
+    names = database.rows(
+        schema.NIC_METRIC_NAMES, {"metricsListId": int, "metricsIdx": int, "name": str, "unit": str}
+    )
+    directions = {
+        (row["metricsListId"], row["metricsIdx"]): _NIC_METRICS[row["name"].strip().lower()]
+        for row in names
+        if (row["name"] or "").strip().lower() in _NIC_METRICS
+        and (row["unit"] or "").strip().lower() in _NIC_UNITS
+    }
+    if not directions or schema.NIC_METRICS not in database.columns:
+        return ()
+    required = ("start", "end", "globalId", "metricsListId", "metricsIdx", "value")
+    database.require(schema.NIC_METRICS, required)
+    keys = ("globalId", "metricsListId", "metricsIdx", "portId")  # ports only since 2025
+    columns = [*required, *(["portId"] if database.has(schema.NIC_METRICS, "portId") else [])]
+    expect_rows(database, [schema.NIC_METRICS])
+    found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
+    for chunk in read_columns(database, schema.NIC_METRICS, columns):
+        start, end, value = chunk["start"], chunk["end"], chunk["value"]
+        usable = (start >= 0) & (end > start) & (value >= 0) & (value < _MOST_BYTES_PER_MS)
+        kept = np.flatnonzero(usable)
+        check_times(database, schema.NIC_METRICS, start[kept], end[kept])
+        kept = kept[end[kept] - start[kept] < _LONGEST_NS]
+        of_rows = [chunk[name][kept] for name in keys if name in chunk]
+        for rows in groups(*of_rows) if len(kept) else ():
+            key = tuple(int(each[rows[0]]) for each in of_rows)
+            found[key].append(np.stack((start, end, value))[:, kept[rows]])
+    labels = _nic_names(database)
+    samples = []
+    for key, parts in sorted(found.items()):
+        if key[1:3] not in directions:
+            continue
+        start, end, value = np.concatenate(parts, axis=1)
+        order = np.lexsort((value, end, start))
+        start, end, value = start[order], end[order], value[order]
+        # Bytes of a time that two periods share would count twice.
+        start[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
+        lasting = end > start
+        name = labels.get(key[0], f"NIC {key[0]}")
+        series = start[lasting], end[lasting], value[lasting]
+        samples.append(
+            LinkSamples("network", directions[key[1], key[2]], name, BYTES_PER_MS, *series)
+        )
+    return tuple(samples)
+
+
+def _nic_names(database: Database) -> dict[int, str]:
+    """Return the names of NICs by globalId: through NIC_ID_MAP, or their own column before 2023."""
+    rows = database.rows(schema.NIC_INFO, {"globalId": int, "nicId": int, "name": str})
+    by_nic = {row["nicId"]: row["name"] for row in rows if row["name"]}
+    names = {row["globalId"]: row["name"] for row in rows if row["globalId"] and row["name"]}
+    for row in database.rows(schema.NIC_IDS, {"nicId": int, "globalId": int}):
+        if row["nicId"] in by_nic and row["globalId"] is not None:
+            names[row["globalId"]] = by_nic[row["nicId"]]
+    return names
+
+
+def _nics(database: Database) -> tuple[str, ...]:
+    rows = database.rows(schema.NIC_INFO, {"name": str})
+    return tuple(sorted({row["name"] for row in rows if row["name"]}))

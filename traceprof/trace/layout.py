@@ -1,0 +1,104 @@
+"""Where a table's rows keep their columns, as SQLite itself understands the schema."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.trace.pages import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CREATE = "CREATE TABLE "  # SQLite stores the statement so, whatever its author wrote
+_COLUMNS = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A table's place in the file, and the columns wanted of it.
+
+    Attributes:
+        root: the topmost page.
+        is_integer: of each stored column, whether it is declared as one.
+        wanted: by name, the position among the stored columns; None is the rowid itself.
+        defaults: positions whose value in rows older than the column is not NULL.
+    """
+
+    root: int
+    is_integer: tuple[bool, ...]
+    wanted: dict[str, int | None]
+    defaults: frozenset[int]
+
+
+def layout_of(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Layout:
+    """Return where integer columns of a table are stored.
+
+    Args:
+        connection: the open file.
+        table: its name, as sqlite_master spells it.
+        columns: names of columns, as the table spells them.
+
+    Raises:
+        Unsupported: a column is not an integer or not stored, or the schema is damaged.
+    """
+    try:
+        return _layout(connection, table, columns)
+    except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
+        raise Unsupported(str(error)) from error
+
+
+def _layout(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Layout:
+    stored = connection.execute(_COLUMNS, [table]).fetchall()
+    if any(hidden for *_, hidden in stored):
+        raise Unsupported("generated columns")
+    positions = {name: position for position, (name, *_) in enumerate(stored)}
+    # Only a REAL column's integers are read as something else than what is stored.
+    is_integer = tuple("INT" in str(declared).upper() for _, declared, *_ in stored)
+    if not all(name in positions and is_integer[positions[name]] for name in columns):
+        raise Unsupported("a column that is not declared as integer")
+    rowid = _rowid_position(connection, table, stored)
+    places = ((name, positions[name]) for name in columns)
+    return Layout(
+        _root(connection, table),
+        is_integer,
+        {name: None if position == rowid else position for name, position in places},
+        frozenset(place for place, row in enumerate(stored) if row[2] is not None),
+    )
+
+
+def _root(connection: sqlite3.Connection, table: str) -> int:
+    rows = connection.execute(
+        "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master WHERE lower(name) = ?",
+        [table.lower()],
+    ).fetchall()
+    if len(rows) != 1:
+        raise Unsupported("a table that is there twice")
+    kind, *names, root, sql = rows[0]
+    if kind != "table" or names != [table, table] or not isinstance(root, int):
+        raise Unsupported("not a table")
+    # SQLite believes the statement, not the names beside it.
+    if not isinstance(sql, str) or not sql.startswith(_CREATE) or not _begins_with(sql, table):
+        raise Unsupported("a table of another name")
+    return root
+
+
+def _begins_with(sql: str, table: str) -> bool:
+    rest = sql.removeprefix(_CREATE)
+    quoted = (f'"{table}"', f"[{table}]", f"`{table}`", f"'{table}'")
+    after = rest[len(table) : len(table) + 1]
+    return rest.startswith(quoted) or (rest.startswith(table) and after in {"(", " ", "\n", "\t"})
+
+
+def _rowid_position(
+    connection: sqlite3.Connection, table: str, stored: Sequence[tuple[object, ...]]
+) -> int | None:
+    """Return the position of the column that is another name of the rowid, if one is."""
+    keys = [position for position, row in enumerate(stored) if row[3]]
+    if len(keys) != 1 or str(stored[keys[0]][1]).upper() != "INTEGER":
+        return None
+    # INTEGER PRIMARY KEY DESC is none, and shows by the index that it needs.
+    query = "SELECT count(*) FROM pragma_index_list(?) WHERE origin = 'pk'"
+    (indexes,) = connection.execute(query, [table]).fetchone()
+    return None if indexes else keys[0]

@@ -1,0 +1,318 @@
+"""Who communicated what, as the host saw it: NCCL's own NVTX ranges, and those of `instrument`.
+
+NCCL opens a range around each of its functions, in the domain `NCCL`, and says in its payload how
+many bytes go over which communicator to whom (since 2.16; the communicator since 2.25).
+`instrument` says the same of PyTorch's functions, in the domain `traceprof`, in the grammar of
+`traceprof.labels`. Everything is optional: -1 is what an export does not tell.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from traceprof import labels
+from traceprof.trace import schema
+from traceprof.trace.nccl_payloads import Fields, PayloadReader
+from traceprof.trace.nccl_ranges import read_domains, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.database import Database
+    from traceprof.trace.model import Trace
+
+NCCL_DOMAIN = "NCCL"
+UNKNOWN = -1
+_CACHE = "_communication_calls"
+
+OPERATIONS = (
+    "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll",
+    "Gather", "Scatter", "SendRecv", "Unknown",
+)  # fmt: skip
+"""What a call does; `CommunicationCalls.operation` counts them."""
+
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+_FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}
+_NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
+# Beginnings of the names of PyTorch's functions, the longer one first where one begins another:
+# `all_gather_into_tensor`, `reduce_scatter_single` and `broadcast_object_list` among them.
+_PYTORCH = (
+    ("all_reduce", "AllReduce"), ("all_gather", "AllGather"), ("reduce_scatter", "ReduceScatter"),
+    ("all_to_all", "AlltoAll"), ("broadcast", "Broadcast"), ("reduce", "Reduce"),
+    ("batch_isend_irecv", "SendRecv"), ("isend", "Send"), ("send", "Send"), ("irecv", "Recv"),
+    ("recv", "Recv"), ("gather", "Gather"), ("scatter", "Scatter"), ("barrier", "AllReduce"),
+)  # fmt: skip
+_FACTS = {"bytes", "group", "seq", "dst", "src"}
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationCalls:
+    """Calls of one process that communicate, ordered by thread, then start.
+
+    A *launch range* is where the host launches what was called: the call's own range, or the
+    `ncclGroupEnd` that closes the group, or a label around others (`batch_isend_irecv`). Launch
+    ranges are ordered by thread, then start.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        thread: int64[n], the calling thread (Nsight's globalTid).
+        operation: int64[n], indices into `OPERATIONS`.
+        bytes: int64[n], one rank's message as NCCL counts it (what is sent in an AllGather,
+            received in a ReduceScatter); -1 where unknown, as are all that follow.
+        communicator: int64[n], indices into `communicators`.
+        peer: int64[n], of a send or receive: its rank in the communicator; in labels, in the world.
+        world_size: int64[n], the ranks of the communicator.
+        sequence: int64[n], the call's number in its group.
+        launch_start_ns: int64[m].
+        launch_end_ns: int64[m].
+        launch_thread: int64[m].
+        launch_parent: int64[m], the launch range around it, -1 for none.
+        first_member: int64[m + 1], where the calls of each launch range begin in `members`.
+        members: int64[k], indices of calls, in their order.
+        communicators: NCCL's id in hexadecimal digits, or the name of PyTorch's group.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    operation: Int64
+    bytes: Int64
+    communicator: Int64
+    peer: Int64
+    world_size: Int64
+    sequence: Int64
+    launch_start_ns: Int64
+    launch_end_ns: Int64
+    launch_thread: Int64
+    launch_parent: Int64
+    first_member: Int64
+    members: Int64
+    communicators: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def launch_ranges_of(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> Int64:
+        """Return the innermost launch range that holds each API call, int64[k], -1 for none.
+
+        Args:
+            start_ns: int64[k], when the calls were entered.
+            end_ns: int64[k], when they returned.
+            thread: int64[k], their threads.
+        """
+        found = np.full(len(start_ns), -1, np.int64)
+        for each in np.unique(self.launch_thread).tolist():
+            first, stop = np.searchsorted(self.launch_thread, [each, each + 1]).tolist()
+            here = np.flatnonzero(thread == each)
+            starts = self.launch_start_ns[first:stop]
+            at = np.searchsorted(starts, start_ns[here], side="right") - 1
+            found[here] = np.where(at >= 0, at + first, -1)
+        # Out of the ranges that were over before, into the one around them.
+        while True:
+            outside = np.flatnonzero(found >= 0)
+            outside = outside[self.launch_end_ns[found[outside]] < end_ns[outside]]
+            if len(outside) == 0:
+                return found
+            found[outside] = self.launch_parent[found[outside]]
+
+
+class ProcessCalls(NamedTuple):
+    """The calls of one process: NCCL's ranges, and the labels of `instrument`."""
+
+    nccl: CommunicationCalls
+    labelled: CommunicationCalls
+
+
+class _Range(NamedTuple):
+    start: int
+    end: int
+    thread: int
+    operation: str | None  # None: no call of its own, such as ncclGroupEnd
+    name: str
+    fields: Fields
+
+
+def read_communication_calls(database: Database) -> dict[int, ProcessCalls]:
+    """Return the communication calls of each process (globalPid) that has some.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    table = schema.NVTX.name
+    if table not in database.columns:
+        return {}
+    database.require(table, schema.NVTX.required)
+    domains = read_domains(database)
+    payloads = PayloadReader(database)
+    nccl: dict[int, list[_Range]] = defaultdict(list)
+    labelled: dict[int, list[_Range]] = defaultdict(list)
+    for start, end, thread, domain, name, binary, text in read_rows(database, domains, _NAMES):
+        process = schema.process_of_thread(thread)
+        # An export may lack the row that names a domain; NCCL's functions are named unmistakably.
+        named = domains.get((process, domain), NCCL_DOMAIN if domain != 0 else "")
+        if named == NCCL_DOMAIN:
+            fields = payloads.read(domain, binary, text)
+            each = _Range(start, max(start, end), thread, _FUNCTIONS.get(name), name, fields)
+            nccl[process].append(each)
+        elif named == labels.DOMAIN and (fact := _labelled(name)) is not None:
+            labelled[process].append(_Range(start, max(start, end), thread, fact[0], name, fact[1]))
+    sizes = _world_sizes(nccl.values())
+    return {
+        process: ProcessCalls(
+            _in_groups(nccl.get(process, []), sizes), _nested(labelled.get(process, []))
+        )
+        for process in sorted({*nccl, *labelled})
+    }
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def _labelled(name: str) -> tuple[str, Fields] | None:
+    """Return the operation and the facts of a label; None where it is no communication."""
+    label = labels.parse(name)
+    word = label.operation.lstrip("_")
+    operation = next((each for begin, each in _PYTORCH if word.startswith(begin)), None)
+    facts = label.facts
+    # A range of the user's own says no facts, whatever it is called.
+    if not facts.keys() & _FACTS and operation != "SendRecv":
+        return None
+    if operation is None:
+        if not {"bytes", "group"} <= facts.keys():
+            return None
+        operation = "Unknown"
+    peer = facts.get("dst", facts.get("src"))
+    numbers = [_number(facts.get(key)) for key in ("bytes", "size", "seq")]
+    size, world_size, sequence = numbers
+    return operation, Fields(facts.get("group"), size, _number(peer), world_size, sequence)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 15 else UNKNOWN
+
+
+def _world_sizes(processes: Iterable[Sequence[_Range]]) -> dict[str, int]:
+    """Return the number of ranks of each communicator, as its making and unmaking tell."""
+    return {
+        each.fields.communicator: each.fields.world_size
+        for ranges in processes
+        for each in ranges
+        if each.fields.communicator is not None and each.fields.world_size > 0
+    }
+
+
+# -- launch ranges --------------------------------------------------------------------------------
+
+
+def _in_groups(ranges: Sequence[_Range], world_sizes: Mapping[str, int]) -> CommunicationCalls:
+    """Put NCCL's calls into the launch ranges: their own, or the end of the outermost group."""
+    calls: list[_Range] = []
+    launches: list[tuple[_Range, list[int], int]] = []
+    depth, thread, over = 0, None, 0
+    group: list[int] = []
+    for each in ranges:
+        if each.thread != thread:
+            depth, thread, over, group = 0, each.thread, 0, []
+        if each.start < over:  # a call inside a call is a part of it
+            continue
+        if each.name == _GROUP_START:
+            depth += 1
+            group = group if depth > 1 else []
+        elif each.name == _GROUP_END:
+            # The end of a group that began before the capture: its members are not known.
+            depth, is_whole = max(depth - 1, 0), depth > 0
+            if depth == 0:
+                launches.append((each, group if is_whole else [], -1))
+                group = []
+        elif each.operation is not None:
+            over = each.end
+            if depth:
+                group.append(len(calls))
+            else:
+                launches.append((each, [len(calls)], -1))
+            calls.append(each)
+    return _columns(calls, launches, world_sizes)
+
+
+def _nested(ranges: Sequence[_Range]) -> CommunicationCalls:
+    """Give each label a launch range of its own; one without a size stands for those inside it."""
+    launches: list[tuple[_Range, list[int], int]] = []
+    children: list[list[int]] = []
+    open_: list[int] = []
+    for number, each in enumerate(ranges):
+        while open_ and (ranges[open_[-1]].thread, ranges[open_[-1]].end) < (
+            each.thread,
+            max(each.end, each.start + 1),
+        ):
+            open_.pop()
+        parent = open_[-1] if open_ else -1
+        if parent >= 0:
+            children[parent].append(number)
+        launches.append((each, [number], parent))
+        children.append([])
+        open_.append(number)
+    stand_for = [
+        (each, inside if inside and each.fields.bytes < 0 else own, parent)
+        for (each, own, parent), inside in zip(launches, children, strict=True)
+    ]
+    return _columns(ranges, stand_for, {})
+
+
+def _columns(
+    calls: Sequence[_Range],
+    launches: Sequence[tuple[_Range, list[int], int]],
+    world_sizes: Mapping[str, int],
+) -> CommunicationCalls:
+    def column(values: Iterable[Any]) -> Int64:
+        return np.array(list(values), np.int64)
+
+    names = dict.fromkeys(each.fields.communicator or "" for each in calls)
+    names.pop("", None)
+    number = {name: index for index, name in enumerate(names)}
+    sizes = {name: world_sizes.get(name, UNKNOWN) for name in names}
+    operations = {name: index for index, name in enumerate(OPERATIONS)}
+    counts = [len(members) for _, members, _ in launches]
+    return CommunicationCalls(
+        start_ns=column(each.start for each in calls),
+        end_ns=column(each.end for each in calls),
+        thread=column(each.thread for each in calls),
+        operation=column(operations[each.operation or "Unknown"] for each in calls),
+        bytes=column(each.fields.bytes for each in calls),
+        communicator=column(number.get(each.fields.communicator or "", UNKNOWN) for each in calls),
+        peer=column(each.fields.peer for each in calls),
+        world_size=column(
+            each.fields.world_size
+            if each.fields.world_size >= 0
+            else sizes.get(each.fields.communicator or "", UNKNOWN)
+            for each in calls
+        ),
+        sequence=column(each.fields.sequence for each in calls),
+        launch_start_ns=column(each.start for each, _, _ in launches),
+        launch_end_ns=column(each.end for each, _, _ in launches),
+        launch_thread=column(each.thread for each, _, _ in launches),
+        launch_parent=column(parent for *_, parent in launches),
+        first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
+        members=column(each for _, members, _ in launches for each in members),
+        communicators=tuple(names),
+    )
+
+
+NO_CALLS = _columns([], [], {})
+
+
+def calls_of(trace: Trace, process: int) -> ProcessCalls:
+    """Return the communication calls of a process."""
+    # To become a method of `NsightTrace`, beside `waits`.
+    database: Database | None = getattr(trace, "_database", None)
+    if database is None:
+        return ProcessCalls(NO_CALLS, NO_CALLS)
+    if _CACHE not in trace.__dict__:
+        trace.__dict__[_CACHE] = read_communication_calls(database)
+    found: dict[int, ProcessCalls] = trace.__dict__[_CACHE]
+    return found.get(process, ProcessCalls(NO_CALLS, NO_CALLS))

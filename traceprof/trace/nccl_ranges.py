@@ -1,0 +1,111 @@
+"""The rows of NVTX_EVENTS that tell of communication: ranges of NCCL and of `instrument`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from traceprof import labels
+from traceprof.trace import schema
+from traceprof.trace.nvtx import OPEN_END
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from traceprof.trace.database import Database
+
+# Start, end, thread, domain, name, payload in hexadecimal digits, payload as JSON.
+Row: TypeAlias = "tuple[int, int, int, int, str, str | None, str | None]"
+
+
+def read_domains(database: Database) -> dict[tuple[int, int], str]:
+    """Return the names of NVTX domains by process and id."""
+    if not database.has(schema.NVTX.name, "domainId"):
+        return {}
+    rows = database.query(
+        f"SELECT globalTid, domainId, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
+        f"WHERE eventType = {schema.NVTX_DOMAIN} AND globalTid IS NOT NULL",
+        schema.NVTX.name,
+        {"globalTid": int, "domainId": int, "name": str},
+    )
+    return {
+        (schema.process_of_thread(row["globalTid"]), row["domainId"]): row["name"] or ""
+        for row in rows
+        if row["domainId"] is not None
+    }
+
+
+def read_rows(
+    database: Database, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
+) -> list[Row]:
+    """Return the push/pop ranges of NCCL and of `instrument`, by thread, start and nesting.
+
+    Args:
+        database: the export.
+        domains: their names by process and id.
+        names: functions of NCCL that are asked for, beside those that make communicators.
+    """
+    table = schema.NVTX.name
+    ours = sorted({number for (_, number), name in domains.items() if name == labels.DOMAIN})
+    condition = _condition(database, names, ours)
+    if not condition:
+        return []
+    domain = "ifnull(domainId, -1)" if database.has(table, "domainId") else "-1"
+    with database.damage_reported():
+        cursor = database.connection.execute(
+            f"SELECT start, ifnull(end, {OPEN_END}), globalTid, {domain}, {_name(database)},"  # noqa: S608
+            f" {', '.join(_payloads(database))} FROM {table} WHERE eventType ="
+            f" {schema.NVTX_PUSH_POP} AND start IS NOT NULL AND globalTid IS NOT NULL"
+            f" AND ({condition}) ORDER BY globalTid, start, end DESC, {database.rowid(table)}"
+        )
+        rows = cursor.fetchall()
+    for index, name in enumerate(("start", "end", "globalTid", "domainId")):
+        if not {type(row[index]) for row in rows} <= {int}:
+            strange = next(row[index] for row in rows if type(row[index]) is not int)
+            raise database.misplaced(table, name, strange)
+    return [
+        row
+        for row in rows
+        if isinstance(row[4], str) and (_is_call(row[4], names) or row[3] in ours)
+    ]
+
+
+def _condition(database: Database, names: AbstractSet[str], domains: Sequence[int]) -> str:
+    """Return the SQL condition that rows of interest meet; empty where there are none."""
+    conditions = []
+    if database.has(schema.NVTX.name, "textId"):
+        strings = database.rows(
+            schema.STRINGS, {"id": int, "value": str}, "value GLOB ?", ["nccl*"]
+        )
+        ids = [str(row["id"]) for row in strings if _is_call(row["value"], names)]
+        conditions += [f"textId IN ({', '.join(ids)})"] if ids else []
+    if database.has(schema.NVTX.name, "text"):
+        conditions.append("text GLOB 'nccl[ABCGRS]*'")
+    if domains:
+        conditions.append(f"domainId IN ({', '.join(map(str, domains))})")
+    return " OR ".join(conditions)
+
+
+def _payloads(database: Database) -> tuple[str, str]:
+    """Return the SQL for a payload in hexadecimal digits and as JSON."""
+    binary, text = "NULL", "NULL"
+    if database.has(schema.NVTX.name, "binaryData"):
+        # Exports hold it as bytes, or as text of hexadecimal digits.
+        binary = "CASE typeof(binaryData) WHEN 'blob' THEN hex(binaryData) ELSE binaryData END"
+    if database.has(schema.NVTX.name, "jsonText"):
+        text = "jsonText"
+    if database.has(schema.NVTX.name, "jsonTextId"):
+        of_id = f"(SELECT value FROM {schema.STRINGS} WHERE id = jsonTextId)"  # noqa: S608
+        text = f"coalesce({text}, {of_id})"
+    return binary, text
+
+
+def _is_call(name: str | None, names: AbstractSet[str]) -> bool:
+    return name is not None and (name in names or name.startswith("ncclComm"))
+
+
+def _name(database: Database) -> str:
+    own = "text" if database.has(schema.NVTX.name, "text") else "NULL"
+    if not database.has(schema.NVTX.name, "textId"):
+        return own
+    return f"coalesce({own}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608

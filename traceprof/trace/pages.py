@@ -1,0 +1,256 @@
+"""The pages of a table in an SQLite file, found and read without SQLite.
+
+Only what is certain is read: at anything else, `Unsupported` says why, and SQLite has to read the
+table. The format: https://www.sqlite.org/fileformat2.html
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from traceprof.intervals import Int64
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+PADDING = 256
+"""Bytes behind the last page, so that nobody reads beyond the array who looks a bit too far."""
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_FRACTIONS = bytes((64, 32, 32))  # of a page that a payload may fill; there are no others
+_UTF8 = 1
+
+_INTERIOR = 5
+_LEAF = 13
+_PAGE_HEADER_BYTES = {_INTERIOR: 12, _LEAF: 8}
+_LEAST_CELL_BYTES = 4
+_MOST_LEVELS = 20  # SQLite goes no deeper
+# An interior page is read once; some at a time, for the cost per call.
+_INTERIOR_BYTES = 1 << 20
+
+
+class Unsupported(Exception):  # noqa: N818 - it is no error: SQLite reads the table
+    """What is damaged, or stored in a way that only SQLite understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """The pages that hold a table's rows.
+
+    Attributes:
+        numbers: int64[n], from 1 on, in the order of the rows.
+        highest: int64[n], the greatest rowid that may stand on each; it is above those of the page
+            before, so that these ascend unless the file is damaged.
+    """
+
+    numbers: Int64
+    highest: Int64
+
+
+class PageFile:
+    """An SQLite file, open for reading; a context manager.
+
+    Attributes:
+        page_size: bytes of each page.
+        usable: bytes of each page that hold anything; the rest, at its end, is reserved.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file and check its header.
+
+        Raises:
+            Unsupported: it cannot be read, or has an unusual header or unfinished changes.
+        """
+        try:
+            if any(_has_content(path.with_name(path.name + each)) for each in ("-wal", "-journal")):
+                raise Unsupported("changes beside the file")
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unsupported(str(error)) from error
+        try:
+            self._read_header()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def empty(self, pages: int) -> Bytes:
+        """Return space for so many pages, and `PADDING` behind it."""
+        return np.zeros(pages * self.page_size + PADDING, np.uint8)
+
+    def read(self, numbers: Int64, into: Bytes) -> None:
+        """Read pages, which are there, one behind the other.
+
+        Raises:
+            Unsupported: the file cannot be read, or ends before.
+        """
+        # Read, not mapped: a file that is cut short meanwhile would kill the process.
+        size = self.page_size
+        firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2) != 1)
+        for first, end in zip(firsts, (*firsts[1:], len(numbers)), strict=True):
+            run = into.data[first * size : end * size]
+            try:
+                length = os.preadv(self._file, [run], (int(numbers[first]) - 1) * size)
+            except OSError as error:
+                raise Unsupported(str(error)) from error
+            if length != len(run):
+                raise Unsupported("the file is cut short")
+
+    def leaves(self, root: int) -> Leaves:
+        """Return the leaves of the table whose topmost page this is.
+
+        Raises:
+            Unsupported: the tree is damaged, or is not one of a table with rowids.
+        """
+        numbers = np.array([root], np.int64)
+        highest = np.array([np.iinfo(np.int64).max])
+        seen = np.zeros(self._pages + 1, bool)
+        for _ in range(_MOST_LEVELS):
+            if numbers.min() < 2 or numbers.max() > self._pages:  # the first one is the schema's
+                raise Unsupported("a page that is not there")
+            if seen[numbers].any() or len(np.unique(numbers)) < len(numbers):
+                raise Unsupported("a page that is there twice")
+            seen[numbers] = True
+            if self._kind(int(numbers[0])) == _LEAF:  # then all are: their cells' reader checks it
+                return Leaves(numbers, highest)
+            numbers, highest = self._children(numbers, highest)
+        raise Unsupported("pages too deep")
+
+    def leaf_cells(self, data: Bytes, pages: int) -> tuple[Int64, Int64]:
+        """Return where the cells of leaves begin in `data`, and how many each page has."""
+        return self._cells(data, pages, _LEAF)
+
+    def _children(self, numbers: Int64, highest: Int64) -> tuple[Int64, Int64]:
+        """Return the pages below interior ones, and the greatest rowid that each may hold."""
+        parts = []
+        at_once = max(_INTERIOR_BYTES // self.page_size, 1)
+        data = self.empty(min(at_once, len(numbers)))
+        for window in _windows(len(numbers), at_once):
+            self.read(numbers[window], data)
+            parts.append(self._children_of(data, highest[window]))
+        children, below = zip(*parts, strict=True)
+        return np.concatenate(children), np.concatenate(below)
+
+    def _children_of(self, data: Bytes, highest: Int64) -> tuple[Int64, Int64]:
+        cells, counts = self._cells(data, len(highest), _INTERIOR)
+        if not counts.all():
+            raise Unsupported("a page without cells")
+        keys, lengths = varints(data, cells + 4)
+        if (self.left_on_page(cells) < 4 + lengths).any():
+            raise Unsupported("a cell that leaves its page")
+        # The last child of each page stands in its header, and goes as far as the page does.
+        starts = np.arange(len(counts)) * self.page_size
+        ends = counts.cumsum()
+        links = np.insert(cells, ends, starts + 8)
+        children = gathered(data, links, 8).view(">u4")[::2].astype(np.int64)
+        return children, np.insert(keys, ends, highest)
+
+    def left_on_page(self, at: Int64) -> Int64:
+        """Return how many usable bytes there are from each place to the end of its page."""
+        left: Int64 = self.usable - (at & (self.page_size - 1))
+        return left
+
+    def _cells(self, data: Bytes, pages: int, kind: int) -> tuple[Int64, Int64]:
+        rows = data[: pages * self.page_size].reshape(pages, self.page_size)
+        if (rows[:, 0] != kind).any():
+            raise Unsupported("a page of another kind")
+        halves = rows.view(">u2")
+        counts = rows[:, 3].astype(np.int64) << 8 | rows[:, 4]
+        header = _PAGE_HEADER_BYTES[kind]
+        most = int(counts.max())
+        if header + most * (2 + _LEAST_CELL_BYTES) > self.usable:
+            raise Unsupported("a page with too many cells")
+        is_there = np.arange(most) < counts[:, None]
+        pointers = halves[:, header // 2 : header // 2 + most][is_there].astype(np.int64)
+        page = np.repeat(np.arange(pages), counts)
+        if (pointers > self.usable - _LEAST_CELL_BYTES).any() or (
+            pointers < header + 2 * counts[page]
+        ).any():
+            raise Unsupported("a cell that is not on its page")
+        return pointers + page * self.page_size, counts
+
+    def _kind(self, number: int) -> int:
+        data = self.empty(1)
+        self.read(np.array([number]), data)
+        return int(data[0])
+
+    def _read_header(self) -> None:
+        try:
+            header = os.pread(self._file, _HEADER_BYTES, 0)
+        except OSError as error:  # a folder
+            raise Unsupported(str(error)) from error
+        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+            raise Unsupported("no SQLite file")
+        size = int.from_bytes(header[16:18], "big")
+        self.page_size = 65536 if size == 1 else size
+        self.usable = self.page_size - header[20]
+        if self.page_size & (self.page_size - 1) or self.page_size < 512 or self.usable < 480:
+            raise Unsupported("a page size that does not exist")
+        is_usual = header[21:24] == _FRACTIONS and {*header[18:20]} <= {1, 2}
+        if not is_usual or int.from_bytes(header[56:60], "big") != _UTF8:
+            raise Unsupported("an unusual header")
+        self._pages = os.fstat(self._file).st_size // self.page_size
+        told = int.from_bytes(header[28:32], "big")
+        # An SQLite before 3.7 leaves a number that it does not know how to keep.
+        if told and header[24:28] == header[92:96]:
+            if told > self._pages:
+                raise Unsupported("the file is cut short")
+            self._pages = told
+
+
+def gathered(data: Bytes, at: Int64, length: int) -> Bytes:
+    """Return uint8[n * length]: so many bytes from each place on, one behind the other."""
+    # As one element that is `length` bytes wide: numpy then copies it in one go.
+    everywhere = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
+    return everywhere[at].view(np.uint8)
+
+
+def varints(data: Bytes, at: Int64) -> tuple[Int64, Int64]:
+    """Return int64[n] values of variable-length integers, and how many bytes each takes, 1 to 9."""
+    word = gathered(data, at, 8).view(">u8").astype(np.uint64)
+    # The last byte is the first one without its top bit; only from a ninth all eight bits count.
+    last = ~word & np.uint64(0x8080808080808080)
+    exponent = np.frexp(last.astype(np.float64))[1]
+    lengths: Int64 = 8 - ((exponent.astype(np.int64) - 1) >> 3)
+    values = _sevens(word >> (64 - 8 * np.minimum(lengths, 8)).astype(np.uint64))
+    if len(lengths) and lengths.max() == 9:
+        ninth = lengths == 9
+        values[ninth] = values[ninth] << np.uint64(8) | data[at[ninth] + 8]
+    return values.view(np.int64), lengths
+
+
+def _sevens(word: Words) -> Words:
+    """Return the lower seven bits of each byte, put together."""
+    word &= np.uint64(0x7F7F7F7F7F7F7F7F)
+    for shift, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x000000000FFFFFFF)):
+        high = word >> np.uint64(shift)
+        word &= np.uint64(low)
+        high &= np.uint64(low << (8 * shift - shift))
+        word |= high
+    return word
+
+
+def _windows(length: int, at_once: int) -> Iterator[slice]:
+    for first in range(0, length, at_once):
+        yield slice(first, min(first + at_once, length))
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0

@@ -1,0 +1,206 @@
+"""Shapes of rows: where each keeps its columns.
+
+Rows whose headers are equal have the same shape: their columns have the same widths and stand at
+the same places. There are few shapes, so that Python looks at each shape and numpy at each row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traceprof.trace.pages import gathered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.layout import Layout
+    from traceprof.trace.pages import Bytes, Words
+
+NULL = int(np.iinfo(np.int64).min)
+"""What stands in a column where the export has NULL."""
+
+# Serial types, which say what is stored for a column.
+_WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the value
+_NULL_TYPE = 0
+_REAL_TYPE = 7
+_LAST_INTEGER = 9
+_RESERVED_TYPES = (10, 11)
+_FIRST_TEXT = 12
+_CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # what is not stored because its type says it
+
+_TEXT_TYPE_BYTES = 3  # of a text's or blob's serial type, up to 1 MB
+_MOST_HEADER = 127  # its length is one byte
+_FAR = 1 << 40  # farther than any payload goes
+
+_MOST_SHAPES = 4096
+_MOST_NEW_SHAPES = 1024  # at once
+_SLOT_BITS = 16
+_SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
+_WIDEST_GATHER = 128
+
+
+class Shapes:
+    """The shapes of rows met so far, and where each keeps the wanted columns.
+
+    Arrays have a row for each shape and a column for each wanted one, in the order of the table.
+    Shape 0 is that of rows that cannot be decoded because their headers are empty.
+
+    Attributes:
+        end: int64[shapes], how many bytes of the payload the wanted columns need; _FAR where they
+            cannot be decoded.
+    """
+
+    def __init__(self, layout: Layout, places: list[int]) -> None:
+        self._places = places
+        self._defaults = layout.defaults
+        needed = layout.is_integer[: places[-1] + 1] if places else ()
+        header = 1 + sum(1 if each else _TEXT_TYPE_BYTES for each in needed)
+        self._words = -(-min(header, _MOST_HEADER) // 8)
+        inside = np.arange(8 * self._words) < np.arange(256)[:, None]
+        self._inside = np.where(inside, 255, 0).astype(np.uint8).view(np.uint64)
+        self._factors = _factors(self._words)
+        self._forget()
+
+    def _forget(self) -> None:
+        size = (_MOST_SHAPES, len(self._places))
+        self._numbers: dict[bytes, int] = {}
+        self._slots = np.zeros(1 << _SLOT_BITS, np.int64)
+        self._headers = np.zeros((_MOST_SHAPES, self._words), np.uint64)
+        self.end = np.full(_MOST_SHAPES, _FAR, np.int64)
+        self._starts = np.zeros(size, np.int64)
+        self._shifts = np.zeros(size, np.int64)
+        self._is_stored = np.zeros(size, bool)
+        self._constants = np.zeros(size, np.int64)
+
+    def of(self, data: Bytes, headers: Int64) -> Int64 | None:
+        """Return the number of each row's shape; None where there are too many of them."""
+        words = gathered(data, headers, 8 * self._words).view(np.uint64)
+        words = words.reshape(-1, self._words)
+        lengths = data[headers]
+        if lengths.min() < 8 * self._words:
+            words &= self._inside.take(lengths, axis=0)
+        hashes: Words = words @ self._factors
+        if len(self._numbers) > _MOST_SHAPES - _MOST_NEW_SHAPES - 1:
+            self._forget()
+        shapes = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
+        # Another shape's number where this one was not met before, or two share a slot.
+        differ = words != self._headers.take(shapes, axis=0)
+        if differ.any():
+            rows = np.flatnonzero(differ.any(axis=1))
+            found = self._learn(words[rows], hashes[rows])
+            if found is None:
+                return None
+            shapes[rows] = found
+        return shapes
+
+    def _learn(self, words: Words, hashes: Words) -> Int64 | None:
+        distinct, firsts, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        if len(distinct) > _MOST_NEW_SHAPES or (words != words[firsts[inverse]]).any():
+            return None
+        numbers = np.array([self._number(words[first]) for first in firsts])
+        self._slots[(distinct >> _SLOT_SHIFT).view(np.int64)] = numbers
+        found: Int64 = numbers[inverse]
+        return found
+
+    def _number(self, words: Words) -> int:
+        header = words.tobytes()
+        if header not in self._numbers:
+            number = self._numbers[header] = len(self._numbers) + 1
+            self._headers[number] = words
+            self._describe(number, header)
+        return self._numbers[header]
+
+    def _describe(self, number: int, header: bytes) -> None:
+        fields = _fields(header, self._places[-1] + 1)
+        if fields is None:
+            return
+        length = end = fields[-1][1] if fields else header[0]
+        for order, place in enumerate(self._places):
+            serial, start = fields[place] if place < len(fields) else (_NULL_TYPE, end)
+            is_absent = place >= len(fields) and place in self._defaults
+            if is_absent or serial > _LAST_INTEGER or serial == _REAL_TYPE:
+                return
+            self._starts[number, order] = start
+            self._shifts[number, order] = 64 - 8 * _WIDTHS[serial] if _WIDTHS[serial] else 0
+            self._is_stored[number, order] = _WIDTHS[serial] > 0
+            self._constants[number, order] = _CONSTANTS.get(serial, 0)
+            end = start + _WIDTHS[serial]
+        self.end[number] = max(end, length)
+
+    def values(self, data: Bytes, headers: Int64, shapes: Int64) -> list[Int64]:
+        """Return each wanted column of rows whose shapes these are."""
+        used = np.flatnonzero(np.bincount(shapes))
+        columns = []
+        for group in _groups(self._starts[used]):
+            begins = headers + _each(self._starts[:, group.start], used, shapes)
+            offsets = self._starts[used[0], group] - self._starts[used[0], group.start]
+            width = int(offsets[-1]) + 8
+            block = gathered(data, begins, width)
+            for order, offset in zip(range(group.start, group.stop), offsets, strict=True):
+                words = np.ndarray((len(headers),), ">i8", block, int(offset), (width,))
+                columns.append(self._column(words.astype(np.int64), order, used, shapes))
+        return columns
+
+    def _column(self, words: Int64, order: int, used: Int64, shapes: Int64) -> Int64:
+        """Return a column whose values are the first bytes of these words, if they are stored."""
+        words >>= _each(self._shifts[:, order], used, shapes)
+        if not self._is_stored[used, order].all():
+            is_stored = _each(self._is_stored[:, order], used, shapes)
+            constants = _each(self._constants[:, order], used, shapes)
+            np.copyto(words, constants, where=~is_stored)
+        return words
+
+
+def _factors(count: int) -> Words:
+    """Return odd numbers by which the words of a header are hashed."""
+    chosen = np.random.default_rng(1).integers(1 << 63, size=count, dtype=np.uint64)
+    return chosen << np.uint64(1) | np.uint64(1)
+
+
+def _each(of_shape: npt.NDArray[Any], used: Int64, shapes: Int64) -> npt.NDArray[Any]:
+    """Return a property of each row's shape, as one number where it is the same for all."""
+    found = of_shape[used]
+    return found[:1] if (found == found[0]).all() else of_shape.take(shapes)
+
+
+def _groups(starts: Int64) -> Iterator[slice]:
+    """Yield runs of columns whose distances are the same in all shapes; int64[shapes, columns]."""
+    distances = np.diff(starts, axis=1)
+    is_same = (distances == distances[0]).all(axis=0)
+    first = 0
+    for order in range(1, starts.shape[1]):
+        if not is_same[order - 1] or starts[0, order] - starts[0, first] > _WIDEST_GATHER:
+            yield slice(first, order)
+            first = order
+    yield slice(first, starts.shape[1])
+
+
+def _fields(header: bytes, most: int) -> list[tuple[int, int]] | None:
+    """Return serial type and place in the payload of the first columns that a row has.
+
+    None where the header is not whole, or unlike what SQLite writes.
+    """
+    length = header[0]
+    if not 1 <= length <= _MOST_HEADER:
+        return None
+    fields: list[tuple[int, int]] = []
+    at, start = 1, length
+    while at < length and len(fields) < most:
+        serial = 0
+        while True:
+            if at >= min(length, len(header)):
+                return None
+            serial = serial << 7 | header[at] & 0x7F
+            at += 1
+            if header[at - 1] < 0x80:
+                break
+        fields.append((serial, start))
+        if serial in _RESERVED_TYPES or start > _FAR:
+            return None
+        start += (serial - _FIRST_TEXT) // 2 if serial >= _FIRST_TEXT else _WIDTHS[serial]
+    return fields
