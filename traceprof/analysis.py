@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -75,6 +76,8 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     collectives,
     late_allreduce,
 )
+_MODULES = range(len(ANALYSES))
+_THREADS = 2  # a third only waits for Python's lock
 FINDING_IDS = tuple(each for module in ANALYSES for each in module.IDS)
 
 
@@ -183,7 +186,7 @@ def analyze(
 def _analyse(run: Run, options: Options) -> Analysis:
     windows = choose_windows(run.ranks, options)
     ranks = [(rank, window) for rank, window in zip(run.ranks, windows, strict=True) if window]
-    results = [[module.run(rank, window) for rank, window in ranks] for module in ANALYSES]
+    results = _measure(ranks)
     judged = [
         each
         for module, of_module in zip(ANALYSES, results, strict=True)
@@ -203,6 +206,29 @@ def _analyse(run: Run, options: Options) -> Analysis:
         not_applicable=tuple(_merged(missing, len(ranks))),
         notes=tuple(_notes(run)),
     )
+
+
+def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[list[Any]]:
+    """Return what each of `ANALYSES` measures, by rank.
+
+    Threads share the ranks: numpy works without Python's lock. The first rank of each report is
+    measured before the others of that report, since it reads what they will share.
+    """
+    firsts = {rank.report: index for index, (rank, _) in reversed(list(enumerate(ranks)))}.values()
+    others = [index for index in range(len(ranks)) if index not in set(firsts)]
+    by_rank: dict[int, list[Any]] = {}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for indices in (list(firsts), others):
+            measured = pool.map(_measure_rank, (ranks[index] for index in indices))
+            by_rank.update(zip(indices, measured, strict=True))
+    return [[by_rank[index][module] for index in range(len(ranks))] for module in _MODULES]
+
+
+def _measure_rank(chosen: tuple[Rank, Window]) -> list[Any]:
+    rank, window = chosen
+    results = [module.run(rank, window) for module in ANALYSES]
+    rank.forget()
+    return results
 
 
 def choose_windows(ranks: Sequence[Rank], options: Options) -> list[Window | None]:

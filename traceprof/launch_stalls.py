@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.queue_depth import LaunchQueue
     from traceprof.run import Mask, Rank
-    from traceprof.trace.model import ApiCalls, LaunchStalls, Trace
+    from traceprof.trace.model import ApiCalls, LaunchStalls
 
     Source = Literal["overhead-records", "inferred"]
 
@@ -74,25 +73,22 @@ class Stalls:
         )  # fmt: skip
 
 
-_STALLS: WeakKeyDictionary[Trace, dict[int, Stalls]] = WeakKeyDictionary()
-
-
 def find_stalls(rank: Rank, calls: ApiCalls) -> Stalls:
-    """Return the stalls of a rank's process, found once for all its ranks.
+    """Return the stalls of a rank's process.
 
     Args:
         rank: the rank.
         calls: the API calls of its process.
     """
-    of_trace = _STALLS.setdefault(rank.trace, {})
-    if rank.process not in of_trace:
-        queue = launch_queue(rank, calls)
-        records = rank.trace.launch_stalls(rank.process)
-        if records is not None and len(records.start_ns):
-            of_trace[rank.process] = _recorded(queue, records)
-        else:
-            of_trace[rank.process] = _inferred(queue)
-    return of_trace[rank.process]
+    return rank.once("launch_stalls", lambda: _find(rank, calls))
+
+
+def _find(rank: Rank, calls: ApiCalls) -> Stalls:
+    queue = launch_queue(rank, calls)
+    records = rank.trace.launch_stalls(rank.process)
+    if records is not None and len(records.start_ns):
+        return _recorded(queue, records)
+    return _inferred(queue)
 
 
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:

@@ -25,6 +25,11 @@ def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
         Indices into `calls`, int64[n], -1 where the capture has no call: it began later.
     """
     first = np.searchsorted(calls.correlation, operations.correlation, side="left")
+    if (calls.correlation[1:] > calls.correlation[:-1]).all():
+        within = np.minimum(first, max(len(calls) - 1, 0))
+        known = (first < len(calls)) & (len(calls) > 0)
+        known[known] = calls.correlation[within[known]] == operations.correlation[known]
+        return np.where(known, first, -1)
     stop = np.searchsorted(calls.correlation, operations.correlation, side="right")
     call = np.where(stop > first, first, -1)
     for index in np.flatnonzero(stop - first > 1).tolist():  # one turn per id that is not unique

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN, calls_of
+from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _EXCHANGES = "SendRecv", "Send", "Recv", "AlltoAll", "Gather", "Scatter"
 """What NCCL does with sends and receives: their kernels have one name."""
-
-_CACHE = "_messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +89,7 @@ class Messages:
 def messages(rank: Rank) -> Messages:
     """Return what the communication kernels of a rank carried; found once for each rank."""
     # As functools.cached_property keeps it.
-    if _CACHE not in rank.__dict__:
-        rank.__dict__[_CACHE] = _read(rank)
-    found: Messages = rank.__dict__[_CACHE]
-    return found
+    return rank.once("messages", lambda: _read(rank))
 
 
 def _read(rank: Rank) -> Messages:
@@ -113,7 +108,7 @@ def _read(rank: Rank) -> Messages:
         start[known], end[known], thread[known] = (
             column[launched_by[known]] for column in (calls.start_ns, calls.end_ns, calls.thread)
         )
-    found = calls_of(rank.trace, rank.process)
+    found = rank.trace.communication_calls(rank.process)
     order = np.argsort(start, kind="stable")
     num_devices = sum(key.process == rank.process for key in rank.trace.operations)
     nccl, labelled = (

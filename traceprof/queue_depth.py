@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -170,20 +169,14 @@ class LaunchQueue:
         return pending
 
 
-_QUEUES: WeakKeyDictionary[Trace, dict[int, LaunchQueue]] = WeakKeyDictionary()
-
-
 def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
-    """Return the launch queue of a rank's process, built once for all its ranks.
+    """Return the launch queue of a rank's process.
 
     Args:
         rank: the rank.
         calls: the API calls of its process.
     """
-    of_trace = _QUEUES.setdefault(rank.trace, {})
-    if rank.process not in of_trace:
-        of_trace[rank.process] = _build(rank, calls)
-    return of_trace[rank.process]
+    return rank.once("launch_queue", lambda: _build(rank, calls))
 
 
 def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:

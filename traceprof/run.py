@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
     Label = Callable[[int], str]
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,18 @@ class Rank:
         if self.step_ranges is None or self.calls is None:
             return None
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """Return what was made under this name, making it on first use; `forget` lets go of it."""
+        if name not in self.__dict__:
+            self.__dict__[name] = make()
+        made: Made = self.__dict__[name]
+        return made
+
+    def forget(self) -> None:
+        """Let go of what was derived from the operations: it is made again when it is needed."""
+        for name in self.__dict__.keys() - {each.name for each in fields(self)}:
+            del self.__dict__[name]
 
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.analyses.agreement import analyzed, assert_agreement
 from tests.builders import TraceBuilder, global_pid
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import FINDING_IDS, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
 
@@ -116,8 +116,7 @@ def test_graphs_traced_as_a_whole_are_compute_of_unknown_content(tmp_path: Path)
     assert_agreement(path)
     assert (whole(path).compute_ns, whole(path).num_kernels) == (90, 1)
     analysis = analyze(path)
-    (missing,) = analysis.not_applicable
-    assert missing.id == "exposed-communication"
+    missing = next(e for e in analysis.not_applicable if e.id == "exposed-communication")
     assert "--cuda-graph-trace=node" in missing.how_to_collect
     assert any("--cuda-graph-trace=node" in note for _, note in analysis.notes)
     analysis.close()
@@ -388,8 +387,8 @@ def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None
 # -- findings -------------------------------------------------------------------------------------
 
 
-def judged(path: Path) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
-    analysis = analyze(path)
+def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
+    analysis = analyze(path, options=Options(only=ids))
     analysis.close()
     return analysis.findings, analysis.not_applicable
 
@@ -402,7 +401,7 @@ def test_exposed_communication_says_where_and_how_much(tmp_path: Path) -> None:
         .kernel(800, 1000)
         .write(tmp_path / "t.sqlite")
     )
-    ((finding,), missing) = judged(path)
+    ((finding,), missing) = judged(path, "exposed-communication")
     assert not missing
     assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
     assert (finding.impact_ns, finding.impact_fraction) == (200, 0.2)
@@ -414,27 +413,11 @@ def test_exposed_communication_says_where_and_how_much(tmp_path: Path) -> None:
     assert evidence.label == "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def test_idle_says_between_what(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .kernel(0, 400, "relu(float*)")
-        .memcpy(700, 1000)
-        .kernel(1000, 1010, NCCL)
-        .write(tmp_path / "t.sqlite")
-    )
-    idle = next(each for each in judged(path)[0] if each.id == "gpu-idle")
-    assert idle.severity == Severity.HIGH
-    assert idle.impact_ns == 300
-    (evidence,) = idle.evidence
-    assert (evidence.start_ns, evidence.end_ns) == (400, 700)
-    assert evidence.label == "after relu before Host-to-Device copy"
-
-
 def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for index in range(10):
         builder.kernel(100 * index, 100 * index + 90 - index)
-    (idle,) = judged(builder.write(tmp_path / "t.sqlite"))[0]
+    (idle,) = judged(builder.write(tmp_path / "t.sqlite"), "gpu-idle")[0]
     lengths = [each.end_ns - each.start_ns for each in idle.evidence]
     assert lengths == [18, 17, 16, 15, 14]
 
@@ -446,16 +429,18 @@ def test_hidden_communication_and_a_busy_gpu_are_silent(tmp_path: Path) -> None:
         .kernel(200, 500, NCCL, stream=20)
         .write(tmp_path / "t.sqlite")
     )
-    assert judged(path) == ((), ())
+    assert judged(path, "exposed-communication", "gpu-idle") == ((), ())
 
 
 def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL).write(tmp_path / "t.sqlite")
-    assert [each.id for each in judged(path)[0]] == ["exposed-communication"]
+    found, _ = judged(path, "exposed-communication", "gpu-idle")
+    assert [each.id for each in found] == ["exposed-communication"]
 
 
 def test_no_communication_is_said_to_be_unjudged(tmp_path: Path) -> None:
-    findings, (missing,) = judged(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
+    path = TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite")
+    findings, (missing,) = judged(path, "exposed-communication")
     assert findings == ()
     assert (missing.id, missing.rank) == ("exposed-communication", None)
 
@@ -464,7 +449,7 @@ def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> No
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     findings, missing = judged(path)
     assert findings == ()
-    assert {each.id for each in missing} == {"exposed-communication", "gpu-idle"}
+    assert {each.id for each in missing} == set(FINDING_IDS)
 
 
 def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:

@@ -42,11 +42,27 @@ def results(
         trace.close()
 
 
+def series(path: Path, time_range: tuple[int, int] | None) -> list[list[tuple[int, int]]]:
+    """Return the depth over time of each rank's process."""
+    trace = open_trace(path)
+    try:
+        found = []
+        for rank in open_run([trace]).ranks:
+            window = rank.window if time_range is None else Window(*time_range)
+            times, depth = launch_queue.depth_over_time(rank, window)
+            found.append(list(zip(times.tolist(), depth.tolist(), strict=True)))
+        return found
+    finally:
+        trace.close()
+
+
 def judged(path: Path) -> list[Finding | NotApplicable]:
     return [each for result in results(path) for each in launch_queue.findings(result)]
 
 
-def answered(result: launch_queue.LaunchQueueResult, pid: int, device: int) -> Answer:
+def answered(
+    result: launch_queue.LaunchQueueResult, shown: list[tuple[int, int]], pid: int, device: int
+) -> Answer:
     stalls = result.stalls
     if stalls is None:
         return Answer(pid, device)
@@ -59,7 +75,7 @@ def answered(result: launch_queue.LaunchQueueResult, pid: int, device: int) -> A
         stalls.cap,
         stalls.cap_scope,
         stalls.usual_ns,
-        list(zip(result.times_ns.tolist(), result.depth.tolist(), strict=True)),
+        shown,
         result.max_depth,
         result.blocked_ns,
         result.costly.measure_ns,
@@ -71,11 +87,12 @@ def answered(result: launch_queue.LaunchQueueResult, pid: int, device: int) -> A
 
 def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> list[Answer]:
     expected = reference(path, time_range)
-    for each, result in zip(expected, results(path, time_range), strict=True):
+    found = zip(results(path, time_range), series(path, time_range), strict=True)
+    for each, (result, shown) in zip(expected, found, strict=True):
         assert result.num_late == len(each.late)
         assert result.late_ns == sum(late for _, late in each.late)
         each.late = each.late[:5]
-        got = answered(result, each.pid, each.device)
+        got = answered(result, shown, each.pid, each.device)
         # The two spell a few functions differently; what each held is compared as it stands.
         assert sorted(got.holders.values()) == sorted(each.holders.values())
         got.holders = each.holders

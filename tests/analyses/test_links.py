@@ -17,7 +17,6 @@ from traceprof.analyses import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run import Rank, Window, open_run
 from traceprof.trace import schema
-from traceprof.trace.counters import counters_of
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def test_real_counters(traces: Path) -> None:
     path = traces / "rtx3090_gpu_metrics.sqlite"
     series = reference_series(path)
     with ranks_of(path) as (rank,):
-        by_gpu = counters_of(rank.trace).by_gpu[0]
+        by_gpu = rank.trace.counters.by_gpu[0]
         assert [(each.link, each.direction) for each in by_gpu] == [("pcie", "tx"), ("pcie", "rx")]
         for each in by_gpu:
             rows = zip(
@@ -401,7 +400,7 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
     assert_counters_agree(path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
-        (read,) = counters_of(rank.trace).by_gpu[0]
+        (read,) = rank.trace.counters.by_gpu[0]
     assert read.end_ns.tolist() == list(range(100, 1001, 100))
     assert (use.num_samples, use.sampled_ns, use.utilization) == (10, 1000, 0.5)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
@@ -16,12 +17,18 @@ from tests.builders import TraceBuilder, global_pid, global_tid
 from tests.trace.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
-from traceprof.trace import schema
+from traceprof.trace import reader, schema
 from traceprof.trace.database import Database, quote
+from traceprof.trace.pages import Unsupported
 from traceprof.trace.reader import NULL, read_columns
+from traceprof.trace.records import decode_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from traceprof.trace.layout import Layout
+    from traceprof.trace.records import Chunk
 
 KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
@@ -91,8 +98,13 @@ def test_a_column_that_is_the_rowid(path: Path) -> None:
     assert numbers(path) == expected
 
 
+def refuse(*_: object) -> NoReturn:
+    raise Unsupported
+
+
 @pytest.mark.parametrize("chunk_rows", [1, 2, 3, 4, 6, 100])
-def test_chunks(path: Path, chunk_rows: int) -> None:
+def test_chunks(path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int) -> None:
+    monkeypatch.setattr(reader, "layout_of", refuse)
     export = TraceBuilder()
     for index in range(6):
         export.kernel(10 * index, 10 * index + 5, launch=False)
@@ -104,6 +116,37 @@ def test_chunks(path: Path, chunk_rows: int) -> None:
     assert [len(chunk["start"]) for chunk in chunks[:-1]] == [chunk_rows] * (len(chunks) - 1)
     assert np.concatenate([chunk["start"] for chunk in chunks]).tolist() == list(range(0, 60, 10))
     assert set(np.concatenate([chunk["greenContextId"] for chunk in chunks]).tolist()) == {NULL}
+
+
+def test_sqlite_is_not_asked_for_events(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything().write(path)
+    expected = numbers(path)
+    monkeypatch.setattr(reader, "_through_sqlite", refuse)
+    assert numbers(path) == expected
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 30, 300])
+def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, done: int) -> None:
+    """Refused after so many pages, some of which have rows that go on elsewhere."""
+
+    def some(file: Path, layout: Layout) -> Iterator[Chunk]:
+        yield from islice(decode_columns(file, layout, window_bytes=1), done)
+        raise Unsupported
+
+    monkeypatch.setattr(reader, "decode_columns", some)
+    rows = range(-2000, 2000)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT, c INTEGER)")
+        values = ((row, "x" * (5000 if row % 700 == 0 else row % 60), 3 * row) for row in rows)
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
+        connection.commit()
+    counting = Counting()
+    database = Database(path, counting)
+    chunks = list(read_columns(database, "t", ["a", "c"], chunk_rows=100))
+    database.close()
+    assert np.concatenate([chunk["a"] for chunk in chunks]).tolist() == list(rows)
+    assert np.concatenate([chunk["c"] for chunk in chunks]).tolist() == [3 * row for row in rows]
+    assert counting.advanced == len(rows)
 
 
 class Counting:

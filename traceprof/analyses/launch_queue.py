@@ -83,9 +83,7 @@ class LaunchQueueResult:
     Attributes:
         rank: the rank's number.
         window: what was looked at.
-        times_ns: int64[k], ascending, when the number of pending launches of the process changed.
-        depth: int32[k], the number from then on; at `times_ns[0]`, at or before the window's start.
-        max_depth: the greatest in the window.
+        max_depth: the most launches of the process pending at once in the window.
         stalls: those of launches for this rank that begin in the window, ordered by start; None
             where the report has no API calls.
         blocked_ns: the measure of their union within the window.
@@ -101,8 +99,6 @@ class LaunchQueueResult:
 
     rank: int
     window: Window
-    times_ns: Int64
-    depth: npt.NDArray[np.int32]
     max_depth: int
     stalls: Stalls | None
     blocked_ns: int
@@ -127,8 +123,8 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     """Measure the queue of the rank's process, and the stalls of launches for the rank."""
     if rank.calls is None:
         return _without_calls(rank, window)
-    queue, of_process = launch_queue(rank, rank.calls), find_stalls(rank, rank.calls)
-    times, depth = queue.series_within(window.start_ns, window.end_ns)
+    of_process = find_stalls(rank, rank.calls)
+    _, depth = depth_over_time(rank, window)
     own = of_process.device == rank.device
     stalls = of_process.chosen(
         own if window.is_whole else own & starts_inside(of_process.start_ns, window)
@@ -138,8 +134,6 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     return LaunchQueueResult(
         rank=rank.rank,
         window=window,
-        times_ns=times,
-        depth=depth,
         max_depth=int(depth.max(initial=0)),
         stalls=stalls,
         blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
@@ -152,6 +146,18 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         coverage=_coverage(rank, window),
         longest=_evidence(rank, rank.calls, stalls),
     )
+
+
+def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.int32]]:
+    """Return how many launches of the rank's process were pending, for drawing.
+
+    Returns:
+        int64[k], ascending, when the number changed, the first at or before the window's start;
+        int32[k], the number from then on. Nothing where the report has no API calls.
+    """
+    if rank.calls is None:
+        return np.empty(0, np.int64), np.empty(0, np.int32)
+    return launch_queue(rank, rank.calls).series_within(window.start_ns, window.end_ns)
 
 
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
@@ -178,9 +184,8 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 
 
 def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
-    nothing = np.empty(0, np.int64)
     return LaunchQueueResult(
-        rank.rank, window, nothing, nothing.astype(np.int32), 0, None, 0, intervals.empty(), (),
+        rank.rank, window, 0, None, 0, intervals.empty(), (),
         (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
     )  # fmt: skip
 

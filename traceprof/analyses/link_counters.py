@@ -15,7 +15,6 @@ from traceprof.analyses.link_series import AT_PEAK, Series
 from traceprof.analyses.link_usage import LinkUse
 from traceprof.findings import NotApplicable, severity_of_cost
 from traceprof.trace import schema
-from traceprof.trace.counters import counters_of
 from traceprof.trace.model import RankKey
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class LinkCountersResult:
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
     """Integrate the samples over the window, and over what was exposed in it."""
-    found = counters_of(rank.trace)
+    found = rank.trace.counters
     gpu = found.gpu_of_rank.get(RankKey(rank.process, rank.device))
     samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
     if _is_first(rank):

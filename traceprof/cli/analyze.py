@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,16 +149,14 @@ def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
 
 
 def _write(analysis: Analysis, output_format: str, output: str | None) -> None:
-    from traceprof.reports import html, json, text
-
     if output_format == "text" and output is None and sys.stdout.isatty():
         from rich.console import Console
 
+        from traceprof.reports import text
+
         text.render(analysis, Console())
         return
-    rendered = {"text": text.render, "json": json.render, "html": html.render}[output_format](
-        analysis
-    )
+    rendered = import_module(f"traceprof.reports.{output_format}").render(analysis)
     if output is None:
         sys.stdout.write(rendered)
         return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 110  # of output that goes to no terminal
 _BAR = 20  # characters
 _LEAST_BAR = 6
+_MOST_ADVICE = 2  # the most promising; explain and the JSON have the rest
 _MOST_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
 _PARTS = (
     # measure, heading, colour, and a character of its own for those who see no colour
@@ -227,7 +228,10 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         lines.append(Text(f"least on rank {least.rank}: {percent(least.impact_fraction)}"))
     if worst.severity > Severity.INFO:
         lines += [_evidence(each) for each in worst.evidence[:3]]
-        lines += [Text(f"→ {advice}", "italic") for advice in worst.advice]
+        lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MOST_ADVICE]]
+        more = len(worst.advice) - _MOST_ADVICE
+        if more > 0:
+            lines.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
     return Group(head, Padding(Group(*lines), (0, 0, 1, 3)))
 
 
@@ -254,13 +258,15 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
-    by_text: dict[tuple[str, str, str], list[int | None]] = {}
+    """Say once what is missing in the same way for several findings or ranks."""
+    by_text: dict[tuple[str, str], list[NotApplicable]] = {}
     for each in missing:
-        by_text.setdefault((each.id, each.reason, each.how_to_collect), []).append(each.rank)
-    for (finding, reason, how), ranks in by_text.items():
-        known = [rank for rank in ranks if rank is not None]
+        by_text.setdefault((each.reason, each.how_to_collect), []).append(each)
+    for (reason, how), group in by_text.items():
+        known = sorted({each.rank for each in group if each.rank is not None})
         where = f" on {_ranks(known)}" if known else ""
-        yield Text.assemble((finding, "bold"), f"{where}: {one_line(reason)}")
+        findings = ", ".join(dict.fromkeys(each.id for each in group))
+        yield Text.assemble((findings, "bold"), f"{where}: {one_line(reason)}")
         yield Padding(Text(f"→ {how}", "italic"), (0, 0, 0, 3))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
-    from traceprof.trace.model import RankKey, Trace
+    from traceprof.trace.model import RankKey
 
 PERCENT, BYTES_PER_MS = "percent", "bytes/ms"
 _CACHE = "_link_counters"
@@ -94,18 +94,6 @@ class Counters:
     network: tuple[LinkSamples, ...]
     nics: tuple[str, ...]
     has_gpu_samples: bool
-
-
-def counters_of(trace: Trace) -> Counters:
-    """Return the sampled counters of a report, read once."""
-    # To become a property of `NsightTrace`.
-    database: Database | None = getattr(trace, "_database", None)
-    if database is None:
-        return Counters({}, {}, (), (), has_gpu_samples=False)
-    if _CACHE not in trace.__dict__:
-        trace.__dict__[_CACHE] = read_counters(database, list(trace.operations))
-    found: Counters = trace.__dict__[_CACHE]
-    return found
 
 
 def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:

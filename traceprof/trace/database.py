@@ -30,6 +30,7 @@ class Database:
 
     Attributes:
         path: the report, as messages name it.
+        file: the SQLite file, no link.
         connection: the read-only connection, for the reader of the large tables.
         progress: told of the rows that are read, if somebody wants to know.
         columns: names of columns by table.
@@ -53,10 +54,10 @@ class Database:
         self.path = path
         self.progress = progress
         # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
-        file = (file or path).resolve()
-        self._check_complete(file)
+        self.file = (file or path).resolve()
+        self._check_complete(self.file)
         # immutable: SQLite then writes no lock, journal, -wal or -shm file beside the input.
-        self._uri = f"{file.as_uri()}?mode=ro&immutable=1"
+        self._uri = f"{self.file.as_uri()}?mode=ro&immutable=1"
         try:
             self.connection = self.connect()
         except sqlite3.Error as error:

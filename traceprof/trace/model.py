@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.intervals import Int64
+    from traceprof.trace.counters import Counters
+    from traceprof.trace.nccl_calls import ProcessCalls
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -251,6 +253,13 @@ class Trace(Protocol):
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
         """Return where launches of a process were blocked, or None where it is not exported."""
+
+    def communication_calls(self, process: int) -> ProcessCalls:
+        """Return who communicated what on the host, as NCCL's ranges and labels tell."""
+
+    @property
+    def counters(self) -> Counters:
+        """Sampled counters of links; empty where nothing was sampled."""
 
     @property
     def has_unexported_stalls(self) -> bool:

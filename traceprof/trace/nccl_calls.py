@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
-    from traceprof.trace.model import Trace
 
 NCCL_DOMAIN = "NCCL"
 UNKNOWN = -1
@@ -306,13 +305,4 @@ def _columns(
 NO_CALLS = _columns([], [], {})
 
 
-def calls_of(trace: Trace, process: int) -> ProcessCalls:
-    """Return the communication calls of a process."""
-    # To become a method of `NsightTrace`, beside `waits`.
-    database: Database | None = getattr(trace, "_database", None)
-    if database is None:
-        return ProcessCalls(NO_CALLS, NO_CALLS)
-    if _CACHE not in trace.__dict__:
-        trace.__dict__[_CACHE] = read_communication_calls(database)
-    found: dict[int, ProcessCalls] = trace.__dict__[_CACHE]
-    return found.get(process, ProcessCalls(NO_CALLS, NO_CALLS))
+NO_PROCESS_CALLS = ProcessCalls(NO_CALLS, NO_CALLS)

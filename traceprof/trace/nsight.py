@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import host, nvtx, schema
+from traceprof.trace import host, nccl_calls, nvtx, schema
 from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
+from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.intervals import Int64
+    from traceprof.trace.counters import Counters
     from traceprof.trace.model import (
         ApiCalls,
         LaunchStalls,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         Signatures,
         Waits,
     )
+    from traceprof.trace.nccl_calls import ProcessCalls
 
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
@@ -173,6 +176,15 @@ class NsightTrace:
             return None
         return self._launch_stalls.get(process, host.NO_STALLS)
 
+    def communication_calls(self, process: int) -> ProcessCalls:
+        """Return who communicated what on the host, as NCCL's ranges and labels tell."""
+        return self._communication_calls.get(process, nccl_calls.NO_PROCESS_CALLS)
+
+    @cached_property
+    def counters(self) -> Counters:
+        """Sampled counters of links."""
+        return read_counters(self._database, list(self.operations))
+
     @cached_property
     def has_unexported_stalls(self) -> bool:
         """Whether the name of the records is in the export, but not the records.
@@ -289,6 +301,10 @@ class NsightTrace:
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
         return host.read_api_calls(self._database)
+
+    @cached_property
+    def _communication_calls(self) -> dict[int, ProcessCalls]:
+        return nccl_calls.read_communication_calls(self._database)
 
     @cached_property
     def _waits(self) -> dict[int, Waits]:
