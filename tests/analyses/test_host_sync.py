@@ -53,7 +53,13 @@ def test_reads_in_steps(tmp_path: Path) -> None:
     (evidence,) = finding.evidence
     assert (evidence.start_ns, evidence.end_ns) == (110, 160)
     assert evidence.label == "cudaMemcpyAsync, before gemm"
-    assert {"num_syncs", "blocked_ns", "api", "coverage", "per_step_ns"} <= finding.metrics.keys()
+    assert {
+        "num_syncs",
+        "blocked_ns",
+        "api",
+        "coverage",
+        "blocked_per_step_ns",
+    } <= finding.metrics.keys()
 
 
 def test_synchronizing_outside_steps_does_not_count(tmp_path: Path) -> None:
@@ -74,7 +80,7 @@ def test_without_steps_all_in_the_window_count(tmp_path: Path) -> None:
     assert isinstance(finding, Finding)
     assert (finding.metrics["num_syncs"], finding.metrics["in_steps"]) == (1, 0)
     assert "synchronized once (no training step is marked)" in finding.title
-    assert finding.metrics["per_step_ns"] is None
+    assert finding.metrics["blocked_per_step_ns"] is None
 
 
 def test_threads_that_launch_nothing_do_not_count(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets
 from traceprof.host_activity import by_thread, synchronizing_calls
 from traceprof.idle_gaps import IdleGaps, UnknownCause, idle_gaps
 from traceprof.trace import schema
-from traceprof.units import duration, percent
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.host_activity import ThreadCalls
@@ -103,7 +103,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
         "blocked_ns": result.blocked_ns,
         "api": result.api,
         "api_blocked_ns": result.api_blocked_ns,
-        "per_step_ns": result.per_step_ns,
+        "blocked_per_step_ns": result.per_step_ns,
         "in_steps": int(result.in_steps),
         "coverage": result.coverage,
     }
@@ -111,7 +111,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     times = "once" if result.num_syncs == 1 else f"{result.num_syncs} times"
     title = (
         f"The host synchronized {times} {where}, mostly in {result.api}:"
-        f" the GPU idled for {duration(result.idle_ns)} ({percent(fraction)}) because of it"
+        f" the GPU idled for {duration(result.idle_ns)} because of it"
     )
     return [
         Finding(
@@ -268,7 +268,7 @@ pageable memory (what `loss.item()` does), and calls that allocate or free memor
 * `blocked_ns`: time inside these calls, summed over threads. No cost in itself: to wait for a busy
   GPU is what an idle host does.
 * `api`, `api_blocked_ns`: the call with the most of that time.
-* `per_step_ns`: time inside these calls in the median step, null where no step was found.
+* `blocked_per_step_ns`: time inside these calls in the median step, null where no step was found.
 * `in_steps`: 1 if only calls inside steps were counted, 0 if no step is marked.
 * `coverage`: the share of GPU idle time whose next operation has a known launch.
 

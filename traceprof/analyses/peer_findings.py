@@ -124,7 +124,10 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
         how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
     elif not result.num_sized:
         reason = "the bytes and peers of NCCL's sends and receives are not in this export"
-        how = "run the training with `python -m instrument …` under nsys profile --trace=cuda,nvtx"
+        how = (
+            "put instrument.annotate('send dst=RANK bytes=…') around the calls, and record with nsys"
+            " profile --trace=cuda,nvtx …"
+        )
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"
         how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
