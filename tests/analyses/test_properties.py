@@ -1,0 +1,125 @@
+"""What must not matter: order of rows, the clock's zero, where a capture is cut, an idle rank.
+
+The idle rank has a device of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import SAMPLE
+from traceprof.analysis import Options, analyze
+from traceprof.reports import json as json_report
+from traceprof.trace import schema
+from traceprof.trace.database import quote
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
+SHIFT_NS = 1_000_000_007
+_TIMES = {"start", "end", "timestamp", "rawTimestamp"}
+_SHIFTED = {"start_ns", "end_ns", "window_start_ns"}
+
+
+def document(path: Path, **options: Any) -> dict[str, Any]:
+    """Return what an analysis says, but for the report's own path."""
+    analysis = analyze(path, options=Options(**options))
+    try:
+        found: dict[str, Any] = json.loads(json_report.render(analysis))
+    finally:
+        analysis.close()
+    del found["reports"]
+    return found
+
+
+def tables(database: sqlite3.Connection) -> dict[str, list[str]]:
+    names = [
+        row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
+    return {
+        name: [row[1] for row in database.execute(f"PRAGMA table_info({quote(name)})")]
+        for name in names
+    }
+
+
+def shifted(found: Any, by_ns: int) -> Any:
+    """Return a document with its times moved."""
+    if isinstance(found, dict):
+        return {
+            key: value + by_ns if key in _SHIFTED else shifted(value, by_ns)
+            for key, value in found.items()
+        }
+    return [shifted(each, by_ns) for each in found] if isinstance(found, list) else found
+
+
+@pytest.fixture(params=SAMPLES, ids=[path.stem for path in SAMPLES])
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a copy of each sample in turn."""
+    copied: Path = tmp_path / "t.sqlite"
+    shutil.copyfile(request.param, copied)
+    return copied
+
+
+def test_the_order_of_rows_means_nothing(sample: Path) -> None:
+    expected = document(sample)
+    shuffle = random.Random(5)
+    with closing(sqlite3.connect(sample, isolation_level=None)) as database:
+        for name, columns in tables(database).items():
+            rows = database.execute(f"SELECT * FROM {quote(name)}").fetchall()
+            shuffle.shuffle(rows)
+            database.execute("BEGIN")
+            database.execute(f"DELETE FROM {quote(name)}")
+            marks = ", ".join("?" * len(columns))
+            database.executemany(f"INSERT INTO {quote(name)} VALUES ({marks})", rows)
+            database.execute("COMMIT")
+    assert document(sample) == expected
+
+
+def test_the_zero_of_the_clock_means_nothing(sample: Path) -> None:
+    expected = document(sample)
+    with closing(sqlite3.connect(sample, isolation_level=None)) as database:
+        for name, columns in tables(database).items():
+            for column in _TIMES & set(columns):
+                database.execute(
+                    f"UPDATE {quote(name)} SET {quote(column)} = {quote(column)} + {SHIFT_NS}"
+                )
+    assert document(sample) == shifted(expected, SHIFT_NS)
+
+
+def test_an_idle_process_changes_nothing_for_the_others(sample: Path) -> None:
+    expected = document(sample)
+    with closing(sqlite3.connect(sample, isolation_level=None)) as database:
+        table = schema.KERNEL.name
+        columns = tables(database)[table]
+        first = database.execute(f"SELECT * FROM {quote(table)} LIMIT 1").fetchone()
+        row = dict(zip(columns, first, strict=True))
+        row |= {
+            "globalPid": row["globalPid"] + (50_000 << 24),
+            "correlationId": 999_999_999,
+            "deviceId": 9,
+        }
+        marks = ", ".join("?" * len(columns))
+        database.execute(f"INSERT INTO {quote(table)} VALUES ({marks})", list(row.values()))
+    found = document(sample)
+    added = max(rank["rank"] for rank in found["ranks"])
+    for section in ("ranks", "breakdown", "steps", "links", "collectives", "findings"):
+        assert [each for each in found[section] if each["rank"] != added] == expected[section]
+
+
+def test_the_halves_of_a_capture_add_up(sample: Path) -> None:
+    whole = document(sample)["breakdown"]
+    cut = whole[0]["window_start_ns"] + whole[0]["window_ns"] // 2
+    first, second = (
+        document(sample, time_range=limits)["breakdown"] for limits in ((None, cut), (cut, None))
+    )
+    for rank, one, other in zip(whole, first, second, strict=True):
+        for measure in (key for key in rank if key.endswith("_ns") and key != "window_start_ns"):
+            assert rank[measure] == one[measure] + other[measure], measure
