@@ -12,7 +12,7 @@ from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets
 from traceprof.host_activity import clocks_disagree, memory_ids
 from traceprof.trace import schema
 from traceprof.trace.reader import NULL
-from traceprof.units import duration, percent
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
@@ -131,7 +131,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     rate = f" at {result.gb_per_s:.1f} GB/s" if result.gb_per_s else ""
     title = (
         f"{copies} {end} pageable host memory ({result.bytes / 1e9:.2f} GB{rate}) kept the GPU from"
-        f" its work for {duration(result.cost_ns)} ({percent(fraction)})"
+        f" its work for {duration(result.cost_ns)}"
     )
     return [
         Finding(

@@ -217,15 +217,13 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         (f" {worst.id} ", "bold"),
         f"  {_ranks([each.rank for each in group])}",
     )
-    lines: list[RenderableType] = [
-        Text(f"rank {worst.rank}: {worst.title} ({percent(worst.impact_fraction)} of the window)")
-    ]
+    lines: list[RenderableType] = [Text(f"rank {worst.rank}: {worst.title} ({_cost(worst)})")]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(Text(f"{duration(per_step)} in the median step"))
-    if len(group) > 1:
-        least = min(group, key=lambda each: each.impact_fraction)
-        lines.append(Text(f"least on rank {least.rank}: {percent(least.impact_fraction)}"))
+    least = min(group, key=lambda each: each.impact_fraction)
+    if _cost(least) != _cost(worst):
+        lines.append(Text(f"least on rank {least.rank}: {_cost(least)}"))
     if worst.severity > Severity.INFO:
         lines += [_evidence(each) for each in worst.evidence[:3]]
         lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MOST_ADVICE]]
@@ -233,6 +231,12 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         if more > 0:
             lines.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
     return Group(head, Padding(Group(*lines), (0, 0, 1, 3)))
+
+
+def _cost(finding: Finding) -> str:
+    if not finding.impact_ns:
+        return "which costs nothing"
+    return f"{percent(finding.impact_fraction)} of the window"
 
 
 def _evidence(evidence: Evidence) -> Text:

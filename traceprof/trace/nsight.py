@@ -98,6 +98,12 @@ class NsightTrace:
                 f"{unnamed} ids of kernel names mean nothing in this export: kernels of these names"
                 " are counted as compute"
             )
+        if self.has_unexported_stalls:
+            said.append(
+                "launches blocked by a full command buffer were recorded, but this version of nsys"
+                " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
+                " later"
+            )
         return [*self._notes, *said]
 
     @cached_property
