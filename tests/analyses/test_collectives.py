@@ -228,3 +228,16 @@ def test_what_the_simulator_knows(truth: Path) -> None:
 def test_sizes_are_written_in_decimal_units() -> None:
     texts = [size_text(size) for size in (None, 8, 4096, 67_108_864, 3 * 10**9)]
     assert texts == ["0 B", "8 B", "4.1 kB", "67.1 MB", "3 GB"]
+
+
+def test_bus_bandwidth_against_the_peak_of_the_machine() -> None:
+    trace = open_trace(SAMPLES / "small-collectives.sqlite")
+    try:
+        ranks = open_run([trace]).ranks
+        uses = [use for rank in ranks for use in collectives.run(rank, rank.window).uses]
+    finally:
+        trace.close()
+    assert {use.peak_gb_per_s for use in uses} == {300.0}  # both ranks are here, on an A100-SXM4
+    for use in uses:
+        assert use.busbw_gb_per_s is not None
+        assert use.utilization == use.busbw_gb_per_s / 300

@@ -383,7 +383,7 @@ def test_counters_show_what_links_carried(version: str, made: Any) -> None:
     assert query(path, "SELECT count(*) FROM GPU_METRICS WHERE value < 0") == [(2,)]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", VERSIONS[1:])  # nsys itself reads no schema before 3
 def test_nsys_stats_reads_it(version: str, made: Any, nsys: str) -> None:
     path, truth = made("host-sync", version)
     reports = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")

@@ -13,6 +13,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.hardware import peaks
 from traceprof.latency import SmallMessages, size_text, small_messages
 from traceprof.messages import messages
 from traceprof.trace import schema
@@ -54,6 +55,9 @@ class OperationUse:
             size, in 1e9 bytes per second: a lower bound. None where none is known.
         busbw_gb_per_s: the same times nccl-tests' factor of the operation and the number of ranks,
             to be compared with a link's peak in one direction.
+        peak_gb_per_s: of the link that the GPU's name promises between ranks of one machine, in
+            one direction: NVLink, else PCIe. None where the ranks may be on several machines
+            (fewer of them in the report than in the communicator), or the GPU is not known.
     """
 
     operation: str
@@ -64,6 +68,14 @@ class OperationUse:
     median_ns: int
     algbw_gb_per_s: float | None
     busbw_gb_per_s: float | None
+    peak_gb_per_s: float | None
+
+    @property
+    def utilization(self) -> float | None:
+        """The bus bandwidth as a share of the peak, a lower bound; None where either is unknown."""
+        if self.busbw_gb_per_s is None or self.peak_gb_per_s is None:
+            return None
+        return self.busbw_gb_per_s / self.peak_gb_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,8 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     uses = []
     for number in np.unique(row[inside]).tolist():
         chosen = np.flatnonzero(inside & (row == number))
-        uses.append(_use(sent, chosen, (end - start)[chosen]))
+        peak = _peak(rank, sent.world_size[chosen])
+        uses.append(_use(sent, chosen, (end - start)[chosen], peak))
     uses.sort(key=lambda use: (-use.total_ns, use.operation, use.communicator or ""))
     sized = inside & (sent.bytes != UNKNOWN)
     return CollectivesResult(
@@ -158,7 +171,17 @@ def _rows(sent: Messages) -> Int64:
     return sent.operation * (len(sent.communicators) + len(sent.groups) + 1) + communicator + 1
 
 
-def _use(sent: Messages, chosen: Int64, durations: Int64) -> OperationUse:
+def _peak(rank: Rank, num_ranks: Int64) -> float | None:
+    """Return the peak between ranks that are known to share the report's machine."""
+    if not ((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all():
+        return None
+    own = peaks(rank.gpu, rank.peak_overrides)
+    return own.nvlink if own.nvlink is not None else own.pcie
+
+
+def _use(
+    sent: Messages, chosen: Int64, durations: Int64, peak_gb_per_s: float | None
+) -> OperationUse:
     operation, size = sent.operations[int(sent.operation[chosen[0]])], sent.bytes[chosen]
     num_ranks = sent.world_size[chosen]
     total_bytes, bus_bytes = _nccl_tests_bytes(operation, size, num_ranks)
@@ -171,6 +194,7 @@ def _use(sent: Messages, chosen: Int64, durations: Int64) -> OperationUse:
         median_ns=int(np.median(durations)),
         algbw_gb_per_s=_rate(total_bytes, durations),
         busbw_gb_per_s=_rate(bus_bytes, durations),
+        peak_gb_per_s=peak_gb_per_s,
     )
 
 

@@ -59,7 +59,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
             for use in uses
         ],
         "collectives": [
-            {"rank": result.rank, **asdict(use)}
+            {"rank": result.rank, **asdict(use), "utilization": use.utilization}
             for result in analysis.collectives
             for use in result.uses
         ],

@@ -80,9 +80,8 @@ def write_metadata(writer: NsightWriter, command: str) -> None:
             "value": ["NvtxEvents", "Cuda", program, *arguments],
         },
     )
-    writer.add(
-        schema.EXPORT_METADATA[0], {"name": ["DERIVED_BY"], "value": [f"{command} (simulated)"]}
-    )
+    for table in schema.EXPORT_METADATA:  # one of them is in the version that is written
+        writer.add(table, {"name": ["DERIVED_BY"], "value": [f"{command} (simulated)"]})
     writer.add(
         schema.SESSION_START,
         {

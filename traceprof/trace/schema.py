@@ -249,17 +249,21 @@ ENUMERATIONS = {
 }
 
 # The Nsight Systems that writes each schema version that the writer knows.
-PRODUCTS = {"3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
+PRODUCTS = {"2.9.1": "2022.1.3.3", "3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
 # In 3.25.0, not yet in 3.7.2.
 LATER_TABLES = (
     OVERHEAD, OVERHEAD_TYPES, CUDA_DEVICES, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS,
     PAYLOAD_ENUM_ENTRIES,
 )  # fmt: skip
 
+# In 3.7.2, not yet in 2.9.1, which names the table of its metadata otherwise.
+LATER_THAN_2 = (EXPORT_METADATA[0], CAPTURE_METADATA, *ENUMERATIONS)
+
 # The columns of each table in their order, as exports of 3.25.0 declare them: an INTEGER, after a
-# colon `T` text or `R` a real number, `!` NOT NULL, `P` the primary key, `+` not yet in 3.7.2.
+# colon `T` text or `R` a real number, `!` NOT NULL, `P` the primary key, `+` not yet in 3.7.2,
+# `~` not yet in 2.9.1.
 _GPU_COLUMNS = (
-    "start:! end:! deviceId:! contextId:! greenContextId streamId:! correlationId globalPid"
+    "start:! end:! deviceId:! contextId:! greenContextId:~ streamId:! correlationId globalPid"
 )
 _ENUMERATION_COLUMNS = "id:!P name:T label:T"
 LAYOUTS = {
@@ -282,7 +286,7 @@ LAYOUTS = {
     " domainId uint64Value int64Value doubleValue:R uint32Value int32Value floatValue:R jsonTextId"
     " jsonText:T binaryData:T+",
     STRINGS: "id:!P value:!T",
-    EXPORT_METADATA[0]: "name:!T value:T",
+    **dict.fromkeys(EXPORT_METADATA, "name:!T value:T"),
     CAPTURE_METADATA: "name:!T value:T",
     ANALYSIS_DETAILS: "globalVid:! duration:! startTime:! stopTime:!",
     PROCESSES: "globalPid pid name:T",

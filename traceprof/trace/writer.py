@@ -56,6 +56,7 @@ class NsightWriter:
         self.path = path
         self.schema_version = schema_version
         self._is_latest = schema_version == next(reversed(schema.PRODUCTS))
+        self._is_oldest = schema_version == next(iter(schema.PRODUCTS))
         self._columns: dict[str, list[_Column]] = {}
         self._string_ids: dict[str, int] = {}
 
@@ -183,7 +184,8 @@ class NsightWriter:
             schema.SCHEMA_VERSION: self.schema_version,
             schema.TIME_NORMALIZED: "false",
         }
-        self.add(schema.EXPORT_METADATA[0], {"name": list(facts), "value": list(facts.values())})
+        for table in schema.EXPORT_METADATA:  # one of them is in this version
+            self.add(table, {"name": list(facts), "value": list(facts.values())})
         for table, rows in schema.ENUMERATIONS.items():
             names, labels = zip(*rows.values(), strict=True)
             self.add(table, {"id": list(rows), "name": names, "label": labels})
@@ -192,15 +194,23 @@ class NsightWriter:
         """Create a table and return its columns."""
         if table not in schema.LAYOUTS:
             raise ValueError(f"no version of the schema has a table {table}")
-        in_version = self._is_latest or table not in schema.LATER_TABLES
+        missing = "" if self._is_latest else "+~" if self._is_oldest else "+"
         columns = [
-            _column(word, in_version=in_version, is_latest=self._is_latest)
+            _column(word, in_version=self._has(table), missing=missing)
             for word in schema.LAYOUTS[table].split()
         ]
         declarations = [column.declaration for column in columns if column.written]
         if declarations:
             self._connection.execute(f"CREATE TABLE {quote(table)} ({', '.join(declarations)})")
         return columns
+
+    def _has(self, table: str) -> bool:
+        """Say whether the version that is written has a table."""
+        if table == schema.EXPORT_METADATA[1]:
+            return self._is_oldest
+        if self._is_oldest and table in schema.LATER_THAN_2:
+            return False
+        return self._is_latest or table not in schema.LATER_TABLES
 
     def _discard(self) -> None:
         self._connection.close()
@@ -224,14 +234,14 @@ class _Column:
     written: bool
 
 
-def _column(word: str, *, in_version: bool, is_latest: bool) -> _Column:
-    """Read a column as `schema.LAYOUTS` writes it."""
+def _column(word: str, *, in_version: bool, missing: str) -> _Column:
+    """Read a column as `schema.LAYOUTS` writes it; those with a mark of `missing` are left out."""
     name, _, marks = word.partition(":")
     kind = "TEXT" if "T" in marks else "REAL" if "R" in marks else "INTEGER"
     required = " NOT NULL" if "!" in marks else ""
     key = " PRIMARY KEY" if "P" in marks else ""
     default = "NULL" if not required else "''" if kind == "TEXT" else "0"
-    written = in_version and (is_latest or "+" not in marks)
+    written = in_version and not set(missing) & set(marks)
     return _Column(name, f"{quote(name)} {kind}{required}{key}", default, written)
 
 

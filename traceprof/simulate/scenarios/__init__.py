@@ -110,7 +110,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
 }
 
-_WITHOUT_OVERHEAD = ("3.7.2",)
+_WITHOUT_OVERHEAD = ("2.9.1", "3.7.2")
 
 
 def simulate_scenario(
