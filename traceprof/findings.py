@@ -40,6 +40,15 @@ def severity_of_cost(fraction: float) -> Severity | None:
     return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
 
 
+MOST_EVIDENCE = 5
+"""Intervals shown as evidence: what a reader looks at before believing the rest."""
+
+
+def share(part: int, whole: int) -> float:
+    """Return part of a whole, 0 where there is none."""
+    return part / whole if whole else 0.0
+
+
 def bullets(lines: Iterable[str]) -> str:
     """Write advice as a list in Markdown."""
     return "\n".join(f"* {line}" for line in lines)

@@ -68,7 +68,7 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
     operations = _operations(rank)
     start, returned = operations.start_ns, np.append(calls.end_ns, 0)[operations.call]
     candidates = (operations.call >= 0) & (start - returned <= _PROMPT_NS)
-    candidates &= starts_inside(start, window)
+    candidates &= window.holds_start(start)
     thread = np.append(calls.thread, 0)[operations.call]
     waits = _waits(rank, calls)
     found, costly = [np.empty((3, 0), np.int64)], [intervals.empty()]
@@ -103,13 +103,6 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
         index=operations.index[chosen],
         costly=intervals.clip(intervals.merge(*costly), window.start_ns, window.end_ns),
     )
-
-
-def starts_inside(start_ns: Int64, window: Window) -> Mask:
-    """Return what starts in a window; a rank's own holds what starts at its very end."""
-    stop = window.end_ns + window.is_whole
-    inside: Mask = (start_ns >= window.start_ns) & (start_ns < stop)
-    return inside
 
 
 @dataclass(frozen=True, slots=True)

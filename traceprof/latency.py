@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import Evidence
+from traceprof.findings import MOST_EVIDENCE, Evidence
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,7 +31,6 @@ DISTINCT_SIZES = 4
 # its steps, of which 1024 GPUs take 20: what goes beyond was waiting for another rank.
 LATENCY_AT_MOST_NS = 100_000
 
-_WORST = 5  # stretches shown as evidence
 _PAUSE_NS = 20_000  # what follows within this time is one stretch
 
 
@@ -138,7 +137,7 @@ def _stretches(start: Int64, end: Int64, size: Int64, names: str) -> tuple[Evide
     first = np.flatnonzero(np.append(True, start[1:] - reach[:-1] > _PAUSE_NS))
     stop = np.append(first[1:], len(start))
     length = reach[stop - 1] - start[first]
-    worst = np.argsort(-length, kind="stable")[:_WORST]
+    worst = np.argsort(-length, kind="stable")[:MOST_EVIDENCE]
     return tuple(
         Evidence(
             int(start[first[each]]),

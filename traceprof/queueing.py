@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication import UNKNOWN_OPERATION, function_name
-from traceprof.findings import Evidence
+from traceprof.findings import MOST_EVIDENCE, Evidence
 from traceprof.messages import Messages, messages
 from traceprof.trace.nccl_calls import UNKNOWN
 
@@ -28,7 +28,6 @@ COMPUTE_SHARE = 0.05
 
 NO, YES = 0, 1  # whether two operations could have run at the same time; -1: unknown
 
-_WORST = 5  # intervals shown as evidence
 _SPELLED_OUT = 4  # operations of a chain that its label names
 
 
@@ -145,7 +144,7 @@ def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tup
         queue.start_ns[waiting],
     )
     cost = np.add.reduceat(counted, first)
-    worst = np.lexsort((start, start - end, -cost))[:_WORST]
+    worst = np.lexsort((start, start - end, -cost))[:MOST_EVIDENCE]
     return tuple(
         Evidence(
             int(start[each]),
@@ -160,7 +159,7 @@ def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...
     """Return the longest of these kernels, which run on streams that compute."""
     found = np.flatnonzero(chosen)
     length = queue.end_ns[found] - queue.start_ns[found]
-    worst = found[np.argsort(-length, kind="stable")[:_WORST]]
+    worst = found[np.argsort(-length, kind="stable")[:MOST_EVIDENCE]]
     return tuple(
         Evidence(
             int(queue.start_ns[each]),

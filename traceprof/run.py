@@ -49,6 +49,12 @@ class Window:
         """How long it is."""
         return self.end_ns - self.start_ns
 
+    def holds_start(self, start_ns: Int64) -> Mask:
+        """Return what starts in the window, bool[n]; a rank's own holds its very end, too."""
+        stop = self.end_ns + self.is_whole
+        inside: Mask = (start_ns >= self.start_ns) & (start_ns < stop)
+        return inside
+
 
 @dataclass(frozen=True)
 class Rank:

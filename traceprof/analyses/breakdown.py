@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+    share,
+)
 from traceprof.trace import schema
 from traceprof.units import duration
 
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("exposed-communication",)
 REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
-
-_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +206,7 @@ def _exposed_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
 
 
 def _longest(covered: Intervals) -> Sequence[tuple[int, int]]:
-    order = np.argsort(-covered.length_ns, kind="stable")[:_WORST]
+    order = np.argsort(-covered.length_ns, kind="stable")[:MOST_EVIDENCE]
     return list(zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True))
 
 
@@ -224,7 +231,7 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
             " give it with --communication-kernel REGEX",
             result.rank,
         )
-    fraction = _share(whole.exposed_communication_ns, whole.window_ns)
+    fraction = share(whole.exposed_communication_ns, whole.window_ns)
     severity = severity_of_cost(fraction)
     if severity is None:
         return None
@@ -232,7 +239,7 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
     efficiency = whole.overlap_efficiency
     metrics: dict[str, Metric] = {
         "exposed_ns": whole.exposed_communication_ns,
-        "fraction": _share(whole.exposed_communication_ns, whole.communication_ns),
+        "fraction": share(whole.exposed_communication_ns, whole.communication_ns),
         "overlap_efficiency": efficiency,
         "per_step_ns": per_step,
         "coverage": _coverage(result),
@@ -249,10 +256,6 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         result.exposed,
         _EXPOSED_ADVICE,
     )
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 def _median_of_steps(result: BreakdownResult, measure: str) -> int | None:

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 _DEVICE_MEMORY = ("Device", "Device Static", "Array")
 
 
-def starting_in(start_ns: Int64, window: Window) -> Mask:
-    """Return which operations start in the window; the whole window has all of them."""
-    inside: Mask = (start_ns >= window.start_ns) & (start_ns < window.end_ns)
-    return inside | (start_ns == window.end_ns) if window.is_whole else inside
-
-
 def copies_by_direction(rank: Rank, inside: Mask) -> dict[str, Int64]:
     """Return the indices of copies by direction, `h2d`, `d2h`, `d2d`; no empty one, no peer copy.
 

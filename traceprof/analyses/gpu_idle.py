@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.host_activity import data_loading
 from traceprof.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
 from traceprof.trace import schema
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
 IDS: tuple[str, ...] = ("gpu-idle",)
 REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
 
-_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
 # By share of the idle time: a cause below it gets no advice of its own.
 _MINOR = 0.2
 LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER = "launch-bound", "sync", "data loading", "other"
@@ -151,7 +158,7 @@ def _median_of_steps(rank: Rank, window: Window) -> int | None:
 
 def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
     evidence = []
-    for gap in np.argsort(-gaps.length_ns, kind="stable")[:_WORST].tolist():
+    for gap in np.argsort(-gaps.length_ns, kind="stable")[:MOST_EVIDENCE].tolist():
         start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
         parts = [
             int(each[gap])
@@ -184,7 +191,7 @@ def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
 
 
 def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:
-    order = np.argsort(-idle.length_ns, kind="stable")[:_WORST]
+    order = np.argsort(-idle.length_ns, kind="stable")[:MOST_EVIDENCE]
     longest = zip(idle.start_ns[order].tolist(), idle.end_ns[order].tolist(), strict=True)
     return tuple(
         Evidence(start, end, _between(rank, start, end) or "no operation") for start, end in longest

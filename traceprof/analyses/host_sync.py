@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.host_activity import by_thread, synchronizing_calls
 from traceprof.idle_gaps import IdleGaps, UnknownCause, idle_gaps
 from traceprof.trace import schema
@@ -22,8 +30,6 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("host-sync",)
 REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
-
-_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +208,7 @@ def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64)
 
 
 def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple[Evidence, ...]:
-    order = np.argsort(-gaps.sync_ns[laid], kind="stable")[:_WORST]
+    order = np.argsort(-gaps.sync_ns[laid], kind="stable")[:MOST_EVIDENCE]
     evidence = []
     for gap in laid[order].tolist():
         if not gaps.sync_ns[gap]:

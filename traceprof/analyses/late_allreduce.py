@@ -19,7 +19,7 @@ from traceprof.analyses.gradient_buckets import (
     of_operation,
     steps_of_kernels,
 )
-from traceprof.findings import Evidence, Finding, NotApplicable, severity_of_cost
+from traceprof.findings import MOST_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
 from traceprof.trace import schema
 from traceprof.units import duration
 
@@ -34,8 +34,6 @@ REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
 
 # One step may be an accident, or cut.
 LEAST_STEPS = 2
-
-_WORST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence, ...]:
     """Show the longest stretches: what ran at the end of each, and in which step's tail."""
-    worst = np.argsort(-tails.length_ns, kind="stable")[:_WORST]
+    worst = np.argsort(-tails.length_ns, kind="stable")[:MOST_EVIDENCE]
     evidence = []
     for start, end in zip(
         tails.start_ns[worst].tolist(), tails.end_ns[worst].tolist(), strict=True

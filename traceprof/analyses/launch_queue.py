@@ -21,6 +21,7 @@ from traceprof.analyses.launch_queue_texts import (
     REEXPORT_COMMAND,
 )
 from traceprof.findings import (
+    MOST_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -28,7 +29,7 @@ from traceprof.findings import (
     Severity,
     severity_of_cost,
 )
-from traceprof.late_launches import late_launches, starts_inside
+from traceprof.late_launches import late_launches
 from traceprof.launch_stalls import LEAST_CAP, find_stalls
 from traceprof.queue_depth import launch_queue
 from traceprof.queue_holders import Holder, operation_name, queue_holders
@@ -49,7 +50,6 @@ __all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
 IDS: tuple[str, ...] = ("launch-queue-stall",)
 REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
 
-_WORST = 5  # intervals shown as evidence, and operations named
 _LONGEST_NAME = 48  # in a title
 _MOST_LATE = (
     3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -127,7 +127,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     _, depth = depth_over_time(rank, window)
     own = of_process.device == rank.device
     stalls = of_process.chosen(
-        own if window.is_whole else own & starts_inside(of_process.start_ns, window)
+        own if window.is_whole else own & window.holds_start(of_process.start_ns)
     )
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
@@ -195,7 +195,7 @@ def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     return tuple(
         LateLaunch(operation_name(rank, group, index), *numbers)
         for group, index, *numbers in zip(
-            *(column[:_WORST].tolist() for column in columns), strict=True
+            *(column[:MOST_EVIDENCE].tolist() for column in columns), strict=True
         )
     )
 
@@ -203,7 +203,7 @@ def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
 def _coverage(rank: Rank, window: Window) -> float:
     known = total = 0
     for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
-        inside = call if window.is_whole else call[starts_inside(group.start_ns, window)]
+        inside = call if window.is_whole else call[window.holds_start(group.start_ns)]
         total += len(inside)
         known += int(np.count_nonzero(inside >= 0))
     return known / total if total else 1.0
@@ -211,7 +211,9 @@ def _coverage(rank: Rank, window: Window) -> float:
 
 def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ...]:
     evidence = []
-    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[:_WORST].tolist():
+    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[
+        :MOST_EVIDENCE
+    ].tolist():
         start, end = int(stalls.start_ns[index]), int(stalls.end_ns[index])
         call = int(stalls.call[index])
         name = rank.trace.api_names.get(int(calls.name[call])) if call >= 0 else None
@@ -250,7 +252,9 @@ def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> 
         impact,
         impact / result.window.length_ns,
         metrics,
-        (*_late_evidence(result), *result.longest)[:_WORST] if cost is not None else result.longest,
+        (*_late_evidence(result), *result.longest)[:MOST_EVIDENCE]
+        if cost is not None
+        else result.longest,
         _advice(result, stalls, cost),
     )
 

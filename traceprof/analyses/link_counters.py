@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import hardware, intervals
 from traceprof.analyses import link_findings
-from traceprof.analyses.copy_paths import copies_by_direction, exposed_copies, starting_in
+from traceprof.analyses.copy_paths import copies_by_direction, exposed_copies
 from traceprof.analyses.link_findings import Load
 from traceprof.analyses.link_series import AT_PEAK, Series
 from traceprof.analyses.link_usage import LinkUse
@@ -119,7 +119,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
     exposed = intervals.subtract(communication, rank.compute)
     series = [each for each in (Series.within(rank, one, window) for one in samples) if each]
-    copies = copies_by_direction(rank, starting_in(rank.operations.copies.start_ns, window))
+    copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
     counters, loads = [], []
     for each in series:
         counters.append(_counter_use(each, communication, peaks))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.findings import Evidence, Finding, severity_of_cost
+from traceprof.findings import MOST_EVIDENCE, Evidence, Finding, severity_of_cost
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ SATURATED = 0.85
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""
 UNDERUSED = 0.40
 """Half of what healthy links carry: 75 to 90 % of the peak for large transfers."""
-WORST = 5  # intervals shown as evidence
 OTHER = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "received"}
 NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
 
@@ -116,7 +115,7 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
 
 def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ...]:
     """Return the longest intervals, each with the name of what ran."""
-    order = np.argsort(-exposed.length_ns, kind="stable")[:WORST]
+    order = np.argsort(-exposed.length_ns, kind="stable")[:MOST_EVIDENCE]
     pairs = zip(exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True)
     return tuple(Evidence(start, end, rank.name_at(start) or fallback) for start, end in pairs)
 

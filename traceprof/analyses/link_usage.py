@@ -13,10 +13,9 @@ from traceprof.analyses.copy_paths import (
     copies_by_direction,
     exposed_copies,
     is_device_memory,
-    starting_in,
 )
 from traceprof.analyses.link_findings import Load
-from traceprof.findings import NotApplicable, severity_of_cost
+from traceprof.findings import NotApplicable, severity_of_cost, share
 from traceprof.trace import schema
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class LinkUsageResult:
 def run(rank: Rank, window: Window) -> LinkUsageResult:
     """Add up the copies that start in the window."""
     copies = rank.operations.copies
-    inside = starting_in(copies.start_ns, window)
+    inside = window.holds_start(copies.start_ns)
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     by_direction = copies_by_direction(rank, inside)
     uses = [
@@ -157,7 +156,7 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
     loads, big_loads, unknown_ns = [], [], 0
     for direction, chosen in over_host.items():
         exposed = exposed_copies(rank, chosen, window)
-        if severity_of_cost(_share(exposed.measure_ns, window.length_ns)) is None:
+        if severity_of_cost(share(exposed.measure_ns, window.length_ns)) is None:
             continue  # nobody waits, so that a slow link costs nothing
         if _is_over_c2c(rank) or peaks.pcie is None:
             unknown_ns += 0 if _is_over_c2c(rank) else exposed.measure_ns
@@ -276,7 +275,3 @@ def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
 
 def _is_over_c2c(rank: Rank) -> bool:
     return any(board in (rank.gpu or "") for board in _C2C_BOARDS)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

@@ -16,6 +16,7 @@ from traceprof.findings import (
     Severity,
     bullets,
     severity_of_cost,
+    share,
 )
 from traceprof.trace import schema
 from traceprof.trace.nccl_calls import UNKNOWN
@@ -143,7 +144,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
             result.rank,
             _title(result),
             result.avoidable_ns,
-            _share(result.avoidable_ns, result.window_ns),
+            share(result.avoidable_ns, result.window_ns),
             _metrics(result),
             result.chains or result.among_compute,
             _advice(result),
@@ -160,13 +161,13 @@ def _severity(result: SerializationResult) -> Severity | None:
     Where the export does not tell communicators, waiting in line is mostly NCCL's own order: that
     PyTorch gives each communicator a stream of its own makes it so, but does not prove it.
     """
-    known = severity_of_cost(_share(result.independent_avoidable_ns, result.window_ns))
+    known = severity_of_cost(share(result.independent_avoidable_ns, result.window_ns))
     if known is not None:
         return known
     worth_a_word = max(result.queued_ns, result.exposed_on_compute_streams_ns)
     return (
         Severity.INFO
-        if severity_of_cost(_share(worth_a_word, result.window_ns)) is not None
+        if severity_of_cost(share(worth_a_word, result.window_ns)) is not None
         else None
     )
 
@@ -174,7 +175,7 @@ def _severity(result: SerializationResult) -> Severity | None:
 def _title(result: SerializationResult) -> str:
     where = f"stream{'s' if len(result.compute_streams) > 1 else ''}"
     where += f" {', '.join(map(str, result.compute_streams))}"
-    queued = severity_of_cost(_share(result.queued_ns, result.window_ns)) is not None
+    queued = severity_of_cost(share(result.queued_ns, result.window_ns)) is not None
     if not queued and result.exposed_on_compute_streams_ns > result.queued_ns:
         return (
             f"{result.num_on_compute_streams} of {result.num_operations} communication operations"
@@ -203,7 +204,7 @@ def _metrics(result: SerializationResult) -> dict[str, Metric]:
         "queued_ns": result.queued_ns,
         "num_on_compute_stream": result.num_on_compute_streams,
         "exposed_on_compute_stream_ns": result.exposed_on_compute_streams_ns,
-        "coverage": _share(result.num_judged, result.num_operations),
+        "coverage": share(result.num_judged, result.num_operations),
     }
 
 
@@ -215,10 +216,6 @@ def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
         f"nsys profile {schema.GRAPH.flag} …",
         result.rank,
     )
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 def _advice(result: SerializationResult) -> tuple[str, ...]:

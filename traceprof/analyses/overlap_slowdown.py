@@ -14,7 +14,14 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
 from traceprof.communication import function_name
-from traceprof.findings import Evidence, Finding, NotApplicable, Severity, severity_of_cost
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    NotApplicable,
+    Severity,
+    severity_of_cost,
+)
 from traceprof.hardware import board
 from traceprof.trace import schema
 from traceprof.units import duration, percent
@@ -42,8 +49,6 @@ LEAST_MATCHED = 0.2
 LEAST_SLOWDOWN = 1.05
 LEAST_SURE_SLOWDOWN = 1.02
 LEAST_STANDARD_ERRORS = 3
-
-_WORST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +106,10 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     """Compare the compute kernels that start in the window, by signature."""
     kernels, copies = rank.operations.kernels, rank.operations.copies
     graphs = rank.operations.graphs
-    inside = _starts_inside(kernels.start_ns, window)
+    inside = window.holds_start(kernels.start_ns)
     communicates = inside & rank.is_communication_kernel
-    peers = rank.is_peer_copy & _starts_inside(copies.start_ns, window)
-    graphs_beside = _starts_inside(graphs.start_ns, window) & (
+    peers = rank.is_peer_copy & window.holds_start(copies.start_ns)
+    graphs_beside = window.holds_start(graphs.start_ns) & (
         intervals.covered_within(rank.communication, graphs.start_ns, graphs.end_ns) > 0
     )
     chosen = np.flatnonzero(inside & ~rank.is_communication_kernel)
@@ -190,11 +195,6 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _starts_inside(start_ns: Int64, window: Window) -> Mask:
-    inside: Mask = (start_ns >= window.start_ns) & (start_ns < window.end_ns)
-    return inside | (start_ns == window.end_ns) if window.is_whole else inside
-
-
 def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
     """Return the grids (x) of these communication kernels, ascending, but for unknown ones."""
     signatures = rank.operations.kernels.signature[chosen]
@@ -261,7 +261,7 @@ def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
             f"{function_name(row.name)}, usually {duration(round(row.median_overlapped_ns))} beside"
             f" communication and {duration(round(row.median_alone_ns))} alone",
         )
-        for row in result.signatures[:_WORST]
+        for row in result.signatures[:MOST_EVIDENCE]
         if row.excess_ns > 0
     )
 

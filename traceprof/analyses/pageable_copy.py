@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.host_activity import clocks_disagree, memory_ids
 from traceprof.trace import schema
 from traceprof.trace.reader import NULL
@@ -24,7 +32,6 @@ REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
 # CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
 # some microseconds however it is made; small reads (`loss.item()`) are host-sync's.
 LEAST_BYTES = 64 * 1024
-_WORST = 5  # intervals shown as evidence: what a reader looks at before believing the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +202,7 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
             f"{rank.copy_kinds.get(int(copies.kind[index]), 'unknown')} copy,"
             f" {int(copies.bytes[index]) / 1e6:.1f} MB, pageable",
         )
-        for index in chosen[np.argsort(-length, kind="stable")[:_WORST]].tolist()
+        for index in chosen[np.argsort(-length, kind="stable")[:MOST_EVIDENCE]].tolist()
     )
 
 

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.findings import Evidence, Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -15,12 +23,11 @@ if TYPE_CHECKING:
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
 SLOWER = 1.25
-WORST = 5
 
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
     """Return the longest intervals as evidence, longest first."""
-    order = np.argsort(-covered.length_ns, kind="stable")[:WORST]
+    order = np.argsort(-covered.length_ns, kind="stable")[:MOST_EVIDENCE]
     pairs = zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True)
     return tuple(Evidence(start, end, label) for start, end in pairs)
 

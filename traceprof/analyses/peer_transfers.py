@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses import peer_findings
-from traceprof.analyses.copy_paths import is_staged, is_to_host, starting_in
+from traceprof.analyses.copy_paths import is_staged, is_to_host
 from traceprof.messages import messages
 from traceprof.trace import schema
 from traceprof.trace.model import RankKey
@@ -125,10 +125,10 @@ class PeerTransfersResult:
 def run(rank: Rank, window: Window) -> PeerTransfersResult:
     """Add up the peer transfers that start in the window."""
     copies, kernels = rank.operations.copies, rank.operations.kernels
-    inside = starting_in(copies.start_ns, window)
+    inside = window.holds_start(copies.start_ns)
     ids = [key for key, each in rank.communication_operations.items() if each == _SEND_RECV]
     chosen = np.flatnonzero(
-        starting_in(kernels.start_ns, window) & np.isin(kernels.name, np.array(ids, np.int64))
+        window.holds_start(kernels.start_ns) & np.isin(kernels.name, np.array(ids, np.int64))
     )
     num_peer_copies = int((inside & rank.is_peer_copy).sum())
     sized = _sized(rank, chosen) if len(chosen) and num_peer_copies else _nothing_sized()

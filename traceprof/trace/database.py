@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 _HEADER_BYTES = 100
-_WAL_FORMAT = 2
 
 
 class Database:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from traceprof import labels
 from traceprof.trace import schema
-from traceprof.trace.nvtx import OPEN_END
+from traceprof.trace.nvtx import OPEN_END, name_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def read_domains(database: Database) -> dict[tuple[int, int], str]:
     if not database.has(schema.NVTX.name, "domainId"):
         return {}
     rows = database.query(
-        f"SELECT globalTid, domainId, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
+        f"SELECT globalTid, domainId, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
         f"WHERE eventType = {schema.NVTX_DOMAIN} AND globalTid IS NOT NULL",
         schema.NVTX.name,
         {"globalTid": int, "domainId": int, "name": str},
@@ -53,7 +53,7 @@ def read_rows(
     domain = "ifnull(domainId, -1)" if database.has(table, "domainId") else "-1"
     with database.damage_reported():
         cursor = database.connection.execute(
-            f"SELECT start, ifnull(end, {OPEN_END}), globalTid, {domain}, {_name(database)},"  # noqa: S608
+            f"SELECT start, ifnull(end, {OPEN_END}), globalTid, {domain}, {name_sql(database)},"  # noqa: S608
             f" {', '.join(_payloads(database))} FROM {table} WHERE eventType ="
             f" {schema.NVTX_PUSH_POP} AND start IS NOT NULL AND globalTid IS NOT NULL"
             f" AND ({condition}) ORDER BY globalTid, start, end DESC, {database.rowid(table)}"
@@ -102,10 +102,3 @@ def _payloads(database: Database) -> tuple[str, str]:
 
 def _is_call(name: str | None, names: AbstractSet[str]) -> bool:
     return name is not None and (name in names or name.startswith("ncclComm"))
-
-
-def _name(database: Database) -> str:
-    own = "text" if database.has(schema.NVTX.name, "text") else "NULL"
-    if not database.has(schema.NVTX.name, "textId"):
-        return own
-    return f"coalesce({own}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608

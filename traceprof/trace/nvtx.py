@@ -42,7 +42,7 @@ def read_ranges(
     if not condition:
         return {}
     found = database.query(
-        f"SELECT start, end, globalTid, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
+        f"SELECT start, end, globalTid, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
         f"WHERE {_RANGES} AND start IS NOT NULL AND globalTid IS NOT NULL AND ({condition})",
         schema.NVTX.name,
         {"start": int, "end": int, "globalTid": int, "name": str},
@@ -62,7 +62,7 @@ def longest_names(database: Database, limit: int) -> list[str]:
     if not _has_events(database):
         return []
     rows = database.query(
-        f"SELECT {_name(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
+        f"SELECT {name_sql(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
         "GROUP BY 1 ORDER BY max(end - start) DESC LIMIT ?",
         schema.NVTX.name,
         {"name": str},
@@ -76,7 +76,7 @@ def thread_names(database: Database) -> list[tuple[int, str]]:
     if not _has_events(database):
         return []
     rows = database.query(
-        f"SELECT globalTid, {_name(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
+        f"SELECT globalTid, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
         f"WHERE eventType = {schema.NVTX_THREAD_NAME} AND globalTid IS NOT NULL",
         schema.NVTX.name,
         {"globalTid": int, "name": str},
@@ -91,7 +91,7 @@ def _has_events(database: Database) -> bool:
     return True
 
 
-def _name(database: Database) -> str:
+def name_sql(database: Database) -> str:
     """Return the SQL for an event's name: its own text, or a registered string."""
     own = "text" if database.has(schema.NVTX.name, "text") else "NULL"
     if not database.has(schema.NVTX.name, "textId"):
