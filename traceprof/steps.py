@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.errors import UsageError
+from traceprof.trace.nvtx import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +162,22 @@ def step_windows(
     begins = begins[order]
     ends = np.append(begins[1:], finishes[order[-1]])
     return StepWindows(ranges.number[used][order], begins, ends)
+
+
+def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
+    """Return the windows of the steps of a process without GPU work.
+
+    As on a GPU they follow each other without a gap, so that what happens between two ranges, such
+    as loading data, belongs to the step before; the last ends with its range.
+
+    Args:
+        ranges: the steps of the process.
+        end_ns: when its last range ended, for a step that was open when the capture ended.
+    """
+    last_end = ranges.end_ns[-1:]
+    last_end = np.where(last_end == OPEN_END, np.maximum(ranges.start_ns[-1:], end_ns), last_end)
+    ends = np.concatenate((ranges.start_ns[1:], last_end))
+    return StepWindows(ranges.number, ranges.start_ns, ends)
 
 
 def _by_launch(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64, Intervals
+    from traceprof.rank import Spans
     from traceprof.run import Rank, Window
-    from traceprof.trace.model import Operations
 
 IDS: tuple[str, ...] = ("exposed-communication",)
 REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
@@ -165,20 +165,13 @@ def _counts(
     rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool
 ) -> tuple[Int64, Int64, Int64]:
     """Return how many compute kernels, communications and copies are in each window."""
-    operations = rank.operations
 
-    def inside(group: Operations, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
-        return _num_inside(
-            group.start_ns[chosen], group.end_ns[chosen], start_ns, end_ns, closed=closed
-        )
+    def inside(spans: Spans) -> Int64:
+        counts = [_num_inside(*span, start_ns, end_ns, closed=closed) for span in spans]
+        return sum(counts, np.zeros(len(start_ns), np.int64))
 
-    communicates, peer = rank.is_communication_kernel, rank.is_peer_copy
-    every_memset = np.ones(len(operations.memsets), np.bool_)
-    return (
-        inside(operations.kernels, ~communicates),
-        inside(operations.kernels, communicates) + inside(operations.copies, peer),
-        inside(operations.copies, ~peer) + inside(operations.memsets, every_memset),
-    )
+    kernels, communication, copies = rank.counted
+    return inside(kernels), inside(communication), inside(copies)
 
 
 def _num_inside(
