@@ -67,6 +67,9 @@ class HostOperations:
     kind: Int64
     text: Int64
 
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class HostBuckets:

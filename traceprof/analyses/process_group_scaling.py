@@ -73,12 +73,18 @@ class Loss:
         impact_ns: the time in small operations that nothing hides, times the share by which they
             take longer than with the fewest groups.
         window_ns: the length of its window.
-        longest: its longest operations with the most groups.
+        small_ns: the time in all its small operations that nothing hides.
+        num_processes: ranks of the machine that communicated when this one did.
+        num_threads: of their processes; None where a report does not tell.
+        longest: its longest operations with more than the fewest groups.
     """
 
     rank: int
     impact_ns: int
     window_ns: int
+    small_ns: int
+    num_processes: int
+    num_threads: int | None
     longest: tuple[Evidence, ...]
 
 
@@ -87,27 +93,19 @@ class HostScaling:
     """What small operations cost on one machine.
 
     Attributes:
-        ranks: numbers of the ranks that ran on it.
-        num_threads: of their processes; None where a report does not tell.
-        num_cores: the machine's logical processors; likewise.
+        num_cores: the machine's logical processors; None where the report does not tell.
         num_operations: small operations.
         num_compared: of signatures that ran with different numbers of groups at once.
         operations_per_group: the median number of small operations of a group.
         levels: by signature, in order of the number of groups.
-        small_ns: the time in small operations that nothing hides, of the rank with the most.
-        window_ns: the length of that rank's window.
         losses: of each rank, the largest share of its window first.
     """
 
-    ranks: tuple[int, ...]
-    num_threads: int | None
     num_cores: int | None
     num_operations: int
     num_compared: int
     operations_per_group: int
     levels: tuple[tuple[Level, ...], ...]
-    small_ns: int
-    window_ns: int
     losses: tuple[Loss, ...]
 
     @property
@@ -156,26 +154,16 @@ def _measure(run: Run, results: Sequence[tuple[ProcessGroupsResult, int]]) -> Ho
     small = np.flatnonzero(is_small(operations))
     levels, typical_ns, least_ns = _levels(operations, at_once, small)
     losses = [
-        _loss(operations, at_once, (typical_ns, least_ns), index, *each)
-        for index, each in enumerate(results)
+        _loss(operations, at_once, (typical_ns, least_ns), small, results, index)
+        for index in range(len(results))
     ]
-    in_small = [
-        (_exposed_ns(operations, small[operations.rank[small] == index], *each), each[0].window_ns)
-        for index, each in enumerate(results)
-    ]
-    most_ns, its_window_ns = max(in_small, key=lambda each: share(*each), default=(0, 0))
-    threads = [result.num_threads for result, _ in results]
     per_group = np.bincount(operations.group[small])
     return HostScaling(
-        ranks=tuple(result.rank for result, _ in results),
-        num_threads=None if None in threads else sum(each or 0 for each in threads),
         num_cores=run.traces[results[0][0].report].session.num_cores,
         num_operations=len(small),
         num_compared=int((least_ns > 0).sum()),
         operations_per_group=int(np.median(per_group[per_group > 0])) if len(small) else 0,
         levels=levels,
-        small_ns=most_ns,
-        window_ns=its_window_ns,
         losses=tuple(sorted(losses, key=lambda each: -share(each.impact_ns, each.window_ns))),
     )
 
@@ -212,21 +200,25 @@ def _loss(
     operations: MachineOperations,
     at_once: Int64,
     medians: tuple[Int64, Int64],
+    small: Int64,
+    results: Sequence[tuple[ProcessGroupsResult, int]],
     index: int,
-    result: ProcessGroupsResult,
-    start: int,
 ) -> Loss:
     """Return what a rank lost, of the machine's ranks the one at an index."""
-    typical_ns, least_ns = medians
+    (result, start), (typical_ns, least_ns) = results[index], medians
     own = np.flatnonzero((operations.rank == index) & (typical_ns > least_ns))
     extra = intervals.total(typical_ns[own]) - intervals.total(least_ns[own])
     exposed_ns = _exposed_ns(operations, own, result, start)
     duration_ns = operations.end_ns[own] - operations.start_ns[own]
     longest = own[np.argsort(-duration_ns, kind="stable")[:MOST_EVIDENCE]]
+    threads = [results[each][0].num_threads for each in _beside(operations, index)]
     return Loss(
         rank=result.rank,
         impact_ns=round(exposed_ns * share(extra, intervals.total(typical_ns[own]))),
         window_ns=result.window_ns,
+        small_ns=_exposed_ns(operations, small[operations.rank[small] == index], result, start),
+        num_processes=len(threads),
+        num_threads=None if None in threads else sum(each or 0 for each in threads),
         longest=tuple(
             Evidence(
                 int(operations.start_ns[each]) - start,
@@ -236,6 +228,17 @@ def _loss(
             for each in longest.tolist()
         ),
     )
+
+
+def _beside(operations: MachineOperations, index: int) -> list[int]:
+    """Return the indices of the ranks that communicated in the time that one of them did."""
+    own = operations.rank == index
+    if not own.any():
+        return [index]
+    first, last = operations.start_ns[own].min(), operations.end_ns[own].max()
+    meets = (operations.start_ns <= last) & (operations.end_ns >= first)
+    found: list[int] = np.unique(operations.rank[meets]).tolist()
+    return found
 
 
 def _exposed_ns(
@@ -278,8 +281,8 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         "us_per_operation_at_least": fewest.median_ns / 1000,
         "num_operations": host.num_operations,
         "operations_per_group": host.operations_per_group,
-        "num_processes": len(host.ranks),
-        "num_threads": host.num_threads,
+        "num_processes": worst.num_processes,
+        "num_threads": worst.num_threads,
         "num_cores": host.num_cores,
         "coverage": share(host.num_compared, host.num_operations),
     }
@@ -289,7 +292,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         worst.rank,
         f"Small operations take {duration(most.median_ns)} each while {most.num_groups} process"
         f" groups communicate at once, {growth:.1f} times as long as with {fewest.num_groups}"
-        f"{_crowd(host)}",
+        f"{_crowd(host, worst)}",
         worst.impact_ns,
         fraction,
         metrics,
@@ -298,23 +301,25 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
     )
 
 
-def _crowd(host: HostScaling) -> str:
+def _crowd(host: HostScaling, loss: Loss) -> str:
     """Say how many processes and threads share how many cores, where the export tells."""
     if host.num_cores is None:
         return ""
-    threads = "" if host.num_threads is None else f" with {host.num_threads} threads"
-    return f" ({len(host.ranks)} processes{threads} on {host.num_cores} cores)"
+    threads = "" if loss.num_threads is None else f" with {loss.num_threads} threads"
+    return f" ({loss.num_processes} processes{threads} on {host.num_cores} cores)"
 
 
 def _no_comparison(host: HostScaling) -> NotApplicable | None:
     """Say that nothing is known of fewer groups, where small operations of several cost enough."""
     several = [each[-1] for each in host.levels if each[-1].num_groups > 1]
-    if not several or severity_of_cost(share(host.small_ns, host.window_ns)) is None:
+    worst = max(host.losses, key=lambda each: share(each.small_ns, each.window_ns))
+    if not several or severity_of_cost(share(worst.small_ns, worst.window_ns)) is None:
         return None
     most = max(several, key=lambda each: each.num_operations * each.median_ns)
     return NotApplicable(
         IDS[0],
         f"small operations take {duration(most.median_ns)} each while {most.num_groups} process"
-        f" groups communicate at once{_crowd(host)}, and too few ran with fewer groups to compare",
+        f" groups communicate at once{_crowd(host, worst)}, and too few ran with fewer groups to"
+        " compare",
         "record the same operations with fewer groups at once, and give both reports together",
     )

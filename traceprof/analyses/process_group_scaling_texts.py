@@ -51,8 +51,9 @@ the starts of their sessions, so that runs with one, two and four groups can be 
   of the medians of all kinds, each weighted with its operations.
 * `least_groups`, `us_per_operation_at_least`: the fewest groups at once, and the median then.
 * `num_operations`, `operations_per_group`: small operations; of a group, the median.
-* `num_processes`, `num_threads`, `num_cores`: ranks of the machine, the threads of their processes
-  that Nsight saw, and the machine's logical processors; null where the export does not tell.
+* `num_processes`, `num_threads`, `num_cores`: ranks that communicated on the machine when the rank
+  that loses most did, the threads of their processes that Nsight saw, and the machine's logical
+  processors; null where the export does not tell.
 * `coverage`: the share of small operations that could be compared.
 
 **Impact** is that of the rank that loses most: the time in its compared operations with more groups

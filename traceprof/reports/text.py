@@ -6,17 +6,17 @@ import io
 from statistics import median
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 import traceprof
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
+from traceprof.reports.communication import communication_tables
+from traceprof.reports.tables import new_table
 from traceprof.units import duration, percent, ranks_text
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analysis import Analysis
     from traceprof.findings import Evidence, Finding, NotApplicable
+    from traceprof.rank import Rank
 
 PLAIN_WIDTH = 110  # of output that goes to no terminal
 _BAR = 20  # characters
@@ -76,6 +77,8 @@ def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
         steps = _steps(analysis.breakdown)
         if steps is not None:
             parts += [_heading("Per training step (medians)"), steps]
+        for heading, communicated in communication_tables(analysis):
+            parts += [_heading(heading), communicated]
         parts += [_heading("Findings"), *_findings(analysis)]
     if analysis.not_applicable:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
@@ -100,33 +103,15 @@ def _header(analysis: Analysis) -> RenderableType:
     return Group(*lines)
 
 
-def _table(*headings: str, left: Sequence[str] = ()) -> Table:
-    """Return a table whose left-aligned columns give way where the terminal is narrow."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in headings:
-        gives_way = heading in left
-        table.add_column(
-            heading,
-            justify="left" if gives_way else "right",
-            vertical="bottom",
-            no_wrap=not gives_way,
-        )
-    return table
-
-
 def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
     headings = [part[1] for part in _PARTS]
-    table = _table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
+    table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
     for result in analysis.breakdown[:_MOST_RANKS]:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
             str(result.rank),
-            Text(
-                f"{rank.device} {one_line(rank.gpu or '')}".strip(),
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
+            Text(_device(rank), no_wrap=True, overflow="ellipsis"),
             duration(whole.window_ns),
             _Bar(whole),
             *(_share_of_window(whole, part[0]) for part in _PARTS),
@@ -141,6 +126,12 @@ def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
     if left_out > 0:
         parts.append(Text(f"… and {left_out} ranks more: --format json has them all"))
     return Group(*parts)
+
+
+def _device(rank: Rank) -> str:
+    if rank.device is None:
+        return "CPU"
+    return f"{rank.device} {one_line(rank.gpu or '')}".strip()
 
 
 def _share_of_window(measures: Measures, measure: str) -> str:
@@ -180,7 +171,7 @@ class _Bar:
 def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
     if not any(result.steps for result in results):
         return None
-    table = _table("rank", "steps", "step", *(part[1] for part in _PARTS), "slowest\nstep")
+    table = new_table("rank", "steps", "step", *(part[1] for part in _PARTS), "slowest\nstep")
     for result in results[:_MOST_RANKS]:
         measures = [step.measures for step in result.steps]
         if not measures:

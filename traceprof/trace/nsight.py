@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import labels
 from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, schema
 from traceprof.trace.call_labels import rank_of
 from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
@@ -107,6 +108,8 @@ class NsightTrace:
                 " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
                 " later"
             )
+        if labels.DOMAIN in self._domains.values() and not self.label_ranges:
+            said.append(nvtx_domains.silence_note(labels.DOMAIN))
         return [*self._notes, *said]
 
     @cached_property
@@ -239,7 +242,7 @@ class NsightTrace:
         return self.target.num_threads(process)
 
     def silent_domains(self) -> list[str]:
-        """Return the names of NVTX domains without an event that the program itself made."""
+        """Return the names of NVTX domains, not those of libraries, without any event."""
         return nvtx_domains.silent(self._database, self._domains)
 
     def contents(self) -> dict[str, int]:

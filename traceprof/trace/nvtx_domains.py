@@ -59,3 +59,13 @@ def silent(database: Database, domains: Mapping[tuple[int, int], str]) -> list[s
     used = {(schema.process_of_thread(row["globalTid"]), row["domainId"]) for row in rows}
     heard = {name for key, name in made.items() if key in used}
     return sorted({*made.values()} - heard)
+
+
+def silence_note(name: str) -> str:
+    """Say why nothing may have been recorded of a domain, and what to do."""
+    return (
+        f"nothing was recorded of the NVTX domain {name!r}. If the program opens ranges in it with"
+        " Python's package nvtx: from 0.2.12 on that writes none where the profiler does not say"
+        " that it records the domain, as Nsight Systems 2023.4 does not; install nvtx==0.2.11, or"
+        " record with a newer Nsight Systems"
+    )
