@@ -250,15 +250,19 @@ def _why_unjudged(result: BreakdownResult) -> tuple[str, str] | None:
     whole = result.whole
     if result.num_graphs and not whole.num_communication:
         return (
-            f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
-            " is not recorded",
+            (
+                f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
+                " is not recorded"
+            ),
             f"nsys profile {schema.GRAPH.flag} …",
         )
     if not whole.num_communication and result.has_gpu:
         return (
             "no communication kernel and no peer copy ran in the window",
-            "record every rank of a run on several GPUs; where kernels of another name communicate,"
-            " give it with --communication-kernel REGEX",
+            (
+                "record every rank of a run on several GPUs; where kernels of another name"
+                " communicate, give it with --communication-kernel REGEX"
+            ),
         )
     if not whole.communication_ns and not result.has_gpu:
         return (
@@ -268,8 +272,10 @@ def _why_unjudged(result: BreakdownResult) -> tuple[str, str] | None:
     if not result.is_compute_known:
         return (
             "no range tells when the process computed: forward, backward or optimizer step",
-            "instrument.enable() names them for DistributedDataParallel and optimizers;"
-            " elsewhere put instrument.annotate('forward') around what computes",
+            (
+                "instrument.enable() names them for DistributedDataParallel and optimizers;"
+                " elsewhere put instrument.annotate('forward') around what computes"
+            ),
         )
     return None
 
