@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.trace.nvtx import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,16 +167,14 @@ def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
     """Return the windows of the steps of a process without GPU work.
 
     As on a GPU they follow each other without a gap, so that what happens between two ranges, such
-    as loading data, belongs to the step before; the last ends with its range.
+    as loading data, belongs to the step before; the last ends with its range, or with the process.
 
     Args:
         ranges: the steps of the process.
-        end_ns: when its last range ended, for a step that was open when the capture ended.
+        end_ns: when the last range of the process ended.
     """
-    last_end = ranges.end_ns[-1:]
-    last_end = np.where(last_end == OPEN_END, np.maximum(ranges.start_ns[-1:], end_ns), last_end)
-    ends = np.concatenate((ranges.start_ns[1:], last_end))
-    return StepWindows(ranges.number, ranges.start_ns, ends)
+    last = np.maximum(ranges.start_ns[-1:], np.minimum(ranges.end_ns[-1:], end_ns))
+    return StepWindows(ranges.number, ranges.start_ns, np.concatenate((ranges.start_ns[1:], last)))
 
 
 def _by_launch(

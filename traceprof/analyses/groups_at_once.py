@@ -96,9 +96,9 @@ def groups_at_once(operations: MachineOperations) -> Int64:
         intervals.union(start[group == each], end[group == each])
         for each in range(len(operations.groups))
     ]
-    time = np.concatenate([*(each.start_ns for each in busy), *(each.end_ns for each in busy)])
-    if len(time) == 0:
+    if not any(map(len, busy)):  # without any length
         return np.ones(len(start), np.int64)
+    time = np.concatenate([*(each.start_ns for each in busy), *(each.end_ns for each in busy)])
     order = np.argsort(time, kind="stable")
     time, num_busy = time[order], np.cumsum(np.where(order < len(time) // 2, 1, -1))
     area = np.concatenate((np.zeros(1, np.int64), np.cumsum(num_busy[:-1] * np.diff(time))))
