@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dash import Dash, dcc, html
@@ -34,6 +36,8 @@ def create_app(analysis: Analysis) -> Dash:
             *_notes(analysis),
         ]
     )
+    if find_spec("dashboards.timeline_server"):  # until it is there
+        import_module("dashboards.timeline_server").register(app.server, analysis)
     return app
 
 
