@@ -170,15 +170,16 @@ class Rank:
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Return what was made under this name, making it on first use; `forget` lets go of it."""
-        if name not in self.__dict__:
-            self.__dict__[name] = make()
-        made: Made = self.__dict__[name]
-        return made
+        try:
+            kept: Made = self.__dict__[name]
+        except KeyError:
+            return self.__dict__.setdefault(name, make())
+        return kept
 
     def forget(self) -> None:
         """Let go of what was derived from the operations: it is made again when it is needed."""
         for name in self.__dict__.keys() - {each.name for each in fields(self)}:
-            del self.__dict__[name]
+            self.__dict__.pop(name, None)  # another thread may forget, too
 
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""

@@ -16,8 +16,8 @@ from rich.text import Text
 
 import traceprof
 from traceprof.errors import one_line
-from traceprof.findings import Severity
-from traceprof.units import duration, percent
+from traceprof.findings import Severity, by_id, by_reason, worst_of
+from traceprof.units import duration, percent, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -200,22 +200,19 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
 
 
 def _findings(analysis: Analysis) -> Iterable[RenderableType]:
-    by_id: dict[str, list[Finding]] = {}
-    for each in analysis.findings:
-        by_id.setdefault(each.id, []).append(each)
-    if not by_id:
+    if not analysis.findings:
         yield Text("No finding reaches 1 % of the window.")
-    for group in by_id.values():
+    for group in by_id(analysis.findings):
         yield _finding_group(group)
 
 
 def _finding_group(group: list[Finding]) -> RenderableType:
     """Show the same finding on several ranks once, by its costliest rank."""
-    worst = max(group, key=lambda each: (each.severity, each.impact_fraction))
+    worst = worst_of(group)
     head = Text.assemble(
         (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
         (f" {worst.id} ", "bold"),
-        f"  {_ranks([each.rank for each in group])}",
+        f"  {ranks_text([each.rank for each in group])}",
     )
     lines: list[RenderableType] = [Text(f"rank {worst.rank}: {worst.title} ({_cost(worst)})")]
     per_step = worst.metrics.get("per_step_ns")
@@ -249,29 +246,14 @@ def _evidence(evidence: Evidence) -> Text:
     )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    """Write ranks shortly: `ranks 0-3, 7`."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][-1] == rank - 1:
-            spans[-1] = [spans[-1][0], rank]
-        else:
-            spans.append([rank])
-    written = ", ".join("-".join(str(each) for each in span) for span in spans)
-    return f"rank{'s' if len(ranks) > 1 else ''} {written}"
-
-
 def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
     """Say once what is missing in the same way for several findings or ranks."""
-    by_text: dict[tuple[str, str], list[NotApplicable]] = {}
-    for each in missing:
-        by_text.setdefault((each.reason, each.how_to_collect), []).append(each)
-    for (reason, how), group in by_text.items():
-        known = sorted({each.rank for each in group if each.rank is not None})
-        where = f" on {_ranks(known)}" if known else ""
+    for group in by_reason(missing):
+        known = {each.rank for each in group if each.rank is not None}
+        where = f" on {ranks_text(known)}" if known else ""
         findings = ", ".join(dict.fromkeys(each.id for each in group))
-        yield Text.assemble((findings, "bold"), f"{where}: {one_line(reason)}")
-        yield Padding(Text(f"→ {how}", "italic"), (0, 0, 0, 3))
+        yield Text.assemble((findings, "bold"), f"{where}: {one_line(group[0].reason)}")
+        yield Padding(Text(f"→ {group[0].how_to_collect}", "italic"), (0, 0, 0, 3))
 
 
 def _notes(analysis: Analysis) -> Iterable[RenderableType]:
