@@ -170,11 +170,11 @@ class Rank:
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Return what was made under this name, making it on first use; `forget` lets go of it."""
+        kept: dict[str, Made] = self.__dict__
         try:
-            kept: Made = self.__dict__[name]
+            return kept[name]
         except KeyError:
-            return self.__dict__.setdefault(name, make())
-        return kept
+            return kept.setdefault(name, make())
 
     def forget(self) -> None:
         """Let go of what was derived from the operations: it is made again when it is needed."""
