@@ -8,7 +8,6 @@ import numpy as np
 
 from dashboards.palette import PARTS
 from dashboards.timeline_rows import CALL, OPERATION, RANGE, STEP
-from dashboards.timeline_tiles import short_name
 from traceprof.latency import size_text
 from traceprof.launches import launching_calls
 from traceprof.messages import messages
@@ -88,7 +87,7 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
         summary["id"] = event_id(timeline, track.source, int(track.index[inside[0]]))
     summary["names"] = [
         {
-            "name": short_name(track.source, events.names.names[int(names[each])]),
+            "name": events.names.label(int(names[each])),
             "count": int(count[each]),
             "total": str(total[each]),
             "longest": str(longest[each]),
@@ -109,15 +108,15 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
     if found is None:
         return None
     number, place = found
-    track, name = timeline.tracks[number], timeline.events[source].name_of(index)
+    track, events = timeline.tracks[number], timeline.events[source]
     start, end = int(track.row.start_ns[place]), int(track.row.end_ns[place])
     return {
         "id": event_id(timeline, source, index),
         "row": f"{timeline.rank.rank}.{number}",
         "group": track.group,
         "kind": track.kind,
-        "name": name,
-        "label": short_name(source, name),
+        "name": events.name_of(index),
+        "label": events.label_of(index),
         "start": str(start),
         "end": str(end),
         "duration": str(end - start),
@@ -279,7 +278,7 @@ def _ranges_around(
             continue
         if track.index[place] == inside_of:
             break
-        names.append(short_name(RANGE, timeline.events[RANGE].name_of(int(track.index[place]))))
+        names.append(timeline.events[RANGE].label_of(int(track.index[place])))
     return names
 
 

@@ -65,6 +65,10 @@ class Events:
         """Return the full name of an event."""
         return self.names.names[int(self.name[index])]
 
+    def label_of(self, index: int) -> str:
+        """Return the short name of an event."""
+        return self.names.label(int(self.name[index]))
+
 
 @dataclass(frozen=True, slots=True)
 class Track:
@@ -207,7 +211,8 @@ def _operations(rank: Rank) -> Events:
     name[begin[1] : begin[2]] = copy + first
     name[begin[2] : begin[3]] = memset
     name[begin[3] : begin[4]] = memset + 1
-    return Events(NameTable([*kernel_names, *copy_names, "memset", "CUDA graph"]), name)
+    names = [*kernel_names, *copy_names, "memset", "CUDA graph"]
+    return Events(NameTable(names, num_kernels=len(kernel_names)), name)
 
 
 def _calls(rank: Rank, calls: ApiCalls) -> Events:

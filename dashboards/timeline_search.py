@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline_detail import event_id
-from dashboards.timeline_tiles import short_name
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
@@ -62,10 +61,9 @@ class _Matches:
         """Return how many come before a place, or at it."""
         if self.row == at.row:
             return int(np.searchsorted(self.place, at.place + inclusive))
-        starts = self.track.row.start_ns
         # Of those that start at that time, those in the rows above come before it.
-        side = "right" if self.row < at.row else "left"
-        return int(np.searchsorted(self.place, np.searchsorted(starts, at.start_ns, side=side)))
+        until = at.start_ns + (self.row < at.row)
+        return int(np.searchsorted(self.place, np.searchsorted(self.track.row.start_ns, until)))
 
     def at(self, index: int) -> Place:
         """Return where one of them is."""
@@ -97,9 +95,7 @@ def search(
     return {
         "count": sum(len(each.place) for each in rows),
         "num_names": len(counts),
-        "names": [
-            {"label": short_name(source, name), "count": count} for (source, name), count in listed
-        ],
+        "names": [{"label": label, "count": count} for label, count in listed],
         "next": found and _event(*found, rows),
     }
 
@@ -136,14 +132,14 @@ def _matches(timelines: Sequence[RankTimeline], text: str) -> list[_Matches]:
     return rows
 
 
-def _names(rows: Sequence[_Matches]) -> Counter[tuple[str, str]]:
-    """Return how many matches have each name, by source and name."""
-    counts: Counter[tuple[str, str]] = Counter()
+def _names(rows: Sequence[_Matches]) -> Counter[str]:
+    """Return how many matches have each name, in short."""
+    counts: Counter[str] = Counter()
     for each in rows:
-        source, events = each.track.source, each.timeline.events[each.track.source]
+        events = each.timeline.events[each.track.source]
         number, count = np.unique(events.name[each.track.index[each.place]], return_counts=True)
         for name, times in zip(number.tolist(), count.tolist(), strict=True):
-            counts[source, events.names.names[name]] += times
+            counts[events.names.label(name)] += times
     return counts
 
 

@@ -22,7 +22,6 @@ from dashboards.timeline_names import NameTable
 from dashboards.timeline_rows import CALL, OPERATION, RANGE, STEP
 from dashboards.timeline_search import Place, place_of, search
 from dashboards.timeline_tiles import tiles
-from dashboards.view import device_text
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
 
@@ -134,10 +133,9 @@ class Timelines:
     def described(self, number: int) -> dict[str, Any]:
         """Return what the browser must know of a rank to draw its rows."""
         timeline = self.timeline(number)
-        rank, extent = timeline.rank, timeline.extent_ns
+        extent = timeline.extent_ns
         return {
             "rank": number,
-            "label": " · ".join(self._label(rank)),
             "start": None if extent is None else str(extent[0]),
             "end": None if extent is None else str(extent[1]),
             "rows": [
@@ -169,11 +167,6 @@ class Timelines:
     @property
     def _num_events(self) -> int:
         return sum(each.num_events for each in self._kept.values())
-
-    def _label(self, rank: Rank) -> list[str]:
-        traces = self._analysis.run.traces
-        label = [f"rank {rank.rank}", device_text(rank.device, rank.gpu)]
-        return [*label, traces[rank.report].path.name] if len(traces) > 1 else label
 
     def _names(self, rank: Rank) -> NameTable | None:
         """Return the names of a report's ranges, which its ranks share."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dashboards import viewport
-from dashboards.timeline_rows import OPERATION
-from traceprof.communication import function_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 290_000
 """Of a reply: below 300 kB, with room for HTTP's own headers."""
 
-_LABEL_CHARACTERS = 100
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
 _MOST_ALONE = 20_000
 
@@ -104,15 +100,7 @@ def _row(timeline: RankTimeline, track: Track, view: View, start_ns: int, end_ns
         "name": name.tolist(),
         "event": index.tolist(),
         "names": {
-            str(number): short_name(track.source, events.names.names[number])
-            for number in np.unique(name[roomy]).tolist()
+            str(number): events.names.label(number) for number in np.unique(name[roomy]).tolist()
         },
     }
     return json.dumps(written, separators=(",", ":"))
-
-
-@lru_cache(maxsize=4096)
-def short_name(source: str, name: str) -> str:
-    """Return a name as it is written into an event: of a kernel, its function."""
-    shown = function_name(name) if source == OPERATION else name
-    return shown if len(shown) <= _LABEL_CHARACTERS else f"{shown[: _LABEL_CHARACTERS - 1]}…"
