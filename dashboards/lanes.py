@@ -23,9 +23,10 @@ def nested(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
         most: how many lanes there are; what is deeper goes into the last.
     """
     lasts = end_ns > start_ns
-    begun = np.cumsum(lasts) - lasts
+    begun: Int64 = np.cumsum(lasts) - lasts
     ended = np.searchsorted(np.sort(end_ns[lasts]), start_ns, side="right")
-    return np.minimum(begun - ended, most - 1)
+    depth: Int64 = np.minimum(begun - ended, most - 1)
+    return depth
 
 
 def packed(start_ns: Int64, end_ns: Int64, most: int) -> Int64:

@@ -160,7 +160,8 @@ def read(
         TraceFormatError: the report is damaged where the analysis had not read it yet.
     """
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
-    ends = [each.end_ns for each in (*rank.operations.groups, *([calls] if calls else []))]
+    ends = [each.end_ns for each in rank.operations.groups]
+    ends += [] if calls is None else [calls.end_ns]
     latest = max((int(each.max()) for each in ends if len(each)), default=0)
     events = {OPERATION: _operations(rank)}
     tracks: list[Track] = []
@@ -307,17 +308,17 @@ def _gpu_tracks(rank: Rank) -> Iterator[Track]:
     first = 0
     for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
         for rows in groups(group.stream, kind) if len(group) else ():
-            key = int(group.stream[rows[0]]), int(kind[rows[0]])
+            own = int(group.stream[rows[0]]), int(kind[rows[0]])
             index = (rows + first).astype(np.int32)
-            pieces[key].append((index, group.start_ns[rows], group.end_ns[rows]))
+            pieces[own].append((index, group.start_ns[rows], group.end_ns[rows]))
         first += len(group)
-    for stream, kind in sorted(pieces):
-        parts = pieces.pop((stream, kind))
+    for key in sorted(pieces):
+        parts = pieces.pop(key)
         index, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         if len(parts) > 1:
             order = np.argsort(start, kind="stable")
             index, start, end = index[order], start[order], end[order]
-        name = _GPU_KINDS[kind]
+        stream, name = key[0], _GPU_KINDS[key[1]]
         row = viewport.Row.of(start, end)
         yield Track(_gpu_label(rank), f"stream {stream} · {name}", name, OPERATION, index, row)
 

@@ -96,8 +96,8 @@ class Row:
         candidates = runs.start + np.flatnonzero(self.longest_ns[runs] >= least_ns)
         indices = (candidates[:, None] * _RUN + np.arange(_RUN)).ravel()
         indices = indices[(indices >= events.start) & (indices < events.stop)]
-        long = self.end_ns[indices] - self.start_ns[indices] >= least_ns
-        return indices[long]
+        long: Int64 = indices[self.end_ns[indices] - self.start_ns[indices] >= least_ns]
+        return long
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dash import html
 
@@ -48,18 +48,15 @@ def layout(analysis: Analysis, address: Address) -> Component:
     labels = {each.rank: _label(view, each) for each in view.ranks}
     base = _base(analysis)
     said = "time in the report" if base == 0 else "time since the first GPU operation"
-    return html.Div(
-        id="timeline",
-        key=address.href(),
-        **{
-            "data-ranks": json.dumps(numbers),
-            "data-labels": json.dumps(labels),
-            "data-opened": json.dumps(opened),
-            "data-colors": json.dumps(COLORS),
-            "data-base": str(base),
-            "data-time": said,
-        },
-    )
+    attributes: dict[str, Any] = {
+        "data-ranks": json.dumps(numbers),
+        "data-labels": json.dumps(labels),
+        "data-opened": json.dumps(opened),
+        "data-colors": json.dumps(COLORS),
+        "data-base": str(base),
+        "data-time": said,
+    }
+    return html.Div(id="timeline", key=address.href(), **attributes)
 
 
 def _label(view: View, rank: Rank) -> str:
