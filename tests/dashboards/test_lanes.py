@@ -21,11 +21,11 @@ def columns(events: list[Event]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nested(events: list[Event], most: int = 99) -> list[int]:
-    return lanes.nested(*columns(events), most).tolist()
+    return [int(each) for each in lanes.nested(*columns(events), most)]
 
 
 def packed(events: list[Event], most: int = 99) -> list[int]:
-    return lanes.packed(*columns(events), most).tolist()
+    return [int(each) for each in lanes.packed(*columns(events), most)]
 
 
 def test_calls_nest() -> None:
