@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, schema
+from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
 from traceprof.trace.call_labels import rank_of
 from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
 from traceprof.trace.counters import read_counters
@@ -21,7 +21,7 @@ from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
         LaunchStalls,
         NamedRanges,
         Progress,
+        RangeTable,
         Signatures,
         Waits,
     )
     from traceprof.trace.nccl_calls import ProcessCalls
-
-_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
@@ -168,7 +167,7 @@ class NsightTrace:
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
         ids = set().union(*(np.unique(each.name).tolist() for each in self._api_calls.values()))
-        return {key: _VERSION.sub("", name) for key, name in self._strings(ids).items()}
+        return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -216,6 +215,15 @@ class NsightTrace:
     def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
         return nvtx.read_ranges(self._database, matching, like)
+
+    def range_table(self, process: int) -> RangeTable | None:
+        """Return all NVTX ranges of a process, or None where it has none."""
+        return self._range_tables.get(process)
+
+    @cached_property
+    def thread_names(self) -> Mapping[int, str]:
+        """Names of threads by globalTid: those that NVTX gave, else those of the system."""
+        return nvtx_table.read_thread_names(self._database)
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
@@ -336,6 +344,10 @@ class NsightTrace:
         return host.read_api_calls(self._database)
 
     @cached_property
+    def _range_tables(self) -> dict[int, RangeTable]:
+        return nvtx_table.read_range_tables(self._database)
+
+    @cached_property
     def _communication_calls(self) -> dict[int, ProcessCalls]:
         return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
 
@@ -354,20 +366,7 @@ class NsightTrace:
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        return self._strings(self._signer.names)
-
-    def _strings(self, ids: Iterable[int]) -> dict[int, str]:
-        wanted = sorted(ids)
-        found: dict[int, str] = {}
-        for first in range(0, len(wanted), _IDS_PER_QUERY):
-            some = wanted[first : first + _IDS_PER_QUERY]
-            marks = ", ".join("?" * len(some))
-            for row in self._database.rows(
-                schema.STRINGS, {"id": int, "value": str}, f"id IN ({marks})", some
-            ):
-                if row["value"] is not None:
-                    found[row["id"]] = row["value"]
-        return found
+        return self._database.strings(self._signer.names)
 
     def _labels(self, enumeration: str, usual: Mapping[int, str]) -> dict[int, str]:
         """Return the labels of an enumeration by id."""

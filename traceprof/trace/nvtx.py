@@ -73,7 +73,7 @@ def longest_names(database: Database, limit: int) -> list[str]:
 
 
 def thread_names(database: Database) -> list[tuple[int, str]]:
-    """Return (process, name) of each thread that NVTX named."""
+    """Return (globalTid, name) of each thread that NVTX named."""
     if not _has_events(database):
         return []
     rows = database.query(
@@ -82,7 +82,7 @@ def thread_names(database: Database) -> list[tuple[int, str]]:
         schema.NVTX.name,
         {"globalTid": int, "name": str},
     )
-    return [(schema.process_of_thread(row["globalTid"]), row["name"] or "") for row in rows]
+    return [(row["globalTid"], row["name"] or "") for row in rows]
 
 
 def _has_events(database: Database) -> bool:
