@@ -10,7 +10,13 @@ from instrument.patching import Patches
 
 _log = logging.getLogger("traceprof.instrument")
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = (
+    "instrument.collectives",
+    "instrument.point_to_point",
+    "instrument.functional",
+    "instrument.process_groups",
+    "instrument.waits",
+)
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""
 
