@@ -16,6 +16,10 @@ PARTS: tuple[str, ...] = (
     "instrument.functional",
     "instrument.process_groups",
     "instrument.waits",
+    "instrument.ddp",
+    "instrument.passes",
+    "instrument.optimizers",
+    "instrument.data_loading",
 )
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 DOMAIN = "traceprof"
 STEP = "step"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER_STEP = "optimizer step"
+DATA_LOADING = "data loading"
+BUCKET = "bucket"
+WAIT = "wait"
+"""Around a wait for an asynchronous operation, whose function is the fact `op`."""
 
 
 @dataclass(frozen=True)
