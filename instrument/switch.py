@@ -20,6 +20,7 @@ PARTS: tuple[str, ...] = (
     "instrument.passes",
     "instrument.optimizers",
     "instrument.data_loading",
+    "instrument.tensor_copies",
 )
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""
