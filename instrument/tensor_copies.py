@@ -104,6 +104,7 @@ def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN40
     if target is None or (kind is torch.device and target == tensor.device):
         return None
     rest = list(args[1:])
+    dtype: torch.dtype | None
     if isinstance(target, Tensor):
         device, dtype = target.device, target.dtype
     else:
@@ -185,12 +186,12 @@ def move(
 
 def direction(source: torch.device, target: torch.device) -> str | None:
     """Return `h2d`, `d2h`, `p2p` between devices of a type, `d2d` otherwise; None if it stays."""
-    kinds = {source.type, target.type}
-    if "meta" in kinds or kinds == {"cpu"}:
+    from_host, to_host = (device.type == "cpu" for device in (source, target))
+    if (from_host and to_host) or "meta" in {source.type, target.type}:
         return None
-    if "cpu" in kinds:
-        return "h2d" if source.type == "cpu" else "d2h"
-    if len(kinds) > 1:
+    if from_host or to_host:
+        return "h2d" if from_host else "d2h"
+    if source.type != target.type:
         return "d2d"
     index = _current(target.type) if target.index is None else target.index
     return None if index == source.index else "p2p"
