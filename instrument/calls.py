@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import _functional_collectives
 
 from instrument import completion, nvtx_ranges, operations
-from instrument.wrapping import is_compiling, untraced
+from instrument.wrapping import is_compiling, suspend, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
     from instrument.operations import Operation
     from instrument.patching import Patches
@@ -92,30 +92,91 @@ def named(original: Function, describe: Describe, name: str, level: int = INSIDE
     function close the range and pass. `level` is what holds for calls inside.
     """
 
-    @untraced
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        if not _process.is_on or is_compiling() or (outer := _thread.level) == INSIDE:
-            return original(*args, **kwargs)
-        failure = None
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Range | _Unlabelled:
         try:
             labelled = operations.label(name, describe(*args, **kwargs))
         except Exception as error:  # noqa: BLE001
-            labelled, failure = None, error
-        if labelled is None:
-            result = original(*args, **kwargs)
-            if failure is not None:  # had the arguments been at fault, the call had failed, too
-                complain(name, failure)
-            return result
-        with Range(labelled.text, level):
-            if labelled.will_report and outer == FREE:
-                return completion.followed(original, args, kwargs, labelled.text, name)
-            result = original(*args, **kwargs)
-            if result is not None:
-                completion.remember(result, labelled.text)
-            return result
+            return _Unlabelled(name, error)
+        return _Unlabelled(name) if labelled is None else Range(*labelled, name, level)
 
-    return call
+    return around(original, begin)
+
+
+def around(original: Function, begin: Callable[..., Range | _Unlabelled]) -> Function:
+    """Return the function with a range around its calls, which `begin(args, kwargs)` opens."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
+        if not _process.is_on or is_compiling() or _thread.level == INSIDE:
+            return original(*args, **kwargs)
+        compiler = suspend(None)
+        opened = begin(args, kwargs)
+        suspend(compiler)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            suspend(None)
+            opened.fail()
+            suspend(compiler)
+            raise
+        suspend(None)
+        opened.end(result)
+        suspend(compiler)
+        return result
+
+    return untraced(_as(original.__name__, call))
+
+
+class Range:
+    """A range that is open, and what holds for calls inside."""
+
+    __slots__ = ("_handle", "_name", "_outer", "_text")
+
+    def __init__(
+        self, text: str, will_report: bool = False, name: str = "", level: int = INSIDE
+    ) -> None:
+        self._text = text
+        self._name = name
+        self._outer = _thread.level
+        follow = will_report and self._outer == FREE and completion.may_report(name)
+        self._handle = nvtx_ranges.start(text) if follow else None
+        nvtx_ranges.push(text)
+        _thread.level = level
+
+    def end(self, result: object) -> None:
+        """Close the range; of an asynchronous operation, the start/end range when it is done."""
+        if self._handle is not None:
+            completion.follow(result, self._handle, self._name)
+        if result is not None:
+            completion.remember(result, self._text)
+        self._close()
+
+    def fail(self) -> None:
+        """Close the range of a call that has raised."""
+        nvtx_ranges.end(self._handle)
+        self._close()
+
+    def _close(self) -> None:
+        _thread.level = self._outer
+        nvtx_ranges.pop()
+
+
+class _Unlabelled:
+    """A call without a range: this process is no member of the group, or we have failed."""
+
+    __slots__ = ("_failure", "_name")
+
+    def __init__(self, name: str, failure: Exception | None = None) -> None:
+        self._name = name
+        self._failure = failure
+
+    def end(self, _: object) -> None:
+        """Tell that we have failed: had the arguments been at fault, the call had, too."""
+        if self._failure is not None:
+            complain(self._name, self._failure)
+
+    def fail(self) -> None:
+        """Say nothing: the arguments were at fault."""
 
 
 def as_override(method: Function, name: str) -> Function:
@@ -129,29 +190,13 @@ def as_override(method: Function, name: str) -> Function:
     def override(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         return method(self, *args, **kwargs)
 
-    override.__code__ = override.__code__.replace(co_name=name)
-    return untraced(functools.update_wrapper(override, method))
+    return untraced(_as(name, functools.update_wrapper(override, method)))
 
 
-class Range:
-    """A range with a level for what is called inside, as a context manager."""
-
-    __slots__ = ("_level", "_outer", "_text")
-
-    def __init__(self, text: str, level: int = INSIDE) -> None:
-        self._text = text
-        self._level = level
-
-    def __enter__(self) -> None:
-        nvtx_ranges.push(self._text)
-        self._outer = _thread.level
-        _thread.level = self._level
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        _thread.level = self._outer
-        nvtx_ranges.pop()
+def _as(name: str, function: Function) -> Function:
+    """Give the function's code this name: in tracebacks, for pybind11, and for torch.compile."""
+    function.__code__ = function.__code__.replace(co_name=name)
+    return function
 
 
 def is_silent(level: int) -> bool:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from instrument import calls, completion, operations
+from instrument import calls, operations
 from instrument.operations import Operation
-from instrument.wrapping import untraced
+from instrument.wrapping import suspend, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,11 +155,13 @@ def _coalescing(
         block = manager(*args, **kwargs)
         if calls.is_silent(calls.BLOCK):
             return block
+        compiler = suspend(None)
         try:
             labelled = operations.label("coalesced", coalesced(*args, **kwargs))
         except Exception as error:  # noqa: BLE001
             calls.complain("coalesced", error)
-            return block
+            labelled = None
+        suspend(compiler)
         return block if labelled is None else _around(block, labelled.text)
 
     return coalescing
@@ -168,10 +170,14 @@ def _coalescing(
 @contextlib.contextmanager
 def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
     """Put a range around a block that coalesces; its operations have ranges of their own."""
-    with calls.Range(text, calls.BLOCK), block as manager:
-        try:
-            yield manager
-        finally:
-            calls.stay_inside()  # what was collected goes out now, and has its labels already
-    for work in manager.works:
-        completion.remember(work, text)
+    opened = calls.Range(text, level=calls.BLOCK)
+    works = None
+    try:
+        with block as manager:
+            works = manager.works
+            try:
+                yield manager
+            finally:
+                calls.stay_inside()  # what was collected goes out now, and has its labels already
+    finally:
+        opened.end(works)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from instrument import calls, completion
-from instrument.wrapping import untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -30,19 +28,10 @@ def named(original: Callable[..., Any]) -> Callable[..., Any]:
 
     A wait inside a labelled call is part of that call.
     """
-
-    @untraced
-    @functools.wraps(original)
-    def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        if calls.is_silent(calls.INSIDE):
-            return original(awaited, *args, **kwargs)
-        with calls.Range(_label(awaited)):
-            return original(awaited, *args, **kwargs)
-
-    return wait
+    return calls.around(original, lambda args, kwargs: calls.Range(_label(*args, **kwargs)))
 
 
-def _label(awaited: object) -> str:
+def _label(awaited: object, *_: object, **__: object) -> str:
     """Return the label of a wait, with what is known of the operation."""
     text = completion.label_of(awaited)
     if text is None:

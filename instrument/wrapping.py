@@ -6,6 +6,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import torch
 from torch.compiler import is_compiling
 
 from instrument import nvtx_ranges
@@ -13,12 +14,13 @@ from instrument import nvtx_ranges
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-try:
-    from torch._C._dynamo.eval_frame import skip_code  # type: ignore[attr-defined]
-except ImportError:  # another torch: a compiled program may break its graph once more, no worse
-    skip_code = None
+_frames = torch._C._dynamo.eval_frame  # noqa: SLF001  (all of torch._dynamo takes seconds)
 
-__all__ = ["is_compiling", "outermost", "untraced"]
+suspend = _frames.set_eval_frame
+"""`compiler = suspend(None)` keeps torch.compile from looking at the functions that this thread
+calls, `suspend(compiler)` lets it again: ours, called between two graphs, would become graphs."""
+
+__all__ = ["is_compiling", "outermost", "suspend", "untraced"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -40,8 +42,11 @@ def untraced(function: Function) -> Function:
     Called from within a graph it is traced nevertheless: there it has to ask `is_compiling` and
     do nothing of its own. With both, graphs break where they break without it.
     """
-    if skip_code is not None:
-        skip_code(function.__code__)
+    if hasattr(_frames, "skip_code"):
+        _frames.skip_code(function.__code__)
+    elif hasattr(_frames, "set_code_exec_strategy"):  # from 2.7 on
+        skip = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)  # noqa: SLF001
+        _frames.set_code_exec_strategy(function.__code__, skip)
     return function
 
 
@@ -59,12 +64,16 @@ def outermost(
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if is_compiling() or label in _thread.open or unless():
             return function(*args, **kwargs)
-        _thread.open.add(label)
+        compiler = suspend(None)
         nvtx_ranges.push(label)
+        suspend(compiler)
+        _thread.open.add(label)
         try:
             return function(*args, **kwargs)
         finally:
-            nvtx_ranges.pop()
             _thread.open.discard(label)
+            suspend(None)
+            nvtx_ranges.pop()
+            suspend(compiler)
 
     return named

@@ -166,7 +166,7 @@ def test_asynchronous_operations_have_a_range_to_their_end(seen: Seen) -> None:
     for rank in seen:
         for scenario in ("all_reduce_async", "method"):
             events = rank[scenario]["events"]
-            text = events[0].removeprefix("push ")
+            text = pushed(events)[0]
             assert events.index(f"start {text}") < events.index(f"end {text}")
         assert not any("start" in event for event in rank["isend_and_irecv_in_a_group"]["events"])
 
