@@ -50,6 +50,6 @@ def host_rank_notes(ranks: Sequence[HostRank]) -> Iterator[str]:
     num_open = sum(each.work.num_open for each in ranks)
     if num_open:
         yield (
-            f"{num_open} ranges were open when the capture ended: they count up to the last time"
+            f"ranges that were open when the capture ended ({num_open}) count up to the last time"
             " that is known of their process"
         )
