@@ -1,8 +1,9 @@
-"""Rates over time, against sums over every nanosecond, and the totals of the links' own analyses."""
+"""Rates over time, against every nanosecond, and the totals of the links' own analyses."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,12 +30,11 @@ limits = st.lists(times, min_size=2, max_size=6, unique=True).map(sorted)
 def test_pieces_against_every_nanosecond(spans: list[list[int]], limits: list[int]) -> None:
     start, end = (np.array([each[side] for each in spans], np.int64) for side in (0, 1))
     which, piece, length = intervals.pieces(start, end, np.array(limits, np.int64))
-    found = dict(
-        zip(zip(which.tolist(), piece.tolist(), strict=True), length.tolist(), strict=True)
-    )
+    rows = zip(which.tolist(), piece.tolist(), length.tolist(), strict=True)
+    found = {(index, j): took for index, j, took in rows}
     assert len(found) == len(which)
     for index, (a, b) in enumerate(spans):
-        for j, (low, high) in enumerate(zip(limits, limits[1:], strict=False)):
+        for j, (low, high) in enumerate(pairwise(limits)):
             inside = sum(low <= t < high for t in range(a, b))
             if a == b and low <= a < high:
                 assert found.pop((index, j)) == 0
