@@ -457,7 +457,7 @@
       const found = this.markAt(x, y);
       const isSame = mark && this.hover && mark.row === this.hover.row &&
         mark.start === this.hover.start && mark.id === this.hover.id;
-      this.hover = mark ?? null;
+      if (!isSame) this.hover = mark ?? null;
       this.panel.canvas.style.cursor =
         mark || found || (row?.foldable) ? "pointer" : x < this.GUTTER ? "default" : "grab";
       this.refresh();

@@ -123,6 +123,7 @@
         clearTimeout(typing);
         timeline.search(event.shiftKey ? "previous" : "next");
       } else if (event.key === "Escape") {
+        event.preventDefault(); // which would empty it: N and P go on with it
         panel.names.hidden = true;
         canvas.focus();
       }
