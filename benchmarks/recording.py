@@ -85,7 +85,7 @@ def main(steps: int, runs: int) -> None:
 
 
 def _median_step_us(truth: Path) -> float:
-    began = json.loads(truth.read_text())["began_ns"]
+    began: list[int] = json.loads(truth.read_text())["began_ns"]
     return statistics.median(b - a for a, b in itertools.pairwise(began)) / 1e3
 
 

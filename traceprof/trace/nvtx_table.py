@@ -11,9 +11,10 @@ from traceprof.trace import nvtx, schema
 from traceprof.trace.columns import check_few_processes, check_times, groups
 from traceprof.trace.model import RangeTable
 from traceprof.trace.reader import NULL, expect_rows, read_columns, read_columns_and_text
+from traceprof.trace.texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
@@ -77,9 +78,9 @@ class _Names:
     def of_texts(self, texts: Sequence[bytes]) -> Int64:
         """Return the number of each text, int64[n]."""
         numbers = self._numbers
-        return np.fromiter(
-            (numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts)
-        )
+        for each in dict.fromkeys(texts):
+            numbers.setdefault(each, len(numbers))
+        return np.fromiter(map(numbers.__getitem__, texts), np.int64, len(texts))
 
     def of_ids(self, ids: Int64) -> Int64:
         """Return the number of each id, int64[n]."""
@@ -92,16 +93,13 @@ class _Names:
         """The ids that were met."""
         return [each for each in self._numbers if isinstance(each, int) and each != NULL]
 
-    def texts(self, registered: dict[int, str]) -> list[str]:
-        """Return the names by number."""
-        return [
-            (
-                registered.get(each, _UNNAMED)
-                if isinstance(each, int)
-                else each.decode("utf-8", "replace")
-            )
-            for each in self._numbers
-        ]
+    def texts(self, registered: Mapping[int, str]) -> Texts:
+        """Return the names by number, and forget them."""
+        numbers, self._numbers = self._numbers, {}
+        return Texts(
+            registered.get(each, _UNNAMED).encode() if isinstance(each, int) else each
+            for each in numbers
+        )
 
 
 def _chunks(database: Database, names: _Names) -> Iterator[Columns]:
@@ -120,7 +118,7 @@ def _chunks(database: Database, names: _Names) -> Iterator[Columns]:
         name = names.of_texts(texts)
         if has_ids:
             ids = chunk.pop("textId")
-            unnamed = np.flatnonzero(np.array([not text for text in texts], bool))
+            unnamed = np.flatnonzero(name == names.of_texts([b""]))
             name[unnamed] = names.of_ids(ids[unnamed])
         yield {**chunk, _NAME: name}
 
