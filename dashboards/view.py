@@ -87,7 +87,7 @@ class View:
 def device_text(device: int | None, gpu: str | None) -> str:
     """Return a rank's device and its name: `GPU 0 · NVIDIA A100-SXM4-80GB`."""
     if device is None:
-        return "no GPU"
+        return "CPU"
     return f"GPU {device} · {one_line(gpu)}" if gpu else f"GPU {device}"
 
 

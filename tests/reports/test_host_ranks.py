@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
+from dashboards.address import Address
 from dashboards.app import create_app
+from dashboards.pages import overview
 from tests.builders import TraceBuilder, global_tid
+from tests.dashboards import trees
 from traceprof.analysis import ANALYSES, FINDING_IDS, HOST_ANALYSES, Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
@@ -144,8 +147,8 @@ def test_html_and_dashboard(tmp_path: Path, opened: list[Analysis]) -> None:
     page = html.render(analysis)
     assert "CPU" in page
     assert hostile not in page
-    layout = create_app(analysis).server.test_client().get("/_dash-layout").get_data(as_text=True)
-    assert "rank 1 · CPU" in json.dumps(json.loads(layout), ensure_ascii=False)
+    assert create_app(analysis).server.test_client().get("/").status_code == 200
+    assert trees.text(overview.layout(analysis, Address())).count("CPU") == 2
 
 
 def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) -> None:
