@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from traceprof import intervals
 from traceprof.analyses import (
+    arrivals,
     breakdown,
     collectives,
     gpu_idle,
@@ -21,6 +22,7 @@ from traceprof.analyses import (
     overlap_slowdown,
     pageable_copy,
     peer_transfers,
+    straggler,
 )
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
@@ -62,6 +64,18 @@ class AnalysisModule(Protocol):
         """Judge the numbers."""
 
 
+class RunAnalysisModule(Protocol):
+    """The shape of modules that look at all ranks together.
+
+    Attributes:
+        IDS: the findings it can make.
+        EXPLANATIONS: by finding id, in Markdown.
+    """
+
+    IDS: tuple[str, ...]
+    EXPLANATIONS: dict[str, str]
+
+
 ANALYSES: tuple[AnalysisModule, ...] = (
     breakdown,
     gpu_idle,
@@ -75,10 +89,13 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     host_sync,
     collectives,
     late_allreduce,
+    arrivals,
 )
 _MODULES = range(len(ANALYSES))
 _THREADS = 2  # a third only waits for Python's lock
-FINDING_IDS = tuple(each for module in ANALYSES for each in module.IDS)
+# Of the whole run: they compare what `arrivals` found of each rank.
+RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (straggler,)
+FINDING_IDS = tuple(each for module in (*ANALYSES, *RUN_ANALYSES) for each in module.IDS)
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,7 @@ class Analysis:
         findings: the costliest first.
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
+        ranks: how the ranks met: clocks, waits, transfers.
     """
 
     run: Run
@@ -121,6 +139,7 @@ class Analysis:
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
     notes: tuple[tuple[int, str], ...]
+    ranks: straggler.RanksResult
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
         """Return what a module of `ANALYSES` measured, by rank."""
@@ -193,6 +212,8 @@ def _analyse(run: Run, options: Options) -> Analysis:
         for result in of_module
         for each in module.findings(result)
     ]
+    met = straggler.run(run, results[ANALYSES.index(arrivals)])
+    judged += straggler.findings(met)
     judged += _without_gpu_work(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
     # Copies and counters may both see a link at its limit.
@@ -205,6 +226,7 @@ def _analyse(run: Run, options: Options) -> Analysis:
         findings=tuple(found),
         not_applicable=tuple(_merged(missing, len(ranks))),
         notes=tuple(_notes(run)),
+        ranks=met,
     )
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from traceprof import intervals
+from traceprof.clocks import Clocks, seeded
 from traceprof.communication import CommunicationPatterns, function_name
 from traceprof.launches import launching_calls
+from traceprof.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
 from traceprof.steps import StepRanges, StepWindows, find_steps, step_windows
 from traceprof.trace import schema
 from traceprof.trace.reader import NULL
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.trace.model import ApiCalls, Operations, RankOperations, Trace
+    from traceprof.trace.model import ApiCalls, Operations, RankKey, RankOperations, Trace
 
     Mask = npt.NDArray[np.bool_]
     Label = Callable[[int], str]
@@ -216,10 +218,17 @@ class Run:
     Attributes:
         traces: the reports, in the order given.
         ranks: their ranks, in order of (report, pid, device).
+        clocks: the reports' clocks, as their sessions' starts tell them.
+        run_of: for each report, which run it is of: 0, unless reports of several runs were given.
+        rank_source: what told the ranks' numbers: `nccl`, `mpi`, `environment`, `file name`, or
+            `order`, where nothing does.
     """
 
     traces: Sequence[Trace]
     ranks: Sequence[Rank]
+    clocks: Clocks
+    run_of: Sequence[int]
+    rank_source: str
 
 
 def open_run(
@@ -242,7 +251,7 @@ def open_run(
         for report, trace in enumerate(traces)
         for key in sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
     ]
-    numbers = _rank_numbers([trace.global_rank(key.process) for _, trace, key in found])
+    numbers, rank_source = _rank_numbers(found)
     steps = [find_steps(trace, step_pattern) for trace in traces]
     operations = [patterns.operations(trace.kernel_names) for trace in traces]
     ranks = [
@@ -263,15 +272,49 @@ def open_run(
         )
         for number, (report, trace, key) in zip(numbers, found, strict=True)
     ]
-    return Run(tuple(traces), tuple(ranks))
+    return Run(
+        tuple(traces),
+        tuple(ranks),
+        seeded([trace.session for trace in traces], [trace.path.name for trace in traces]),
+        tuple(runs_of([_report(trace) for trace in traces])),
+        rank_source,
+    )
 
 
-def _rank_numbers(global_ranks: Sequence[int | None]) -> list[int]:
-    """Return the global ranks if all are known and none twice, else running numbers."""
-    known = [each for each in global_ranks if each is not None]
-    if len(set(known)) == len(global_ranks):
-        return known
-    return list(range(len(global_ranks)))
+def _rank_numbers(found: Sequence[tuple[int, Trace, RankKey]]) -> tuple[list[int], str]:
+    """Return the ranks' numbers and what told them."""
+    told = {
+        "nccl": [trace.communication_calls(key.process).rank for _, trace, key in found],
+        "mpi": [trace.global_rank(key.process) for _, trace, key in found],
+    }
+    reports = [report for report, *_ in found]
+    if len(set(reports)) == len(reports):  # what is said of a report is said of its only rank
+        told["environment"] = [
+            rank_of_environment(trace.session.environment) for _, trace, _ in found
+        ]
+        told["file name"] = [rank_of_file(trace.path) for _, trace, _ in found]
+    return numbered(told.items(), len(found))
+
+
+def _report(trace: Trace) -> Report:
+    groups = [each for of in trace.operations.values() for each in of.groups if len(each)]
+    calls = [trace.communication_calls(process).nccl for process in _processes(trace)]
+    return Report(
+        path=trace.path,
+        session=trace.session,
+        start_ns=min((int(each.start_ns[0]) for each in groups), default=0),
+        end_ns=max((int(each.end_ns.max()) for each in groups), default=0),
+        communicators={
+            name
+            for each in calls
+            for index, name in enumerate(each.communicators)
+            if (each.world_size[each.communicator == index] != 1).all()
+        },
+    )
+
+
+def _processes(trace: Trace) -> list[int]:
+    return sorted({key.process for key in trace.operations})
 
 
 def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:

@@ -18,25 +18,19 @@ from traceprof.latency import SmallMessages, size_text, small_messages
 from traceprof.messages import messages
 from traceprof.trace import schema
 from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.transfers import counted_bytes, rate
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from traceprof.intervals import Int64
     from traceprof.messages import Messages
     from traceprof.run import Rank, Window
-
-    Float64 = npt.NDArray[np.float64]
 
 IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
 
 # Fewer are not worth merging.
 MANY = 20
-
-# nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
-_OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +178,7 @@ def _use(
 ) -> OperationUse:
     operation, size = sent.operations[int(sent.operation[chosen[0]])], sent.bytes[chosen]
     num_ranks = sent.world_size[chosen]
-    total_bytes, bus_bytes = _nccl_tests_bytes(operation, size, num_ranks)
+    total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)
     return OperationUse(
         operation=operation,
         communicator=sent.communicator_name(int(chosen[0])),
@@ -192,31 +186,10 @@ def _use(
         bytes=intervals.total(size) if (size != UNKNOWN).all() else None,
         total_ns=intervals.total(durations),
         median_ns=int(np.median(durations)),
-        algbw_gb_per_s=_rate(total_bytes, durations),
-        busbw_gb_per_s=_rate(bus_bytes, durations),
+        algbw_gb_per_s=rate(total_bytes, durations),
+        busbw_gb_per_s=rate(bus_bytes, durations),
         peak_gb_per_s=peak_gb_per_s,
     )
-
-
-def _nccl_tests_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
-    """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n]."""
-    known = np.where(size != UNKNOWN, size, np.nan)
-    ranks = np.where(num_ranks > 0, num_ranks, np.nan)
-    total = known * ranks if operation in _OF_ALL_RANKS else known
-    factor = np.full(len(size), np.nan)
-    if operation == "AllReduce":
-        factor = 2 * (ranks - 1) / ranks
-    elif operation in _OF_ALL_RANKS:
-        factor = (ranks - 1) / ranks
-    elif operation in ("Broadcast", "Reduce", "SendRecv"):
-        factor = np.ones(len(size))
-    return total, total * factor
-
-
-def _rate(size: Float64, durations: Int64) -> float | None:
-    known = ~np.isnan(size)
-    took = intervals.total(durations[known])
-    return float(size[known].sum()) / took if took else None
 
 
 # -- words ----------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ def command(finding: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from traceprof.analysis import ANALYSES, FINDING_IDS
+    from traceprof.analysis import ANALYSES, FINDING_IDS, RUN_ANALYSES
     from traceprof.reports.text import PLAIN_WIDTH
 
-    explanations = {each: text for module in ANALYSES for each, text in module.EXPLANATIONS.items()}
+    modules = (*ANALYSES, *RUN_ANALYSES)
+    explanations = {each: text for module in modules for each, text in module.EXPLANATIONS.items()}
     if finding not in explanations:
         raise UsageError(
             f"there is no finding {finding!r}",

@@ -199,6 +199,25 @@ class NamedRanges:
     thread: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Where and when a report was captured, as far as it tells.
+
+    Attributes:
+        host: the machine's name.
+        start_utc_ns: what the machine's clock showed at time 0 of the report, in ns since 1970.
+        is_utc: whether the report's times are themselves ns since 1970.
+        command_line: what was profiled.
+        environment: its environment variables.
+    """
+
+    host: str | None
+    start_utc_ns: int | None
+    is_utc: bool
+    command_line: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
 class Progress(Protocol):
     """Somebody who wants to know how far the reading is."""
 
@@ -273,6 +292,10 @@ class Trace(Protocol):
 
     def global_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where the report tells it."""
+
+    @property
+    def session(self) -> Session:
+        """Where and when the report was captured."""
 
     def contents(self) -> Mapping[str, int]:
         """Return the number of rows of each event table that is not empty."""

@@ -13,7 +13,7 @@ from traceprof.trace import host, nccl_calls, nvtx, schema
 from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
-from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
+from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from traceprof.trace.nccl_calls import ProcessCalls
 
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
+
+# Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
+_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
@@ -217,6 +220,21 @@ class NsightTrace:
     def global_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where the export tells it."""
         return self.target.global_rank(process)
+
+    @cached_property
+    def session(self) -> Session:
+        """Where and when the report was captured."""
+        return Session(
+            host=self.target.hostname,
+            start_utc_ns=self.target.session_start_ns,
+            is_utc=any(
+                len(group) and int(group.start_ns[0]) >= _FIRST_UTC_NS
+                for operations in self.operations.values()
+                for group in operations.groups
+            ),
+            command_line=tuple(self.target.command_line),
+            environment=self.target.environment,
+        )
 
     def contents(self) -> dict[str, int]:
         """Return the number of rows of each event table that is not empty."""

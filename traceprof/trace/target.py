@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from traceprof.trace.model import RankKey
 
 
+_ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
+_HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
+
+
 class Target:
     """Facts about the capture, each None or empty where the export does not tell.
 
@@ -49,10 +53,26 @@ class Target:
         return rows[0]["utcTime"] or None if rows else None
 
     @property
+    def session_start_ns(self) -> int | None:
+        """The same in ns since 1970."""
+        rows = self._database.rows(schema.SESSION_START, {"utcEpochNs": int})
+        return (rows[0]["utcEpochNs"] or None) if rows else None
+
+    @property
     def hostname(self) -> str | None:
-        """The name of the machine."""
+        """The name of the machine, from the environment of the program where need be."""
         rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
-        return next((row["value"] for row in rows if row["name"] == "Hostname"), None)
+        named = next((row["value"] for row in rows if row["name"] == "Hostname"), None)
+        variables = (self.environment.get(each) for each in _HOST_VARIABLES)
+        return named or next(filter(None, variables), None)
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """The environment variables of the program that was profiled."""
+        rows = self._database.rows(schema.CAPTURE_METADATA, {"name": str, "value": str})
+        texts = [row["value"] for row in rows if row["name"] == _ENVIRONMENT and row["value"]]
+        pairs = (text.partition("=") for text in texts)
+        return {name: value.strip().strip('"') for name, _, value in pairs}
 
     @property
     def gpus(self) -> list[str]:

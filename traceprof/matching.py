@@ -1,0 +1,381 @@
+"""Which communication kernels of different ranks are one operation.
+
+What names an operation on all of its ranks, the first that is there:
+
+1. `labels`: the process group and the call's number in it, as `instrument` writes them.
+2. `communicator`: NCCL's id, which is equal on all members, and the place in its order: by contract
+   all members call a communicator's operations in one order.
+3. `order`: neither is known; the k-th operation of a kind on the same of its streams.
+
+Where places are counted, captures that begin at different operations are lined up first. Kind and
+size must agree on all ranks; where they do not, the group is given up, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from traceprof.alignment import Sequence, shift_between, spread
+from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as Listed
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask
+
+    Source = Literal["labels", "communicator", "order"]
+
+# No member can leave before the last one has come: each needs what every other one sends.
+LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+# Members may send parts of different size (all_gather of uneven tensors and the like).
+_UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
+_AGREE = 0.99  # of the operations of a group
+# How far the ends of operations stray, at the median, and are apart on one machine: in a tree of
+# nine GPUs 0.1 ms, in a ring of six whose chunks are large 7 ms.
+_TOGETHER_NS = 50_000.0
+_ONE_CLOCK_NS = 10_000_000.0
+_MOST_TRIED = 4  # ranks that another one is lined up with before it is given up
+_NO_WAY = (
+    "the ranks were captured at different operations, and no way to line them up fits, or several"
+    " do"
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that the same ranks take part in, m of them by r members.
+
+    Attributes:
+        name: NCCL's id, or `group NAME` of PyTorch, or None.
+        source: what told the operations apart.
+        members: indices into the run's ranks.
+        operation: int64[m], indices into `operations`.
+        bytes: int64[m], of one rank's message; -1 where not known.
+        place: int64[m, r], indices into each member's `Arrivals`; -1 where it was not captured.
+        operations: names.
+        num_ranks: that the communicator has, which may be more than were captured.
+    """
+
+    name: str | None
+    source: Source
+    members: tuple[int, ...]
+    operation: Int64
+    bytes: Int64
+    place: Int64
+    operations: tuple[str, ...]
+    num_ranks: int
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    @property
+    def is_whole(self) -> Mask:
+        """Which operations were captured on all of the members, bool[m]."""
+        whole: Mask = np.all(self.place >= 0, axis=1)
+        return whole
+
+    @property
+    def leaves_together(self) -> Mask:
+        """Which operations no member can leave before the last has come, bool[m]."""
+        ids = [self.operations.index(each) for each in LEAVE_TOGETHER if each in self.operations]
+        together: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        return together
+
+    def times(self, columns: Listed[Int64]) -> Int64:
+        """Return a column of the members' `Arrivals` by operation and member, int64[m, r].
+
+        Args:
+            columns: int64[n] of each member. What was not captured is 0.
+        """
+        values = [
+            np.append(column, 0)[self.place[:, index]] for index, column in enumerate(columns)
+        ]
+        return np.stack(values, axis=1)
+
+    def chosen(self, mask: Mask) -> Group:
+        """Return some of the operations."""
+        return replace(
+            self, operation=self.operation[mask], bytes=self.bytes[mask], place=self.place[mask]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """Operations that were not matched across ranks.
+
+    Attributes:
+        name: of the communicator, None where it has none.
+        ranks: numbers of the ranks concerned.
+        reason: why not.
+    """
+
+    name: str | None
+    ranks: tuple[int, ...]
+    reason: str
+
+
+class _Key(NamedTuple):
+    """What the operations of one rank are first sorted by."""
+
+    source: Source
+    name: str | None
+    kind: str  # empty where the order counts all kinds alike
+    stream: int  # the how-manyth of those with such operations
+    pair: tuple[int, int] | None  # of sends and receives: who, to whom
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The operations of one rank under one key, in order.
+
+    Attributes:
+        member: index of the rank.
+        at: int64[n], indices into its `Arrivals`.
+        sequence: int64[n], the operations' numbers, None where they must be counted.
+        kind: int64[n], indices into the names of all ranks.
+        bytes: int64[n].
+        end_ns: int64[n], on the clocks as far as they are known.
+        num_ranks: of the communicator.
+    """
+
+    member: int
+    at: Int64
+    sequence: Int64 | None
+    kind: Int64
+    bytes: Int64
+    end_ns: Int64
+    num_ranks: int
+
+
+def match(
+    arrivals: Listed[Arrivals], seeds: Listed[int], domains: Listed[int], runs: Listed[int]
+) -> tuple[list[Group], list[Unmatched]]:
+    """Find the operations that several ranks took part in.
+
+    Args:
+        arrivals: of each rank.
+        seeds: for each rank, what must be added to its times by the clocks' own account.
+        domains: for each rank, whose clock its times are of: equal for one machine.
+        runs: for each rank, the run that its report is of: nothing is matched between two.
+    """
+    names = tuple(
+        dict.fromkeys((*OPERATIONS, *(name for each in arrivals for name in each.operations)))
+    )
+    parts: dict[tuple[int, _Key], list[_Part]] = defaultdict(list)
+    for member, of_rank in enumerate(arrivals):
+        kind = np.array([names.index(each) for each in of_rank.operations], np.int64)
+        for key, at, sequence in _sorted_out(of_rank):
+            parts[runs[member], key].append(
+                _Part(
+                    member=member,
+                    at=at,
+                    sequence=sequence,
+                    kind=kind[of_rank.operation[at]],
+                    bytes=of_rank.bytes[at],
+                    end_ns=of_rank.end_ns[at] + seeds[member],
+                    num_ranks=2 if key.pair else int(of_rank.world_size[at].max()),
+                )
+            )
+    groups, unmatched = [], []
+    for (_, key), of_key in parts.items():
+        if len(of_key) > 1:
+            found = _joined(key, of_key, domains, names)
+            lost = [part.member for part in of_key]
+            reason = _NO_WAY
+            if isinstance(found, Group):
+                split = key.source == "order"
+                groups += _by_leaving(found, of_key, domains) if split else [found]
+                lost = [member for member in lost if member not in found.members]
+            else:
+                reason = found
+            if lost:
+                ranks = tuple(arrivals[member].rank for member in lost)
+                unmatched.append(Unmatched(key.name, ranks, reason))
+    return groups, unmatched
+
+
+# -- sorting one rank's operations ----------------------------------------------------------------
+
+
+def _sorted_out(arrivals: Arrivals) -> Iterable[tuple[_Key, Int64, Int64 | None]]:
+    """Sort the operations of one rank by what can be matched with other ranks' alone."""
+    exchanges = [arrivals.operations.index(each) for each in ("SendRecv", "Send", "Recv")]
+    is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64))
+    yield from _exchanges(arrivals, is_exchange)
+    labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
+    # A group of which one operation has no number is counted by NCCL's order, if by any.
+    partly = np.unique(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
+    labelled &= ~np.isin(arrivals.group, partly)
+    told = (arrivals.communicator >= 0) & ~is_exchange & ~labelled
+    for name, at in _by(arrivals.group, labelled, arrivals.groups):
+        # One call may have launched two kernels: the first stands for it.
+        sequence, first = np.unique(arrivals.sequence[at], return_index=True)
+        yield _Key("labels", f"group {name}", "", 0, None), at[first], sequence
+    for name, at in _by(arrivals.communicator, told, arrivals.communicators):
+        yield _Key("communicator", name, "", 0, None), at, None
+    if labelled.any() or told.any():
+        return  # what is left was launched before the capture began
+    for kind, of_kind in _by(arrivals.operation, ~is_exchange, arrivals.operations):
+        for number, stream in enumerate(np.unique(arrivals.stream[of_kind]).tolist()):
+            at = of_kind[arrivals.stream[of_kind] == stream]
+            yield _Key("order", None, kind, number, None), at, None
+
+
+def _exchanges(arrivals: Arrivals, is_exchange: Mask) -> Iterable[tuple[_Key, Int64, Int64 | None]]:
+    """Sort sends and receives by who sends to whom; those of several peers are left out."""
+    for direction in (1, 2):
+        chosen = is_exchange & (arrivals.direction == direction) & (arrivals.peer >= 0)
+        for name, of_group in _by(arrivals.group, chosen & (arrivals.group >= 0), arrivals.groups):
+            for peer in np.unique(arrivals.peer[of_group]).tolist():
+                at = of_group[arrivals.peer[of_group] == peer]
+                ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
+                # Without numbers of their own, the k-th send meets the k-th receive.
+                yield _Key("labels", f"group {name}", "SendRecv", 0, ends), at, None
+
+
+def _by(values: Int64, chosen: Mask, names: Listed[str]) -> Iterable[tuple[str, Int64]]:
+    """Yield the indices of the chosen by value."""
+    at = np.flatnonzero(chosen)
+    for value in np.unique(values[at]).tolist():
+        yield names[value], at[values[at] == value]
+
+
+# -- joining the ranks ----------------------------------------------------------------------------
+
+
+def _joined(
+    key: _Key, parts: Listed[_Part], domains: Listed[int], names: tuple[str, ...]
+) -> Group | str:
+    """Return the group that ranks make, or why they make none."""
+    lined_up = _lined_up(parts, domains)
+    if len(lined_up) < 2:
+        return _NO_WAY
+    low = min(int(number[0]) for _, number in lined_up)
+    length = 1 + max(int(number[-1]) for _, number in lined_up) - low
+    place = np.full((length, len(lined_up)), UNKNOWN, np.int64)
+    kind, size = place.copy(), place.copy()
+    for column, (part, number) in enumerate(lined_up):
+        place[number - low, column] = part.at
+        kind[number - low, column], size[number - low, column] = part.kind, part.bytes
+    shared = (place >= 0).sum(axis=1) > 1
+    place, kind, size = place[shared], kind[shared], size[shared]
+    if len(place) == 0:
+        return "no operation was captured on two of the ranks"
+    uneven = np.array([names.index(each) for each in _UNEVEN], np.int64)
+    agree = _is_one(kind) & (_is_one(size) | np.isin(kind.max(axis=1), uneven))
+    if agree.mean() < _AGREE:
+        return (
+            f"kind or size of {np.count_nonzero(~agree)} of {len(agree)} operations differ between"
+            " the ranks"
+        )
+    return Group(
+        name=key.name,
+        source=key.source,
+        members=tuple(part.member for part, _ in lined_up),
+        operation=kind.max(axis=1)[agree],
+        bytes=size.max(axis=1)[agree],
+        place=place[agree],
+        operations=names,
+        num_ranks=max(part.num_ranks for part in parts),
+    )
+
+
+def _lined_up(parts: Listed[_Part], domains: Listed[int]) -> list[tuple[_Part, Int64]]:
+    """Return the ranks whose operations can be numbered alike, and the numbers.
+
+    Each is lined up with one that is: with one of its own machine at first, for one clock tells
+    most, then with the others. The longest is the first.
+    """
+    if all(part.sequence is not None for part in parts):
+        return [(part, part.sequence) for part in parts if part.sequence is not None]
+    left = sorted(parts, key=lambda part: -len(part.at))
+    first = left.pop(0)
+    found = [(first, np.arange(len(first.at)))]
+    while left:
+        tried = (
+            (part, number)
+            for part in left
+            for other, of_other in sorted(
+                found, key=lambda each: domains[each[0].member] != domains[part.member]
+            )[:_MOST_TRIED]
+            if (number := _like(other, of_other, part, domains)) is not None
+        )
+        added = next(tried, None)
+        if added is None:
+            break
+        found.append(added)
+        left = [part for part in left if part is not added[0]]
+    return found
+
+
+def _like(other: _Part, of_other: Int64, part: _Part, domains: Listed[int]) -> Int64 | None:
+    """Return the numbers of a rank's operations by those of another one; None for no way."""
+    shift = shift_between(
+        Sequence(other.kind * (1 << 52) + other.bytes, other.end_ns),
+        Sequence(part.kind * (1 << 52) + part.bytes, part.end_ns),
+        one_clock=domains[part.member] == domains[other.member],
+    )
+    return None if shift is None else np.arange(len(part.at)) + shift + int(of_other[0])
+
+
+def _by_leaving(group: Group, parts: Listed[_Part], domains: Listed[int]) -> list[Group]:
+    """Split a group whose members are known by their order alone into those that leave together.
+
+    Two communicators may have as many operations of the same sizes; but members of one of them end
+    with each other, give or take less than an operation takes.
+    """
+    whole = group.chosen(group.is_whole)
+    of = {part.member: part for part in parts}
+    if len(whole) == 0:
+        return [group]
+    end = np.stack(
+        [
+            of[member].end_ns[np.searchsorted(of[member].at, whole.place[:, column])]
+            for column, member in enumerate(group.members)
+        ],
+        axis=1,
+    )
+    left, found = list(range(len(group.members))), []
+    while left:
+        first = left[0]
+        with_first = [
+            column
+            for column in left
+            if _leave_together(
+                end[:, first],
+                end[:, column],
+                one_clock=domains[group.members[first]] == domains[group.members[column]],
+            )
+        ]
+        left = [column for column in left if column not in with_first]
+        if len(with_first) > 1:
+            found.append(
+                replace(
+                    group,
+                    members=tuple(group.members[column] for column in with_first),
+                    place=group.place[:, with_first],
+                )
+            )
+    return found
+
+
+def _leave_together(first: Int64, second: Int64, *, one_clock: bool) -> bool:
+    apart = (first - second).astype(np.float64)
+    return spread(apart) <= _TOGETHER_NS and (
+        not one_clock or abs(float(np.median(apart))) <= _ONE_CLOCK_NS
+    )
+
+
+def _is_one(values: Int64) -> Mask:
+    """Say which rows hold one value, where it is known, bool[m]."""
+    most = values.max(axis=1)
+    least = np.where(values >= 0, values, most[:, np.newaxis]).min(axis=1)
+    one: Mask = most == least
+    return one
