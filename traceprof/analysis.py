@@ -214,6 +214,11 @@ def _analyse(run: Run, options: Options) -> Analysis:
     ]
     met = straggler.run(run, results[ANALYSES.index(arrivals)])
     judged += straggler.findings(met)
+    rated = ANALYSES.index(collectives)
+    results[rated] = [
+        collectives.with_transfers(each, straggler.transfers_of(met, member))
+        for member, each in enumerate(results[rated])
+    ]
     judged += _without_gpu_work(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
     # Copies and counters may both see a link at its limit.
@@ -373,6 +378,11 @@ def _merged(missing: Sequence[NotApplicable], num_ranks: int) -> Iterable[NotApp
 
 
 def _notes(run: Run) -> Iterable[tuple[int, str]]:
+    for index, number in enumerate(run.run_of):
+        if number:
+            said = f"it is not of the same run as {run.traces[0].path.name}: it was captured at"
+            said += " another time, or of another program; nothing is compared between the two"
+            yield index, said
     with_ranks = {rank.report for rank in run.ranks}
     for index, trace in enumerate(run.traces):
         for note in trace.notes:

@@ -189,10 +189,10 @@ def _ends_by_host(
         Ends int64[m, h] by the sessions' starts, -1 for none; spreads int64[m, h]; and the column
         of each machine.
     """
-    # Groups that were told apart by their order alone may be of several communicators.
+    # Groups that are known by their order alone may be of several communicators: one is enough.
     told = [group for group in groups if group.source != "order"]
     found = []
-    for group in told or groups:
+    for group in told or sorted(groups, key=len, reverse=True)[:1]:
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
         host_of = [clocks.host_of[each.report] for each in members]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.matching import LEAVE_TOGETHER
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,6 +30,7 @@ class Lateness:
     Attributes:
         member: index of the rank.
         num_operations: in the window, that no member can leave before the last has come.
+        coverage: the share of the rank's operations of such kinds that these are.
         num_last: to which it was certainly late, and the last.
         late_ns: of these, the median of how long after the median of the others it came.
         total_ns: of these, the sum of how long the others waited for it at the median, as far as
@@ -39,6 +42,7 @@ class Lateness:
 
     member: int
     num_operations: int
+    coverage: float
     num_last: int
     late_ns: int
     total_ns: int
@@ -96,6 +100,7 @@ def lateness(waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> list[Laten
             Lateness(
                 member=member,
                 num_operations=num,
+                coverage=num / _num_candidates(arrivals[member]),
                 num_last=len(lates),
                 late_ns=int(np.median(lates)) if len(lates) else 0,
                 total_ns=int(np.concatenate(cost).sum()),
@@ -104,6 +109,13 @@ def lateness(waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> list[Laten
             )
         )
     return found
+
+
+def _num_candidates(arrivals: Arrivals) -> int:
+    """Return how many operations of a rank could be judged if all were matched."""
+    kinds = [arrivals.operations.index(each) for each in LEAVE_TOGETHER]
+    chosen = arrivals.is_inside & np.isin(arrivals.operation, np.array(kinds, np.int64))
+    return int(np.count_nonzero(chosen))
 
 
 def _cost(waits: Waits, rows: Int64, column: int, arrivals: Sequence[Arrivals]) -> Int64:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from traceprof.alignment import Sequence, shift_between, spread
+from traceprof.alignment import Sequence, shift_between
 from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 # Members may send parts of different size (all_gather of uneven tensors and the like).
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group
-# How far the ends of operations stray, at the median, and are apart on one machine: in a tree of
-# nine GPUs 0.1 ms, in a ring of six whose chunks are large 7 ms.
-_TOGETHER_NS = 50_000.0
-_ONE_CLOCK_NS = 10_000_000.0
 _MOST_TRIED = 4  # ranks that another one is lined up with before it is given up
 _NO_WAY = (
     "the ranks were captured at different operations, and no way to line them up fits, or several"
@@ -104,6 +100,11 @@ class Group:
         return replace(
             self, operation=self.operation[mask], bytes=self.bytes[mask], place=self.place[mask]
         )
+
+    def of_members(self, columns: Listed[int]) -> Group:
+        """Return the same with some of the members."""
+        members = tuple(self.members[column] for column in columns)
+        return replace(self, members=members, place=self.place[:, list(columns)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,7 @@ def match(
             lost = [part.member for part in of_key]
             reason = _NO_WAY
             if isinstance(found, Group):
-                split = key.source == "order"
-                groups += _by_leaving(found, of_key, domains) if split else [found]
+                groups.append(found)
                 lost = [member for member in lost if member not in found.members]
             else:
                 reason = found
@@ -323,54 +323,6 @@ def _like(other: _Part, of_other: Int64, part: _Part, domains: Listed[int]) -> I
         one_clock=domains[part.member] == domains[other.member],
     )
     return None if shift is None else np.arange(len(part.at)) + shift + int(of_other[0])
-
-
-def _by_leaving(group: Group, parts: Listed[_Part], domains: Listed[int]) -> list[Group]:
-    """Split a group whose members are known by their order alone into those that leave together.
-
-    Two communicators may have as many operations of the same sizes; but members of one of them end
-    with each other, give or take less than an operation takes.
-    """
-    whole = group.chosen(group.is_whole)
-    of = {part.member: part for part in parts}
-    if len(whole) == 0:
-        return [group]
-    end = np.stack(
-        [
-            of[member].end_ns[np.searchsorted(of[member].at, whole.place[:, column])]
-            for column, member in enumerate(group.members)
-        ],
-        axis=1,
-    )
-    left, found = list(range(len(group.members))), []
-    while left:
-        first = left[0]
-        with_first = [
-            column
-            for column in left
-            if _leave_together(
-                end[:, first],
-                end[:, column],
-                one_clock=domains[group.members[first]] == domains[group.members[column]],
-            )
-        ]
-        left = [column for column in left if column not in with_first]
-        if len(with_first) > 1:
-            found.append(
-                replace(
-                    group,
-                    members=tuple(group.members[column] for column in with_first),
-                    place=group.place[:, with_first],
-                )
-            )
-    return found
-
-
-def _leave_together(first: Int64, second: Int64, *, one_clock: bool) -> bool:
-    apart = (first - second).astype(np.float64)
-    return spread(apart) <= _TOGETHER_NS and (
-        not one_clock or abs(float(np.median(apart))) <= _ONE_CLOCK_NS
-    )
 
 
 def _is_one(values: Int64) -> Mask:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.matching import Group, Unmatched
+from traceprof import intervals
+from traceprof.matching import Unmatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from traceprof.analyses.arrivals import Arrivals
     from traceprof.clocks import Clocks
     from traceprof.intervals import Int64
+    from traceprof.matching import Group
     from traceprof.run import Mask
 
+# How far apart members leave an operation, as a share of the time that it takes: in a ring of six
+# GPUs on two machines, half of it.
+_LEAVING = 0.5
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
@@ -64,6 +69,37 @@ class Waits:
         row = np.arange(len(self))
         resolved: Mask = self.late_ns[row, self.last] > self.uncertainty_ns[self.last]
         return resolved
+
+
+def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> list[Group]:
+    """Split members that are known by their order alone into those that leave together.
+
+    Two communicators may have as many operations of the same sizes. Members of one of them leave
+    within what the clocks tell or within a fraction of the time that the operation takes.
+
+    Args:
+        group: matched operations.
+        arrivals: of all ranks.
+        clocks: of the run.
+    """
+    whole = group.chosen(group.is_whole & group.leaves_together)
+    if len(whole) == 0:
+        return [group]
+    members = [arrivals[member] for member in group.members]
+    end = whole.times([clocks.to_run(each.report, each.end_ns) for each in members])
+    stay = whole.times([each.end_ns - each.start_ns for each in members])
+    between = np.minimum(_between(members, clocks), intervals.BEYOND_NS)
+    left, found = list(range(len(members))), []
+    while left:
+        first = left[0]
+        apart = np.median(np.abs(end - end[:, first : first + 1]), axis=0)
+        shortest = np.median(np.minimum(stay, stay[:, first : first + 1]), axis=0)
+        leaves = apart <= np.maximum(between[first], shortest * _LEAVING)
+        alike = [column for column in left if leaves[column]]
+        left = [column for column in left if not leaves[column]]
+        if len(alike) > 1:
+            found.append(group.of_members(alike))
+    return found
 
 
 def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Waits | Unmatched:

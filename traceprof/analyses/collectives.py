@@ -1,12 +1,13 @@
 """Communication kernels by operation and communicator: how many, how long, how much, how fast.
 
-Rates are lower bounds: a kernel runs from its rank's arrival to the end, so that one rank's
-duration holds the time it waited for the others as well as the transfer.
+Rates of one rank alone are lower bounds: a kernel runs from its rank's arrival to the end, so that
+its duration holds the time it waited for the others as well as the transfer. Where the other ranks
+are there to be compared, `with_transfers` puts the rates of the transfers in their place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +23,12 @@ from traceprof.transfers import counted_bytes, rate
 from traceprof.units import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.intervals import Int64
     from traceprof.messages import Messages
     from traceprof.run import Rank, Window
+    from traceprof.transfers import Transfer
 
 IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
@@ -52,6 +56,13 @@ class OperationUse:
         peak_gb_per_s: of the link that the GPU's name promises between ranks of one machine, in
             one direction: NVLink, else PCIe. None where the ranks may be on several machines
             (fewer of them in the report than in the communicator), or the GPU is not known.
+        is_lower_bound: whether the rates are of durations; else they are of transfers alone.
+        num_matched: kernels whose counterparts on the other ranks are known.
+        wait_ns: of these, the sum of the times until the last rank came; None without any.
+        transfer_ns: of these, the sum of the times in which all ranks were inside.
+        latency_ns: what an operation takes whatever its size; None where sizes do not tell.
+        rate_gb_per_s: what more of it adds, as algorithm bandwidth counts bytes.
+        scope: whether the ranks are on one machine, `intra-node` or `inter-node`.
     """
 
     operation: str
@@ -63,6 +74,13 @@ class OperationUse:
     algbw_gb_per_s: float | None
     busbw_gb_per_s: float | None
     peak_gb_per_s: float | None
+    is_lower_bound: bool = True
+    num_matched: int = 0
+    wait_ns: int | None = None
+    transfer_ns: int | None = None
+    latency_ns: int | None = None
+    rate_gb_per_s: float | None = None
+    scope: str | None = None
 
     @property
     def utilization(self) -> float | None:
@@ -118,6 +136,40 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
         small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
+    )
+
+
+def with_transfers(
+    result: CollectivesResult, transfers: Mapping[tuple[str, str | None], Transfer]
+) -> CollectivesResult:
+    """Return the same with rates of transfers, where operations were matched with other ranks'.
+
+    Args:
+        result: of one rank.
+        transfers: of that rank, by operation and communicator.
+    """
+    uses = tuple(
+        _with_transfer(use, transfers.get((use.operation, use.communicator))) for use in result.uses
+    )
+    return replace(result, uses=uses)
+
+
+def _with_transfer(use: OperationUse, transfer: Transfer | None) -> OperationUse:
+    if transfer is None:
+        return use
+    is_known = transfer.algbw_gb_per_s is not None
+    return replace(
+        use,
+        algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
+        busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,
+        peak_gb_per_s=use.peak_gb_per_s if transfer.scope == "intra-node" else None,
+        is_lower_bound=not is_known,
+        num_matched=transfer.num_matched,
+        wait_ns=transfer.wait_ns,
+        transfer_ns=transfer.transfer_ns,
+        latency_ns=transfer.latency_ns,
+        rate_gb_per_s=transfer.rate_gb_per_s,
+        scope=transfer.scope,
     )
 
 

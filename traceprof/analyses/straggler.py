@@ -27,7 +27,7 @@ from traceprof.lateness import Lateness, lateness
 from traceprof.matching import Unmatched, match
 from traceprof.transfers import Key, Transfer, transfers
 from traceprof.units import duration, percent
-from traceprof.waits import Waits, wait_matrix, waits_of
+from traceprof.waits import Waits, split_by_leaving, wait_matrix, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,14 @@ def run(of: Run, arrivals: Sequence[Arrivals]) -> RanksResult:
         [of.run_of[each.report] for each in arrivals],
     )
     clocks = measured(seeds, arrivals, groups)
-    checked = [waits_of(group, arrivals, clocks) for group in groups]
+    certain = [
+        part
+        for group in groups
+        for part in (
+            split_by_leaving(group, arrivals, clocks) if group.source == "order" else [group]
+        )
+    ]
+    checked = [waits_of(group, arrivals, clocks) for group in certain]
     waits = [each for each in checked if isinstance(each, Waits)]
     unmatched += [each for each in checked if isinstance(each, Unmatched)]
     late = lateness(waits, arrivals)
@@ -126,6 +133,20 @@ def run(of: Run, arrivals: Sequence[Arrivals]) -> RanksResult:
         stragglers=tuple(_stragglers(late, waits, arrivals)),
         window_ns=int(np.median([each.window_ns for each in arrivals])) if arrivals else 0,
     )
+
+
+def transfers_of(result: RanksResult, member: int) -> dict[tuple[str, str | None], Transfer]:
+    """Return what the operations of a rank took, by operation and communicator.
+
+    Args:
+        result: of the run.
+        member: index of the rank.
+    """
+    return {
+        (key.operation, key.communicator): transfer
+        for key, transfer in result.transfers.items()
+        if key.member == member
+    }
 
 
 def _stragglers(
@@ -194,6 +215,7 @@ def findings(result: RanksResult) -> list[Finding | NotApplicable]:
             "cause": each.what,
             "num_operations": late.num_operations,
             "host": result.hosts[each.member],
+            "coverage": late.coverage,
         }
         held_up = f", and holds up rank {result.ranks[via[0]]}, which comes last" if via else ""
         found.append(

@@ -17,6 +17,7 @@ from rich.text import Text
 import traceprof
 from traceprof.errors import one_line
 from traceprof.findings import Severity
+from traceprof.reports.ranks_text import ranks_on_one_clock
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
         steps = _steps(analysis.breakdown)
         if steps is not None:
             parts += [_heading("Per training step (medians)"), steps]
+        if len(analysis.run.traces) > 1 and len(analysis.ranks.ranks) > 1:
+            parts += [_heading("Ranks on one clock"), *ranks_on_one_clock(analysis)]
         parts += [_heading("Findings"), *_findings(analysis)]
     if analysis.not_applicable:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]

@@ -39,8 +39,8 @@ def _long(*launched: Kernel) -> tuple[Kernel, ...]:
 
 _FORWARD = _long(kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 _BACKWARD = _long(kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD)
-_SHORT = replace(kernels.ADD, duration_ns=20_000)
-"""What fills the launch queue: 400 of these are 8 ms."""
+_SHORT = replace(kernels.ADD, duration_ns=60_000)
+"""What fills the launch queue: 170 more than it holds are 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _copying(host: Host) -> None:
 
 def _flooding(host: Host) -> None:
     """Fill the launch queue from another stream, ahead of the communication."""
-    host.launch(stream(host, SIDE), *[_SHORT] * 800)
+    host.launch(stream(host, SIDE), *[_SHORT] * (_QUEUE_LIMIT + 170))
 
 
 STRAGGLERS: dict[str, Plan] = {

@@ -120,7 +120,10 @@ def simulate_run(
     setup = training(rng, plan, late, is_labelled=is_labelled)
     result = setup.run()
     captures = _captures(result, rng, per_rank=per_rank)
-    command = f"traceprof simulate {name} --seed {seed}"
+    how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
+    command = " ".join(
+        [f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}", *how]
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for stem, capture in captures.items():
         machine = Machine(
