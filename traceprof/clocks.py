@@ -11,7 +11,7 @@ pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -77,12 +77,14 @@ class Clocks:
         seeds_ns: for each report, what the session's start adds to its times.
         host_of: for each report, the index of its machine.
         hosts: the clocks of the machines.
+        references: indices of those that the others are measured by, one for each run.
         start_utc_ns: what the reference's clock showed at time 0 of the run, None if unknown.
     """
 
     seeds_ns: tuple[int, ...]
     host_of: tuple[int, ...]
     hosts: tuple[HostClock, ...]
+    references: tuple[int, ...]
     start_utc_ns: int | None
 
     def to_run(self, report: int, times_ns: Int64) -> Int64:
@@ -105,12 +107,16 @@ class Clocks:
         return None if one is None or other is None else round(float(np.hypot(one, other)))
 
 
-def seeded(sessions: Sequence[Session], names: Sequence[str]) -> Clocks:
+def seeded(
+    sessions: Sequence[Session], names: Sequence[str], runs: Sequence[int] | None = None
+) -> Clocks:
     """Return the clocks as the sessions' starts tell them.
 
     Args:
         sessions: of each report.
         names: of each report, for one that does not name its machine.
+        runs: of each report, where they are of several: a machine's clock may have been set between
+            two.
     """
     starts = [
         None if each.start_utc_ns is None and not each.is_utc else each.start_utc_ns or 0
@@ -123,8 +129,10 @@ def seeded(sessions: Sequence[Session], names: Sequence[str]) -> Clocks:
     origin = min(known, default=0)
     # Without a start, a report's times stand for themselves.
     hosts = [
-        (session.host or name, None if start is not None and session.host else index)
-        for index, (session, name, start) in enumerate(zip(sessions, names, starts, strict=True))
+        (run, session.host or name, None if start is not None and session.host else index)
+        for index, (session, name, start, run) in enumerate(
+            zip(sessions, names, starts, runs or [0] * len(names), strict=True)
+        )
     ]
     distinct = list(dict.fromkeys(hosts))
     return Clocks(
@@ -133,26 +141,28 @@ def seeded(sessions: Sequence[Session], names: Sequence[str]) -> Clocks:
             for each, start in zip(sessions, starts, strict=True)
         ),
         host_of=tuple(distinct.index(each) for each in hosts),
-        hosts=tuple(_unmeasured(host, hosts, starts) for host in distinct),
+        hosts=tuple(
+            _unmeasured(host[1], has_start=starts[hosts.index(host)] is not None)
+            for host in distinct
+        ),
+        references=tuple(
+            next(index for index, host in enumerate(distinct) if host[0] == run)
+            for run in dict.fromkeys(host[0] for host in distinct)
+        ),
         start_utc_ns=origin or None,
     )
 
 
-def _unmeasured(
-    host: tuple[str, int | None],
-    hosts: Sequence[tuple[str, int | None]],
-    starts: Sequence[int | None],
-) -> HostClock:
-    has_start = starts[hosts.index(host)] is not None
+def _unmeasured(host: str, *, has_start: bool) -> HostClock:
     source: Source = "session start" if has_start else "none"
-    return HostClock(host[0], source, 0, 0.0, 0, NTP_NS if has_start else None, 0)
+    return HostClock(host, source, 0, 0.0, 0, NTP_NS if has_start else None, 0)
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
     """Return the clocks brought together by operations that all members leave together.
 
-    The machine of the first report is the reference. From it, machines that share operations with
-    it are measured, then those that share some with these, and so on.
+    The machine of a run's first report is the reference. From it, machines that share operations
+    with it are measured, then those that share some with these, and so on.
 
     Args:
         clocks: as the sessions' starts tell them.
@@ -161,9 +171,11 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
     """
     ends = _ends_by_host(clocks, arrivals, groups)
     hosts = list(clocks.hosts)
-    first = hosts[0]
-    reached = {0: HostClock(first.host, "reference", 0, 0.0, 0, 0, 0)}
-    frontier = [0]
+    reached = {
+        index: HostClock(hosts[index].host, "reference", 0, 0.0, 0, 0, 0)
+        for index in clocks.references
+    }
+    frontier = list(reached)
     while frontier:
         known = frontier.pop(0)
         for host in range(len(hosts)):
@@ -172,11 +184,8 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
                 by = _corrected(reached[known], shared[0])
                 reached[host] = _fitted(hosts[host].host, by, *shared[1:], reached[known])
                 frontier.append(host)
-    return Clocks(
-        clocks.seeds_ns,
-        clocks.host_of,
-        tuple(reached.get(index, each) for index, each in enumerate(hosts)),
-        clocks.start_utc_ns,
+    return replace(
+        clocks, hosts=tuple(reached.get(index, each) for index, each in enumerate(hosts))
     )
 
 
@@ -189,15 +198,17 @@ def _ends_by_host(
         Ends int64[m, h] by the sessions' starts, -1 for none; spreads int64[m, h]; and the column
         of each machine.
     """
-    # Groups that are known by their order alone may be of several communicators: one is enough.
-    told = [group for group in groups if group.source != "order"]
-    found = []
-    for group in told or sorted(groups, key=len, reverse=True)[:1]:
+    # Groups that are known by their order alone may be of several communicators, and are used only
+    # for machines that no better one reaches, the longest first.
+    found: list[tuple[Int64, Int64, dict[int, int]]] = []
+    for group in sorted(groups, key=lambda each: (each.source == "order", -len(each))):
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
         host_of = [clocks.host_of[each.report] for each in members]
         column = {host: index for index, host in enumerate(dict.fromkeys(host_of))}
-        if len(column) < 2 or len(together) == 0:
+        known = {host for *_, columns in found for host in columns}
+        is_superfluous = group.source == "order" and column.keys() <= known
+        if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
         end = together.times([each.end_ns + clocks.seeds_ns[each.report] for each in members])
         duration = together.times([each.end_ns - each.start_ns for each in members])

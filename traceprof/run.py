@@ -272,13 +272,9 @@ def open_run(
         )
         for number, (report, trace, key) in zip(numbers, found, strict=True)
     ]
-    return Run(
-        tuple(traces),
-        tuple(ranks),
-        seeded([trace.session for trace in traces], [trace.path.name for trace in traces]),
-        tuple(runs_of([_report(trace) for trace in traces])),
-        rank_source,
-    )
+    sessions, names = [each.session for each in traces], [each.path.name for each in traces]
+    runs = runs_of([_report(trace) for trace in traces])
+    return Run(tuple(traces), tuple(ranks), seeded(sessions, names, runs), tuple(runs), rank_source)
 
 
 def _rank_numbers(found: Sequence[tuple[int, Trace, RankKey]]) -> tuple[list[int], str]:
