@@ -28,6 +28,8 @@ _USUAL_NS = 50_000_000
 _SAMPLES = 512  # operations looked at for each shift
 _ALIKE = 0.99  # of the operations must agree in kind and size
 _RIVAL = 1.5  # a second shift that fits less than so many times worse is as good
+_FEW_SAMPLES = 32  # where there are more shifts than
+_MOST_SHIFTS = 256
 _SHORT = 4  # operations from which on their ends tell a pattern
 _RESOLUTION_NS = 1_000.0
 
@@ -56,7 +58,7 @@ def shift_between(first: Sequence, second: Sequence, *, one_clock: bool) -> int 
     Returns:
         The shift s for which `second[i]` is `first[i + s]`, None where none fits or several do.
     """
-    shifts = _candidates(first, second)
+    shifts = _promising(first, second, _candidates(first, second), one_clock=one_clock)
     costs = np.array([_cost(first, second, each, one_clock=one_clock) for each in shifts.tolist()])
     if not np.isfinite(costs).any():
         return None
@@ -75,6 +77,25 @@ def _candidates(first: Sequence, second: Sequence) -> Int64:
     at = second.end_ns[middle]
     low, high = np.searchsorted(first.end_ns, [at - FARTHEST_NS, at + FARTHEST_NS])
     return np.arange(low, high, dtype=np.int64) - middle
+
+
+def _promising(first: Sequence, second: Sequence, shifts: Int64, *, one_clock: bool) -> Int64:
+    """Return the shifts that fit best by a few operations, where there are too many to look at."""
+    if len(shifts) <= _MOST_SHIFTS:
+        return shifts
+    num = len(second.end_ns)
+    chosen = np.unique(np.linspace(0, num - 1, min(num, _FEW_SAMPLES)).astype(np.int64))
+    at = chosen[np.newaxis, :] + shifts[:, np.newaxis]
+    there = (at >= 0) & (at < len(first.end_ns))
+    at = np.clip(at, 0, len(first.end_ns) - 1)
+    there &= first.signature[at] == second.signature[chosen]
+    apart = np.where(there, first.end_ns[at] - second.end_ns[chosen], np.nan)
+    enough = there.sum(axis=1) * 2 >= len(chosen)
+    shifts, apart = shifts[enough], apart[enough]
+    middle = np.nanmedian(apart, axis=1)
+    strays = np.nanmedian(np.abs(apart - middle[:, np.newaxis]), axis=1)
+    cost = np.abs(middle) if one_clock else strays * (1 + np.abs(middle) / _USUAL_NS)
+    return np.sort(shifts[np.argsort(cost, kind="stable")[:_MOST_SHIFTS]])
 
 
 def _cost(first: Sequence, second: Sequence, shift: int, *, one_clock: bool) -> float:

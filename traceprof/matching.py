@@ -37,7 +37,8 @@ LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 # Members may send parts of different size (all_gather of uneven tensors and the like).
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group
-_MOST_TRIED = 4  # ranks that another one is lined up with before it is given up
+# A rank is lined up with so many others before it is given up, and again after all have been.
+_MOST_TRIED, _PASSES = 4, 2
 _NO_WAY = (
     "the ranks were captured at different operations, and no way to line them up fits, or several"
     " do"
@@ -295,23 +296,21 @@ def _lined_up(parts: Listed[_Part], domains: Listed[int]) -> list[tuple[_Part, I
     """
     if all(part.sequence is not None for part in parts):
         return [(part, part.sequence) for part in parts if part.sequence is not None]
-    left = sorted(parts, key=lambda part: -len(part.at))
-    first = left.pop(0)
+    first, *left = sorted(parts, key=lambda part: -len(part.at))
     found = [(first, np.arange(len(first.at)))]
-    while left:
-        tried = (
-            (part, number)
-            for part in left
-            for other, of_other in sorted(
-                found, key=lambda each: domains[each[0].member] != domains[part.member]
-            )[:_MOST_TRIED]
-            if (number := _like(other, of_other, part, domains)) is not None
-        )
-        added = next(tried, None)
-        if added is None:
-            break
-        found.append(added)
-        left = [part for part in left if part is not added[0]]
+    of_machine = defaultdict(list, {domains[first.member]: found[:1]})
+    for _ in range(_PASSES):
+        lost = []
+        for part in left:
+            machine = of_machine[domains[part.member]]
+            tried = (_like(*other, part, domains) for other in (*machine, *found)[:_MOST_TRIED])
+            number = next((each for each in tried if each is not None), None)
+            if number is None:
+                lost.append(part)
+            else:
+                found.append((part, number))
+                machine.append((part, number))
+        left = lost
     return found
 
 

@@ -50,13 +50,14 @@ class Report:
 
 def runs_of(reports: Sequence[Report]) -> list[int]:
     """Return the number of the run that each report is of, 0 for that of the first report."""
-    run = list(range(len(reports)))
-    for second in range(len(reports)):
-        for first in range(second):
-            if run[first] != run[second] and _is_one_run(reports[first], reports[second]):
-                run = [run[first] if each == run[second] else each for each in run]
-    order = list(dict.fromkeys(run))
-    return [order.index(each) for each in run]
+    runs: list[list[int]] = []
+    for index, report in enumerate(reports):
+        own = [run for run in runs if any(_is_one_run(reports[each], report) for each in run)]
+        runs = [run for run in runs if run not in own]
+        runs.append([*(each for run in own for each in run), index])
+    number = {each: min(run) for run in runs for each in run}
+    order = sorted(set(number.values()))
+    return [order.index(number[index]) for index in range(len(reports))]
 
 
 def program(command_line: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.clocks import ONE_MACHINE_NS
 from traceprof.matching import Unmatched
 
 if TYPE_CHECKING:
@@ -174,19 +175,13 @@ def wait_matrix(waits: Sequence[Waits], num_ranks: int) -> Int64:
 
 def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
     """Return how well times of two members compare, int64[r, r]."""
-    # Reports are few against the pairs of ranks.
-    reports = [each.report for each in members]
-    distinct = sorted(set(reports))
-    beyond = int(np.iinfo(np.int64).max)
-    table = np.array(
-        [
-            [beyond if (own := clocks.uncertainty_ns(a, b)) is None else own for b in distinct]
-            for a in distinct
-        ],
-        np.int64,
-    )
-    index = np.array([distinct.index(each) for each in reports])
-    between: Int64 = table[np.ix_(index, index)]
+    host = np.array([clocks.host_of[each.report] for each in members])
+    known = [clock.uncertainty_ns for clock in clocks.hosts]
+    own = np.array([np.inf if each is None else each for each in known])[host]
+    apart = np.hypot(own[:, np.newaxis], own[np.newaxis, :])
+    between = np.where(np.isfinite(apart), np.rint(np.minimum(apart, 1 << 60)), 0).astype(np.int64)
+    between[~np.isfinite(apart)] = np.iinfo(np.int64).max
+    between[host[:, np.newaxis] == host[np.newaxis, :]] = ONE_MACHINE_NS
     return between
 
 
