@@ -20,10 +20,7 @@ ENDS = [start + MS for start in STARTS]
 
 
 def clocks_of(ranks: list[Arrivals], hosts: list[str | None], starts: list[int | None]) -> Clocks:
-    seeds = seeded(
-        [session(host, start) for host, start in zip(hosts, starts, strict=True)],
-        [f"report_{index}" for index in range(len(hosts))],
-    )
+    seeds = seeded([session(host, start) for host, start in zip(hosts, starts, strict=True)])
     of = [each.report for each in ranks]
     groups, unmatched = match(
         ranks,
@@ -109,7 +106,7 @@ def test_a_machine_without_anything_is_not_compared() -> None:
     first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
     other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
     clocks = clocks_of([first, other], ["a", None], [0, None])
-    assert clocks.of(1).host == "report_1"
+    assert clocks.of(1).host == "machine of report 1"
     assert clocks.of(1).source == "none"
     assert clocks.uncertainty_ns(0, 1) is None
 
@@ -147,7 +144,7 @@ def test_one_operation_of_two_ranks_is_as_good_as_it_is_short() -> None:
 def test_times_in_utc_are_brought_to_the_first_session() -> None:
     epoch = 1_767_225_600_000_000_000
     first = arrivals(0, [each + epoch for each in STARTS], [each + epoch for each in ENDS])
-    clocks = seeded([session("a", 5, is_utc=True), session("a", 9, is_utc=True)], ["x", "y"])
+    clocks = seeded([session("a", 5, is_utc=True), session("a", 9, is_utc=True)])
     assert clocks.start_utc_ns == epoch + 5
     assert clocks.to_run(0, first.start_ns).tolist() == [each - 5 for each in STARTS]
     assert clocks.to_run(1, first.start_ns).tolist() == [each - 5 for each in STARTS]

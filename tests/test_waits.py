@@ -32,7 +32,7 @@ def met(start: Int64, end: Int64, hosts: list[str]) -> tuple[Waits, Clocks, list
         )
         for rank in range(start.shape[1])
     ]  # fmt: skip
-    seeds = seeded([session(host) for host in hosts], hosts)
+    seeds = seeded([session(host) for host in hosts])
     groups, _ = match(ranks, [0] * len(ranks), list(seeds.host_of), [0] * len(ranks))
     clocks = measured(seeds, ranks, groups)
     waits = waits_of(groups[0], ranks, clocks)
@@ -84,7 +84,7 @@ def test_members_that_left_before_another_came_were_elsewhere() -> None:
         sequence=range(3), report=0,
     )  # fmt: skip
     groups, _ = match([first, second], [0, 0], [0, 0], [0, 0])
-    clocks = seeded([session("a")], ["a"])
+    clocks = seeded([session("a")])
     found = waits_of(groups[0], [first, second], clocks)
     assert isinstance(found, Unmatched)
     assert "had left before another one came" in found.reason
@@ -99,7 +99,7 @@ def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:
         for rank, times in enumerate((start, other, start, other))
     ]
     groups, _ = match(ranks, [0] * 4, [0, 1, 2, 3], [0] * 4)
-    clocks = seeded([session("a")], ["a"])
+    clocks = seeded([session("a")])
     split = [part for each in groups for part in split_by_leaving(each, ranks, clocks)]
     assert sorted(tuple(sorted(each.members)) for each in split) == [(0, 2), (1, 3)]
 

@@ -107,14 +107,11 @@ class Clocks:
         return None if one is None or other is None else round(float(np.hypot(one, other)))
 
 
-def seeded(
-    sessions: Sequence[Session], names: Sequence[str], runs: Sequence[int] | None = None
-) -> Clocks:
+def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Clocks:
     """Return the clocks as the sessions' starts tell them.
 
     Args:
         sessions: of each report.
-        names: of each report, for one that does not name its machine.
         runs: of each report, where they are of several: a machine's clock may have been set between
             two.
     """
@@ -129,9 +126,13 @@ def seeded(
     origin = min(known, default=0)
     # Without a start, a report's times stand for themselves.
     hosts = [
-        (run, session.host or name, None if start is not None and session.host else index)
-        for index, (session, name, start, run) in enumerate(
-            zip(sessions, names, starts, runs or [0] * len(names), strict=True)
+        (
+            run,
+            session.host or f"machine of report {index}",
+            None if start is not None and session.host else index,
+        )
+        for index, (session, start, run) in enumerate(
+            zip(sessions, starts, runs or [0] * len(sessions), strict=True)
         )
     ]
     distinct = list(dict.fromkeys(hosts))

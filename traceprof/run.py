@@ -69,6 +69,7 @@ class Rank:
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it.
         gpu: the GPU's name where the report tells it.
+        gpu_id: the GPU's uuid, else its place on the PCI bus, where the report tells it.
         trace: the report itself, for what only some analyses read.
         operations: all that the GPU did.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
@@ -84,6 +85,7 @@ class Rank:
     pid: int
     device: int
     gpu: str | None
+    gpu_id: str | None
     trace: Trace
     operations: RankOperations
     kernel_names: Mapping[int, str]
@@ -262,6 +264,7 @@ def open_run(
             pid=trace.pid(key.process),
             device=key.device,
             gpu=trace.gpu_name(key),
+            gpu_id=trace.gpu_id(key),
             trace=trace,
             operations=trace.operations[key],
             kernel_names=trace.kernel_names,
@@ -272,9 +275,9 @@ def open_run(
         )
         for number, (report, trace, key) in zip(numbers, found, strict=True)
     ]
-    sessions, names = [each.session for each in traces], [each.path.name for each in traces]
     runs = runs_of([_report(trace) for trace in traces])
-    return Run(tuple(traces), tuple(ranks), seeded(sessions, names, runs), tuple(runs), rank_source)
+    clocks = seeded([trace.session for trace in traces], runs)
+    return Run(tuple(traces), tuple(ranks), clocks, tuple(runs), rank_source)
 
 
 def _rank_numbers(found: Sequence[tuple[int, Trace, RankKey]]) -> tuple[list[int], str]:

@@ -76,6 +76,10 @@ def _run(analysis: Analysis) -> dict[str, Any]:
     return {
         "rank_source": run.rank_source,
         "num_runs": len(set(run.run_of)),
+        "ranks": [
+            {"rank": rank.rank, "host": met.clocks.of(rank.report).host, "gpu_id": rank.gpu_id}
+            for rank in run.ranks
+        ],
         "clocks": [
             {"report": report, "run": run.run_of[report], **asdict(met.clocks.of(report))}
             for report in range(len(run.traces))
@@ -85,6 +89,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
                 "communicator": waits.group.name,
                 "source": waits.group.source,
                 "ranks": [met.ranks[member] for member in waits.group.members],
+                "num_ranks": max(waits.group.num_ranks, len(waits.group.members)),
                 "num_operations": len(waits),
             }
             for waits in met.waits

@@ -60,6 +60,14 @@ def ranks_on_one_clock(analysis: Analysis) -> Iterable[RenderableType]:
         yield Text(
             "Clocks marked UTC could be compared by no common operation: they are as good as NTP."
         )
+    for waits in met.waits:
+        captured, there = len(waits.group.members), waits.group.num_ranks
+        if captured < there:
+            name = one_line(waits.group.name or "a communicator")
+            yield Text(
+                f"Of the {there} ranks of {name}, {captured} were captured: whether another one"
+                " was later still is not known."
+            )
     for each in met.unmatched:
         ranks = ", ".join(str(rank) for rank in sorted(each.ranks)[:_MOST_RANKS])
         name = one_line(each.name) if each.name else "of no known communicator"

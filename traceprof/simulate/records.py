@@ -120,7 +120,9 @@ class Records:
             },
         )
         for device in devices:
-            _write_board(writer, self._machine.board, rank, device)
+            # Several machines have GPUs of one ordinal, but not the same ones.
+            serial = device if self._machine.processes is None else rank.number
+            _write_board(writer, self._machine.board, rank, device, serial)
         writer.add(
             schema.NVTX.name,
             {
@@ -301,8 +303,8 @@ def _copy_columns(stream: Stream, work: CopyWork) -> dict[str, Any]:
     }
 
 
-def _write_board(writer: NsightWriter, board: Board, rank: Rank, device: int) -> None:
-    uuid = f"00000000-0000-0000-0000-{device:012x}"
+def _write_board(writer: NsightWriter, board: Board, rank: Rank, device: int, serial: int) -> None:
+    uuid = f"00000000-0000-0000-0000-{serial:012x}"
     major, minor = board.compute_capability
     writer.add(
         schema.GPU_INFO,

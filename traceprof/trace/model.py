@@ -290,6 +290,9 @@ class Trace(Protocol):
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the report tells it."""
 
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
+
     def global_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where the report tells it."""
 

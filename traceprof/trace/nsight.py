@@ -217,6 +217,10 @@ class NsightTrace:
         """Return the name of the rank's GPU where the export tells it."""
         return self.target.gpu_name(key)
 
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
+        return self.target.gpu_id(key)
+
     def global_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where the export tells it."""
         return self.target.global_rank(process)

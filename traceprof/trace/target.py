@@ -18,6 +18,9 @@ _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
 _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
 class Target:
     """Facts about the capture, each None or empty where the export does not tell.
 
@@ -99,6 +102,25 @@ class Target:
         kinds = set(boards.values())
         return kinds.pop() if len(kinds) == 1 else None
 
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return the uuid of the rank's GPU, else its place on the PCI bus, where it is told."""
+        columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
+        boards = self._database.rows(schema.GPU_INFO, columns)
+        pid = schema.pid_of_process(key.process)
+        for row in self._device_map:
+            if row["pid"] == pid and row["cudaId"] == key.device:
+                own = [board for board in boards if board["id"] == row["gpuId"]]
+                told = (row["uuid"], *(_name_of_board(board) for board in own))
+                return next(filter(None, told), None)
+        visible = self.environment.get(_VISIBLE)
+        ordinal: int | None = key.device
+        if visible is not None:
+            names = visible.split(",")
+            name = names[key.device] if key.device < len(names) else ""
+            ordinal = int(name) if name.isdecimal() else None
+        own = [board for board in boards if board["cuDevice"] == ordinal]
+        return _name_of_board(own[0]) if len(own) == 1 and ordinal is not None else None
+
     def global_rank(self, process: int) -> int | None:
         """Return the MPI rank of the process: from MPI_RANKS, or the names MPI gives threads."""
         found = self._mpi_ranks.get(process) or self._named_ranks.get(process) or set()
@@ -126,7 +148,8 @@ class Target:
 
     @cached_property
     def _device_map(self) -> list[dict[str, Any]]:
-        return self._database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
+        columns = {"gpuId": int, "cudaId": int, "pid": int, "uuid": str}
+        return self._database.rows(schema.CUDA_DEVICES, columns)
 
     @cached_property
     def _mpi_ranks(self) -> dict[int, set[int]]:
@@ -144,3 +167,7 @@ class Target:
             if match:
                 ranks[process].add(int(match[1]))
         return ranks
+
+
+def _name_of_board(board: dict[str, Any]) -> str | None:
+    return board["uuid"] or board["busLocation"] or None
