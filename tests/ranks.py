@@ -11,7 +11,7 @@ from traceprof.trace.model import Session
 from traceprof.trace.nccl_calls import OPERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64
 
@@ -25,7 +25,7 @@ def column(values: object, num: int) -> Int64:
 def arrivals(
     rank: int, start: Sequence[int], end: Sequence[int], *, report: int | None = None,
     operation: str = "AllReduce", communicator: str | None = None, group: str | None = None,
-    spent: dict[str, Sequence[int]] | None = None, **columns: Any,
+    spent: Mapping[str, Sequence[int]] | None = None, **columns: Any,
 ) -> Arrivals:  # fmt: skip
     """Return a rank's communication kernels.
 

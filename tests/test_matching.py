@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -128,6 +128,29 @@ def test_sends_meet_receives() -> None:
     assert group.members == (0, 1)
     assert group.place.tolist() == [[index + 2, index] for index in range(28)]
     assert not group.leaves_together.any()
+
+
+def test_peers_are_told_by_their_place_in_the_communicator() -> None:
+    how: dict[str, Any] = {"operation": "SendRecv", "communicator": "0x5", "bytes": 8}
+    ranks = [
+        arrivals(4, STARTS, ENDS, direction=1, peer_in_communicator=2, **how),
+        arrivals(5, STARTS[:9], ENDS[:9], direction=1, peer_in_communicator=0, **how),
+        arrivals(6, STARTS[2:], ENDS[2:], direction=2, peer_in_communicator=0, **how),
+    ]
+    (group,) = found(*ranks)
+    assert isinstance(group, Group)
+    assert (group.source, group.members) == ("communicator", (0, 2))
+    assert group.place[0].tolist() == [2, 0]
+
+
+def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> None:
+    ranks = [arrivals(rank, STARTS, ENDS, operation="SendRecv", report=0) for rank in range(3)]
+    (group,) = found(*ranks[:2], machines=[0, 0])
+    assert isinstance(group, Group)
+    assert group.source == "order"
+    (given_up,) = found(*ranks, machines=[0, 0, 0])
+    assert isinstance(given_up, Unmatched)
+    assert "who sends to whom is not known" in given_up.reason
 
 
 def test_reports_of_two_runs_are_not_matched() -> None:

@@ -161,8 +161,17 @@ class Causes:
                 found = other, int(waited.argmax())
         if found is None:
             return None
-        last = int(self._waits[found[0]].last[found[1]])
-        return self._of(*found, last, via)
+        number, row = found
+        last = int(self._waits[number].last[row])
+        # Where the capture does not reach back far enough, it is known who, but not why.
+        return self._of(number, row, last, via) or self._unexplained(number, row, last, via)
+
+    def _unexplained(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause:
+        waits = self._waits[number]
+        member = waits.group.members[column]
+        came = int(self._arrivals[member].start_ns[waits.group.place[row, column]])
+        late = max(int(waits.late_ns[row, column]), 0)
+        return Cause(member, UNEXPLAINED, late, came - late, came, via)
 
 
 def _anchors(waits: Waits) -> Int64:

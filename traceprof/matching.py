@@ -1,36 +1,29 @@
 """Which communication kernels of different ranks are one operation.
 
-What names an operation on all of its ranks, the first that is there:
-
-1. `labels`: the process group and the call's number in it, as `instrument` writes them.
-2. `communicator`: NCCL's id, which is equal on all members, and the place in its order: by contract
-   all members call a communicator's operations in one order.
-3. `order`: neither is known; the k-th operation of a kind on the same of its streams.
-
-Where places are counted, captures that begin at different operations are lined up first. Kind and
-size must agree on all ranks; where they do not, the group is given up, with the reason.
+Operations are sorted by what names them on all ranks (`operation_keys`). Where only their order
+tells them apart, captures that begin at different operations are lined up first (`alignment`). Kind
+and size must agree on all ranks; where they do not, the group is given up, with the reason.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.alignment import Sequence, shift_between
+from traceprof.operation_keys import EXCHANGE, Key, members_of, sorted_out
 from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from collections.abc import Sequence as Listed
 
     from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
+    from traceprof.operation_keys import Source
     from traceprof.run import Mask
-
-    Source = Literal["labels", "communicator", "order"]
 
 # No member can leave before the last one has come: each needs what every other one sends.
 LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
@@ -39,6 +32,7 @@ _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendR
 _AGREE = 0.99  # of the operations of a group
 # A rank is lined up with so many others before it is given up, and again after all have been.
 _MOST_TRIED, _PASSES = 4, 2
+_WHO = "who sends to whom is not known of more than two ranks"
 _NO_WAY = (
     "the ranks were captured at different operations, and no way to line them up fits, or several"
     " do"
@@ -123,16 +117,6 @@ class Unmatched:
     reason: str
 
 
-class _Key(NamedTuple):
-    """What the operations of one rank are first sorted by."""
-
-    source: Source
-    name: str | None
-    kind: str  # empty where the order counts all kinds alike
-    stream: int  # the how-manyth of those with such operations
-    pair: tuple[int, int] | None  # of sends and receives: who, to whom
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The operations of one rank under one key, in order.
@@ -167,13 +151,14 @@ def match(
         domains: for each rank, whose clock its times are of: equal for one machine.
         runs: for each rank, the run that its report is of: nothing is matched between two.
     """
+    communicators = members_of(arrivals, runs)
     names = tuple(
         dict.fromkeys((*OPERATIONS, *(name for each in arrivals for name in each.operations)))
     )
-    parts: dict[tuple[int, _Key], list[_Part]] = defaultdict(list)
+    parts: dict[tuple[int, Key], list[_Part]] = defaultdict(list)
     for member, of_rank in enumerate(arrivals):
         kind = np.array([names.index(each) for each in of_rank.operations], np.int64)
-        for key, at, sequence in _sorted_out(of_rank):
+        for key, at, sequence in sorted_out(of_rank, communicators[runs[member]]):
             parts[runs[member], key].append(
                 _Part(
                     member=member,
@@ -188,7 +173,9 @@ def match(
     groups, unmatched = [], []
     for (_, key), of_key in parts.items():
         if len(of_key) > 1:
-            found = _joined(key, of_key, domains, names)
+            found: Group | str = _WHO
+            if key.kind != EXCHANGE or key.pair or len(of_key) == 2:
+                found = _joined(key, of_key, domains, names)
             lost = [part.member for part in of_key]
             reason = _NO_WAY
             if isinstance(found, Group):
@@ -202,57 +189,11 @@ def match(
     return groups, unmatched
 
 
-# -- sorting one rank's operations ----------------------------------------------------------------
-
-
-def _sorted_out(arrivals: Arrivals) -> Iterable[tuple[_Key, Int64, Int64 | None]]:
-    """Sort the operations of one rank by what can be matched with other ranks' alone."""
-    exchanges = [arrivals.operations.index(each) for each in ("SendRecv", "Send", "Recv")]
-    is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64))
-    yield from _exchanges(arrivals, is_exchange)
-    labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
-    # A group of which one operation has no number is counted by NCCL's order, if by any.
-    partly = np.unique(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
-    labelled &= ~np.isin(arrivals.group, partly)
-    told = (arrivals.communicator >= 0) & ~is_exchange & ~labelled
-    for name, at in _by(arrivals.group, labelled, arrivals.groups):
-        # One call may have launched two kernels: the first stands for it.
-        sequence, first = np.unique(arrivals.sequence[at], return_index=True)
-        yield _Key("labels", f"group {name}", "", 0, None), at[first], sequence
-    for name, at in _by(arrivals.communicator, told, arrivals.communicators):
-        yield _Key("communicator", name, "", 0, None), at, None
-    if labelled.any() or told.any():
-        return  # what is left was launched before the capture began
-    for kind, of_kind in _by(arrivals.operation, ~is_exchange, arrivals.operations):
-        for number, stream in enumerate(np.unique(arrivals.stream[of_kind]).tolist()):
-            at = of_kind[arrivals.stream[of_kind] == stream]
-            yield _Key("order", None, kind, number, None), at, None
-
-
-def _exchanges(arrivals: Arrivals, is_exchange: Mask) -> Iterable[tuple[_Key, Int64, Int64 | None]]:
-    """Sort sends and receives by who sends to whom; those of several peers are left out."""
-    for direction in (1, 2):
-        chosen = is_exchange & (arrivals.direction == direction) & (arrivals.peer >= 0)
-        for name, of_group in _by(arrivals.group, chosen & (arrivals.group >= 0), arrivals.groups):
-            for peer in np.unique(arrivals.peer[of_group]).tolist():
-                at = of_group[arrivals.peer[of_group] == peer]
-                ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
-                # Without numbers of their own, the k-th send meets the k-th receive.
-                yield _Key("labels", f"group {name}", "SendRecv", 0, ends), at, None
-
-
-def _by(values: Int64, chosen: Mask, names: Listed[str]) -> Iterable[tuple[str, Int64]]:
-    """Yield the indices of the chosen by value."""
-    at = np.flatnonzero(chosen)
-    for value in np.unique(values[at]).tolist():
-        yield names[value], at[values[at] == value]
-
-
 # -- joining the ranks ----------------------------------------------------------------------------
 
 
 def _joined(
-    key: _Key, parts: Listed[_Part], domains: Listed[int], names: tuple[str, ...]
+    key: Key, parts: Listed[_Part], domains: Listed[int], names: tuple[str, ...]
 ) -> Group | str:
     """Return the group that ranks make, or why they make none."""
     lined_up = _lined_up(parts, domains)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +76,27 @@ def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -
     assert analysis.run.run_of == (0,) * 9 + (1,) * 6
     assert [len(each.group.members) for each in analysis.ranks.waits] == [9, 6]
     assert sum("not of the same run" in note for _, note in analysis.notes) == 6
+
+
+def test_sends_and_receives_of_two_gpus(traces: Path) -> None:
+    path = traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"
+    analysis = analyze(path)
+    analysis.close()
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        first, second = (
+            database.execute(
+                "SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s"
+                " ON s.id = k.shortName WHERE s.value = 'ncclDevKernel_SendRecv'"
+                " AND k.globalPid = ? ORDER BY k.start",
+                row,
+            ).fetchall()
+            for row in database.execute(
+                "SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY globalPid"
+            ).fetchall()
+        )
+    waited = [max(b - a, 0) for (a, _), (b, _) in zip(first, second, strict=True)]
+    uses = {each.rank: each.uses for each in analysis.collectives}
+    found = {rank: next(use for use in uses[rank] if use.operation == "SendRecv") for rank in uses}
+    assert found[0].wait_ns == sum(waited)
+    assert found[0].wait_ns == pytest.approx(0.635 * found[0].total_ns, rel=0.01)
+    assert found[0].num_matched == len(first) == 33
