@@ -71,4 +71,4 @@ def arrivals(
 def session(host: str | None, start: int | None = 0, *, is_utc: bool = False) -> Session:
     """Return a session that began so many ns after some time in 2026."""
     utc = None if start is None else 1_767_225_600_000_000_000 + start
-    return Session(host, utc, is_utc, (), {})
+    return Session(host, None, utc, is_utc, (), {})

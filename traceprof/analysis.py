@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from traceprof import intervals
 from traceprof.analyses import (
     arrivals,
     breakdown,
     collectives,
+    ddp_buckets,
     gpu_idle,
     host_sync,
     late_allreduce,
@@ -22,26 +22,29 @@ from traceprof.analyses import (
     overlap_slowdown,
     pageable_copy,
     peer_transfers,
+    process_group_scaling,
+    process_groups,
     straggler,
 )
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import parse_peaks
-from traceprof.run import Run, Window, open_run
+from traceprof.notes import notes_of
+from traceprof.run import Run, open_run
 from traceprof.steps import user_pattern
-from traceprof.trace import schema
 from traceprof.trace.open import open_trace
+from traceprof.windows import Range, choose_windows
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.run import Rank
+    from traceprof.rank import Rank, Window
+    from traceprof.trace import schema
     from traceprof.trace.model import Progress
 
 Result_co = TypeVar("Result_co", covariant=True)
-Range = tuple["int | None", "int | None"]
 
 
 class AnalysisModule(Protocol):
@@ -65,17 +68,26 @@ class AnalysisModule(Protocol):
 
 
 class RunAnalysisModule(Protocol):
-    """The shape of modules that look at all ranks together.
+    """The shape of those modules that look at all ranks together.
 
     Attributes:
         IDS: the findings it can make.
+        OF: the module whose results, by rank, it compares.
         EXPLANATIONS: by finding id, in Markdown.
     """
 
     IDS: tuple[str, ...]
+    OF: AnalysisModule
     EXPLANATIONS: dict[str, str]
 
+    def run(self, run: Run, measured: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Return numbers only."""
 
+    def findings(self, result: Any) -> list[Finding | NotApplicable]:  # noqa: ANN401
+        """Judge the numbers."""
+
+
+# Of ranks with a GPU.
 ANALYSES: tuple[AnalysisModule, ...] = (
     breakdown,
     gpu_idle,
@@ -90,12 +102,24 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     collectives,
     late_allreduce,
     arrivals,
+    ddp_buckets,
 )
-_MODULES = range(len(ANALYSES))
+# Of ranks without.
+HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, ddp_buckets)
+# Of the whole run.
+RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling, straggler)
+_RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))
 _THREADS = 2  # a third only waits for Python's lock
-# Of the whole run: they compare what `arrivals` found of each rank.
-RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (straggler,)
-FINDING_IDS = tuple(each for module in (*ANALYSES, *RUN_ANALYSES) for each in module.IDS)
+FINDING_IDS = (
+    *(each for module in _RANK_ANALYSES for each in module.IDS),
+    *(each for module in RUN_ANALYSES for each in module.IDS),
+)
+_TEXTS = (
+    *(module.EXPLANATIONS for module in _RANK_ANALYSES),
+    *(module.EXPLANATIONS for module in RUN_ANALYSES),
+)
+EXPLANATIONS = {each: text for texts in _TEXTS for each, text in texts.items()}
+"""What each finding means, how it is measured, what to do: in Markdown, by id."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +151,7 @@ class Analysis:
 
     Attributes:
         run: the reports and their ranks.
-        results: what each of `ANALYSES` measured, by rank.
+        results: what each module measured, by rank, of the ranks that it is for.
         findings: the costliest first.
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
@@ -135,15 +159,15 @@ class Analysis:
     """
 
     run: Run
-    results: tuple[tuple[Any, ...], ...]
+    results: Mapping[AnalysisModule, tuple[Any, ...]]
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
     notes: tuple[tuple[int, str], ...]
     ranks: straggler.RanksResult
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
-        """Return what a module of `ANALYSES` measured, by rank."""
-        return self.results[ANALYSES.index(module)]
+        """Return what a module measured, by rank: see each result's `rank`."""
+        return self.results[module]
 
     @property
     def breakdown(self) -> tuple[breakdown.BreakdownResult, ...]:
@@ -151,9 +175,16 @@ class Analysis:
         return self.of(breakdown)
 
     @property
-    def collectives(self) -> tuple[collectives.CollectivesResult, ...]:
-        """Communication kernels by operation, by rank."""
-        return self.of(collectives)
+    def collectives(
+        self,
+    ) -> tuple[collectives.CollectivesResult | process_groups.ProcessGroupsResult, ...]:
+        """What was communicated, by operation, by rank."""
+        return (*self.of(collectives), *self.of(process_groups))
+
+    @property
+    def buckets(self) -> tuple[ddp_buckets.DdpBucketsResult, ...]:
+        """Gradient buckets, by rank."""
+        return self.of(ddp_buckets)
 
     @property
     def links(self) -> tuple[link_usage.LinkUsageResult, ...]:
@@ -203,23 +234,24 @@ def analyze(
 
 
 def _analyse(run: Run, options: Options) -> Analysis:
-    windows = choose_windows(run.ranks, options)
+    windows = choose_windows(run.ranks, options.steps, options.time_range)
     ranks = [(rank, window) for rank, window in zip(run.ranks, windows, strict=True) if window]
     results = _measure(ranks)
     judged = [
         each
-        for module, of_module in zip(ANALYSES, results, strict=True)
+        for module, of_module in results.items()
         for result in of_module
         for each in module.findings(result)
     ]
-    met = straggler.run(run, results[ANALYSES.index(arrivals)])
-    judged += straggler.findings(met)
-    rated = ANALYSES.index(collectives)
-    results[rated] = [
-        collectives.with_transfers(each, straggler.transfers_of(met, member))
-        for member, each in enumerate(results[rated])
-    ]
-    judged += _without_gpu_work(run)
+    met = [each.run(run, results[each.OF]) for each in RUN_ANALYSES]
+    for module, result in zip(RUN_ANALYSES, met, strict=True):
+        judged += module.findings(result)
+    ranks_met: straggler.RanksResult = met[RUN_ANALYSES.index(straggler)]
+    results[collectives] = tuple(
+        collectives.with_transfers(each, straggler.transfers_of(ranks_met, member))
+        for member, each in enumerate(results[collectives])
+    )
+    judged += _without_ranks(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
     # Copies and counters may both see a link at its limit.
     found = link_findings.distinct([each for each in wanted if isinstance(each, Finding)])
@@ -227,114 +259,41 @@ def _analyse(run: Run, options: Options) -> Analysis:
     found.sort(key=lambda each: (-each.severity, -each.impact_ns, each.id, each.rank))
     return Analysis(
         run,
-        results=tuple(tuple(of_module) for of_module in results),
+        results=results,
         findings=tuple(found),
-        not_applicable=tuple(_merged(missing, len(ranks))),
-        notes=tuple(_notes(run)),
-        ranks=met,
+        not_applicable=tuple(_merged(missing, results)),
+        notes=tuple(notes_of(run)),
+        ranks=ranks_met,
     )
 
 
-def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[list[Any]]:
-    """Return what each of `ANALYSES` measures, by rank.
+def _measure(ranks: Sequence[tuple[Rank, Window]]) -> dict[AnalysisModule, tuple[Any, ...]]:
+    """Return what each module measures, by rank, of the ranks that it is for.
 
     Threads share the ranks: numpy works without Python's lock. The first rank of each report is
     measured before the others of that report, since it reads what they will share.
     """
-    firsts = {rank.report: index for index, (rank, _) in reversed(list(enumerate(ranks)))}.values()
-    others = [index for index in range(len(ranks)) if index not in set(firsts)]
-    by_rank: dict[int, list[Any]] = {}
+    firsts = {rank.report: index for index, (rank, _) in reversed(list(enumerate(ranks)))}
+    first = set(firsts.values())
+    others = [index for index in range(len(ranks)) if index not in first]
+    by_rank: dict[int, dict[AnalysisModule, Any]] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
-        for indices in (list(firsts), others):
+        for indices in (sorted(first), others):
             measured = pool.map(_measure_rank, (ranks[index] for index in indices))
             by_rank.update(zip(indices, measured, strict=True))
-    return [[by_rank[index][module] for index in range(len(ranks))] for module in _MODULES]
+    in_order = [by_rank[index] for index in range(len(ranks))]
+    return {
+        module: tuple(results[module] for results in in_order if module in results)
+        for module in _RANK_ANALYSES
+    }
 
 
-def _measure_rank(chosen: tuple[Rank, Window]) -> list[Any]:
+def _measure_rank(chosen: tuple[Rank, Window]) -> dict[AnalysisModule, Any]:
     rank, window = chosen
-    results = [module.run(rank, window) for module in ANALYSES]
+    modules = HOST_ANALYSES if rank.device is None else ANALYSES
+    results = {module: module.run(rank, window) for module in modules}
     rank.forget()
     return results
-
-
-def choose_windows(ranks: Sequence[Rank], options: Options) -> list[Window | None]:
-    """Return the window of each rank; None for a rank without the steps asked for.
-
-    Raises:
-        UsageError: steps or a time range that no rank has.
-    """
-    if options.steps is not None and options.time_range is not None:
-        raise UsageError(
-            "cannot choose a window", "both steps and a time range are given", "give one of them"
-        )
-    if options.steps is not None:
-        return _step_windows(ranks, options.steps)
-    if options.time_range is not None:
-        return [_time_window(rank, options.time_range) for rank in ranks]
-    return [rank.window for rank in ranks]
-
-
-def _step_windows(ranks: Sequence[Rank], steps: Range) -> list[Window | None]:
-    windows = [_step_window(rank, steps) for rank in ranks]
-    if not any(windows):
-        numbers = [each for rank in ranks if rank.steps for each in rank.steps.number.tolist()]
-        raise UsageError(
-            f"cannot analyse the steps {_written(steps)}",
-            f"the steps found are {min(numbers)} to {max(numbers)}"
-            if numbers
-            else "no training step was found",
-            "choose among them"
-            if numbers
-            else "name the range around a step with --step-pattern, or use --time-range",
-        )
-    return windows
-
-
-def _step_window(rank: Rank, steps: Range) -> Window | None:
-    if rank.steps is None:
-        return None
-    first, stop = steps
-    numbers = rank.steps.number
-    chosen = numbers >= (numbers.min(initial=0) if first is None else first)
-    if stop is not None:
-        chosen &= numbers < stop
-    indices = chosen.nonzero()[0]
-    if len(indices) == 0:
-        return None
-    if indices[-1] - indices[0] + 1 != len(indices):
-        raise UsageError(
-            f"cannot analyse the steps {_written(steps)}",
-            "these numbers occur more than once in the report",
-            "choose by --time-range",
-        )
-    return Window(int(rank.steps.start_ns[indices[0]]), int(rank.steps.end_ns[indices[-1]]))
-
-
-def _time_window(rank: Rank, time_range: Range) -> Window:
-    """Return the range, an open side being the rank's own; empty where it misses the rank."""
-    start, end = time_range
-    own = rank.window
-    if start is None and end is None:
-        return own
-    if start is not None and end is not None and end < start:
-        raise UsageError(
-            f"cannot analyse the time range {_written(time_range)}",
-            "it ends before it starts",
-            "write it as START:END",
-        )
-    if any(each is not None and abs(each) >= intervals.BEYOND_NS for each in time_range):
-        raise UsageError(
-            f"cannot analyse the time range {_written(time_range)}",
-            "it reaches beyond any clock",
-            "write times in ns, or with a unit, such as 1.5s:1.7s",
-        )
-    low = own.start_ns if start is None else start
-    return Window(low, max(low, own.end_ns if end is None else end))
-
-
-def _written(limits: Range) -> str:
-    return ":".join("" if each is None else str(each) for each in limits)
 
 
 def _check_ids(ids: Iterable[str]) -> None:
@@ -351,8 +310,8 @@ def _is_wanted(finding: str, options: Options) -> bool:
     return finding not in options.skip and (not options.only or finding in options.only)
 
 
-def _without_gpu_work(run: Run) -> list[NotApplicable]:
-    """Say that nothing can be judged where no report holds GPU work."""
+def _without_ranks(run: Run) -> list[NotApplicable]:
+    """Say that nothing can be judged where no report holds anything of a rank."""
     if run.ranks:
         return []
     return [
@@ -365,31 +324,18 @@ def _without_gpu_work(run: Run) -> list[NotApplicable]:
     ]
 
 
-def _merged(missing: Sequence[NotApplicable], num_ranks: int) -> Iterable[NotApplicable]:
-    """Say once, of the whole run, what is missing in the same way on every rank."""
+def _merged(
+    missing: Sequence[NotApplicable], results: Mapping[AnalysisModule, Sequence[Any]]
+) -> Iterable[NotApplicable]:
+    """Say once, of the whole run, what is missing in the same way on every rank it is judged on."""
+    num_ranks = {
+        each: len(of_module) for module, of_module in results.items() for each in module.IDS
+    }
     of_run = [replace(each, rank=None) for each in missing]
     said = set()
     for each, whole in zip(missing, of_run, strict=True):
-        if of_run.count(whole) < num_ranks:
+        if of_run.count(whole) < num_ranks.get(each.id, 1):
             yield each
         elif whole not in said:
             said.add(whole)
             yield whole
-
-
-def _notes(run: Run) -> Iterable[tuple[int, str]]:
-    for index, number in enumerate(run.run_of):
-        if number:
-            said = f"it is not of the same run as {run.traces[0].path.name}: it was captured at"
-            said += " another time, or of another program; nothing is compared between the two"
-            yield index, said
-    with_ranks = {rank.report for rank in run.ranks}
-    for index, trace in enumerate(run.traces):
-        for note in trace.notes:
-            yield index, note
-        if index not in with_ranks:
-            held = [
-                f"{count} {schema.EVENT_TABLES.get(table, table)}"
-                for table, count in trace.contents().items()
-            ]
-            yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"

@@ -188,7 +188,7 @@ def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
         groups = rank.trace.operations[key].groups
         launched_by = (
             rank.launched_by
-            if key.device == rank.device
+            if key == rank.key
             else [launching_calls(group, calls) for group in groups]
         )
         numbers = np.unique(np.concatenate([each.stream for each in groups]))

@@ -54,7 +54,7 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
     trace = open_trace(path)
     try:
         for rank in open_run([trace]).ranks:
-            kernels = expected.get((rank.pid, rank.device), [])
+            kernels = expected.get((rank.pid, rank.key.device), [])
             window = rank.window
             numbers = asdict(nccl_serialization.run(rank, window))
             reference = serialization(kernels, window.start_ns, window.end_ns)

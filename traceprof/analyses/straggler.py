@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.analyses import arrivals as arrivals_of_ranks
 from traceprof.analyses import straggler_texts as texts
 from traceprof.causes import Cause, Causes
 from traceprof.clocks import Clocks, measured
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from traceprof.run import Run
 
 IDS: tuple[str, ...] = ("straggler",)
+OF = arrivals_of_ranks
 EXPLANATIONS = texts.EXPLANATIONS
 
 # Operations whose causes are looked for, the latest ones of each rank: enough for a majority.
@@ -95,19 +97,19 @@ class RanksResult:
     window_ns: int
 
 
-def run(of: Run, arrivals: Sequence[Arrivals]) -> RanksResult:
+def run(run: Run, measured_of: Sequence[Arrivals]) -> RanksResult:
     """Bring the ranks of a run onto one clock and see who waited for whom.
 
     Args:
-        of: the run.
-        arrivals: of its ranks, those that have the window asked for.
+        run: the reports and their ranks.
+        measured_of: of the ranks with a GPU that have the window asked for.
     """
-    seeds = of.clocks
+    arrivals, seeds = measured_of, run.clocks
     groups, unmatched = match(
         arrivals,
         [seeds.seeds_ns[each.report] for each in arrivals],
         [seeds.host_of[each.report] for each in arrivals],
-        [of.run_of[each.report] for each in arrivals],
+        [run.run_of[each.report] for each in arrivals],
     )
     clocks = measured(seeds, arrivals, groups)
     certain = [

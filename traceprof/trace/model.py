@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from traceprof.intervals import Int64
     from traceprof.trace.counters import Counters
+    from traceprof.trace.label_ranges import LabelRanges
     from traceprof.trace.nccl_calls import ProcessCalls
 
 
@@ -119,6 +124,14 @@ class RankOperations:
         return (self.kernels, self.copies, self.memsets, self.graphs)
 
 
+_NOTHING = np.empty(0, np.int64)
+NO_OPERATIONS = RankOperations(
+    Kernels(*[_NOTHING] * 6), Copies(*[_NOTHING] * 10), Copies(*[_NOTHING] * 10),
+    Operations(*[_NOTHING] * 4),
+)  # fmt: skip
+"""Of a process that ran nothing on a GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiCalls:
     """CUDA API calls of one process, ordered by correlation id, then start.
@@ -205,6 +218,7 @@ class Session:
 
     Attributes:
         host: the machine's name.
+        num_cores: its logical processors.
         start_utc_ns: what the machine's clock showed at time 0 of the report, in ns since 1970.
         is_utc: whether the report's times are themselves ns since 1970.
         command_line: what was profiled.
@@ -212,10 +226,36 @@ class Session:
     """
 
     host: str | None
+    num_cores: int | None
     start_utc_ns: int | None
     is_utc: bool
     command_line: tuple[str, ...]
     environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTable:
+    """All NVTX ranges of one process, ordered by start, longer ones first.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        name: int64[n], indices into `names`.
+        thread: int64[n], the thread that opened it (Nsight's globalTid).
+        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
+            thread; else it was started and ended, perhaps by another thread.
+        names: the names of the whole report.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int64
+    thread: Int64
+    nests: npt.NDArray[np.bool_]
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
 
 
 class Progress(Protocol):
@@ -277,6 +317,10 @@ class Trace(Protocol):
         """Return who communicated what on the host, as NCCL's ranges and labels tell."""
 
     @property
+    def label_ranges(self) -> Mapping[int, LabelRanges]:
+        """The ranges of `instrument` by process, where it has some."""
+
+    @property
     def counters(self) -> Counters:
         """Sampled counters of links; empty where nothing was sampled."""
 
@@ -286,6 +330,13 @@ class Trace(Protocol):
 
     def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
         """Return the NVTX ranges by process whose whole name, or part of it, matches."""
+
+    def range_table(self, process: int) -> RangeTable | None:
+        """Return all NVTX ranges of a process, or None where it has none."""
+
+    @property
+    def thread_names(self) -> Mapping[int, str]:
+        """Names of threads by globalTid, as far as the report tells them."""
 
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the report tells it."""
@@ -299,6 +350,12 @@ class Trace(Protocol):
     @property
     def session(self) -> Session:
         """Where and when the report was captured."""
+
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads the process had, or None where the report does not tell."""
+
+    def labelled_rank(self, process: int) -> int | None:
+        """Return the rank that the process has in its run, where its labels tell it."""
 
     def contents(self) -> Mapping[str, int]:
         """Return the number of rows of each event table that is not empty."""

@@ -9,31 +9,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import host, nccl_calls, nvtx, schema
+from traceprof import labels
+from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
+from traceprof.trace.call_labels import rank_of
 from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
+from traceprof.trace.label_ranges import read_label_ranges
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
     from traceprof.trace.counters import Counters
+    from traceprof.trace.label_ranges import LabelRanges
     from traceprof.trace.model import (
         ApiCalls,
         LaunchStalls,
         NamedRanges,
         Progress,
+        RangeTable,
         Signatures,
         Waits,
     )
     from traceprof.trace.nccl_calls import ProcessCalls
-
-_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 # Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
@@ -107,6 +110,8 @@ class NsightTrace:
                 " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
                 " later"
             )
+        if labels.DOMAIN in self._domains.values() and not self.label_ranges:
+            said.append(nvtx_domains.silence_note(labels.DOMAIN))
         return [*self._notes, *said]
 
     @cached_property
@@ -165,7 +170,7 @@ class NsightTrace:
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
         ids = set().union(*(np.unique(each.name).tolist() for each in self._api_calls.values()))
-        return {key: _VERSION.sub("", name) for key, name in self._strings(ids).items()}
+        return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -190,6 +195,11 @@ class NsightTrace:
         return self._communication_calls.get(process, nccl_calls.NO_PROCESS_CALLS)
 
     @cached_property
+    def label_ranges(self) -> Mapping[int, LabelRanges]:
+        """The ranges of `instrument` by process, where it has some."""
+        return read_label_ranges(self._database, self._domains, self.target.capture_end_ns)
+
+    @cached_property
     def counters(self) -> Counters:
         """Sampled counters of links."""
         return read_counters(self._database, list(self.operations))
@@ -209,6 +219,15 @@ class NsightTrace:
         """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
         return nvtx.read_ranges(self._database, matching, like)
 
+    def range_table(self, process: int) -> RangeTable | None:
+        """Return all NVTX ranges of a process, or None where it has none."""
+        return self._range_tables.get(process)
+
+    @cached_property
+    def thread_names(self) -> Mapping[int, str]:
+        """Names of threads by globalTid: those that NVTX gave, else those of the system."""
+        return nvtx_table.read_thread_names(self._database)
+
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
         return nvtx.longest_names(self._database, limit)
@@ -222,16 +241,32 @@ class NsightTrace:
         return self.target.gpu_id(key)
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank that the process has in its run, where the export tells it."""
-        return self.target.global_rank(process)
+        """Return the rank of the process in its run, by its labels, else as MPI tells it."""
+        told = self.labelled_rank(process)
+        return told if told is not None else self.target.global_rank(process)
+
+    def labelled_rank(self, process: int) -> int | None:
+        """Return the rank of the process in its run, where its labels tell it."""
+        ranges = self.label_ranges.get(process)
+        return rank_of(ranges.kinds) if ranges is not None else None
+
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads of the process were seen; None where that is not told."""
+        return self.target.num_threads(process)
+
+    def silent_domains(self) -> list[str]:
+        """Return the names of NVTX domains, not those of libraries, without any event."""
+        return nvtx_domains.silent(self._database, self._domains)
 
     @cached_property
     def session(self) -> Session:
         """Where and when the report was captured."""
         return Session(
             host=self.target.hostname,
+            num_cores=self.target.num_cores,
             start_utc_ns=self.target.session_start_ns,
-            is_utc=any(
+            is_utc=self.target.is_utc
+            or any(
                 len(group) and int(group.start_ns[0]) >= _FIRST_UTC_NS
                 for operations in self.operations.values()
                 for group in operations.groups
@@ -331,8 +366,16 @@ class NsightTrace:
         return host.read_api_calls(self._database)
 
     @cached_property
+    def _range_tables(self) -> dict[int, RangeTable]:
+        return nvtx_table.read_range_tables(self._database)
+
+    @cached_property
     def _communication_calls(self) -> dict[int, ProcessCalls]:
-        return nccl_calls.read_communication_calls(self._database)
+        return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
+
+    @cached_property
+    def _domains(self) -> dict[tuple[int, int], str]:
+        return nvtx_domains.read_domains(self._database)
 
     @cached_property
     def _waits(self) -> dict[int, Waits]:
@@ -345,20 +388,7 @@ class NsightTrace:
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        return self._strings(self._signer.names)
-
-    def _strings(self, ids: Iterable[int]) -> dict[int, str]:
-        wanted = sorted(ids)
-        found: dict[int, str] = {}
-        for first in range(0, len(wanted), _IDS_PER_QUERY):
-            some = wanted[first : first + _IDS_PER_QUERY]
-            marks = ", ".join("?" * len(some))
-            for row in self._database.rows(
-                schema.STRINGS, {"id": int, "value": str}, f"id IN ({marks})", some
-            ):
-                if row["value"] is not None:
-                    found[row["id"]] = row["value"]
-        return found
+        return self._database.strings(self._signer.names)
 
     def _labels(self, enumeration: str, usual: Mapping[int, str]) -> dict[int, str]:
         """Return the labels of an enumeration by id."""

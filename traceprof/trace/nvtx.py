@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 OPEN_END = int(np.iinfo(np.int64).max)
 """The end of a range that was still open when the capture stopped."""
 
-_RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
+RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
+"""The SQL condition that rows of ranges meet."""
 
 
 def read_ranges(
@@ -43,7 +44,7 @@ def read_ranges(
         return {}
     found = database.query(
         f"SELECT start, end, globalTid, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
-        f"WHERE {_RANGES} AND start IS NOT NULL AND globalTid IS NOT NULL AND ({condition})",
+        f"WHERE {RANGES} AND start IS NOT NULL AND globalTid IS NOT NULL AND ({condition})",
         schema.NVTX.name,
         {"start": int, "end": int, "globalTid": int, "name": str},
         arguments,
@@ -62,7 +63,7 @@ def longest_names(database: Database, limit: int) -> list[str]:
     if not _has_events(database):
         return []
     rows = database.query(
-        f"SELECT {name_sql(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
+        f"SELECT {name_sql(database)} AS name FROM {schema.NVTX.name} WHERE {RANGES} "  # noqa: S608
         "GROUP BY 1 ORDER BY max(end - start) DESC LIMIT ?",
         schema.NVTX.name,
         {"name": str},
@@ -72,7 +73,7 @@ def longest_names(database: Database, limit: int) -> list[str]:
 
 
 def thread_names(database: Database) -> list[tuple[int, str]]:
-    """Return (process, name) of each thread that NVTX named."""
+    """Return (globalTid, name) of each thread that NVTX named."""
     if not _has_events(database):
         return []
     rows = database.query(
@@ -81,7 +82,7 @@ def thread_names(database: Database) -> list[tuple[int, str]]:
         schema.NVTX.name,
         {"globalTid": int, "name": str},
     )
-    return [(schema.process_of_thread(row["globalTid"]), row["name"] or "") for row in rows]
+    return [(row["globalTid"], row["name"] or "") for row in rows]
 
 
 def _has_events(database: Database) -> bool:

@@ -12,6 +12,7 @@ import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import tee
 from string import whitespace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
 _CHUNK_ROWS = 32_768
+_LONGEST_TEXT = 1000
 # A third finds nothing to do: parsing and what follows it take as long as two threads fetch.
 _THREADS = 2
 
@@ -66,6 +68,49 @@ def read_columns(
         if database.progress is not None:
             database.progress.advance(len(chunk[columns[0]]))
         yield chunk
+
+
+def read_columns_and_text(
+    database: Database, table: str, columns: Sequence[str], text: str
+) -> Iterator[tuple[dict[str, Int64], list[bytes]]]:
+    """Yield integer columns and a column of text, some ten thousand rows at a time, in any order.
+
+    Args:
+        database: the open file.
+        table: a table with a rowid.
+        columns: names of integer columns that the table has.
+        text: name of a column of text that it has.
+
+    Yields:
+        int64[rows] arrays as `read_columns` does; and the texts, in UTF-8, the first thousand
+        characters of each, empty where the export has NULL.
+
+    Raises:
+        TraceFormatError: the file is damaged, or a value is not an integer.
+    """
+    rowid = database.rowid(table)
+    shown = f"ifnull(substr({quote(text)}, 1, {_LONGEST_TEXT}), '')"
+    source = f"FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"
+    joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
+    query = f"SELECT count(*), {joined}, CAST(group_concat({shown}, char(0)) AS BLOB) {source}"
+    slices, limits = tee(_slices(database, table, rowid, _CHUNK_ROWS, NULL, _LAST_ROWID))
+    for (count, *texts, names), of_rows in zip(_run(database, query, slices), limits, strict=True):
+        if not count:
+            continue
+        parts = names.split(b"\0")
+        if len(parts) != count:  # a text holds what stands between texts
+            with database.damage_reported():
+                single = f"SELECT CAST({shown} AS BLOB) {source}"
+                parts = [row[0] for row in database.connection.execute(single, of_rows)]
+        if database.progress is not None:
+            database.progress.advance(count)
+        yield (
+            {
+                name: _parse(each, count, database, table, name)
+                for name, each in zip(columns, texts, strict=True)
+            },
+            parts,
+        )
 
 
 def _chunks(

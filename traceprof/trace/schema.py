@@ -101,6 +101,7 @@ EVENT_TABLES = {
 NVTX_PUSH_POP = 59
 NVTX_START_END = 60
 NVTX_THREAD_NAME = 39
+NVTX_MARK = 34
 NVTX_DOMAIN = 75
 
 # Metadata: META_DATA_EXPORT from schema 3.4, EXPORT_META_DATA before, none in 2020 and 2021.
@@ -166,6 +167,11 @@ def process_of_thread(global_tid: IntOrArray) -> IntOrArray:
     return global_tid & ~_THREAD_BITS
 
 
+def thread_number(global_tid: int) -> int:
+    """Return the operating system's thread id, the last 24 bits of a globalTid."""
+    return global_tid & _THREAD_BITS
+
+
 def pid_of_process(global_pid: int) -> int:
     """Return the operating system's process id, bits 24 to 47 of a globalPid."""
     return (global_pid >> 24) & _THREAD_BITS
@@ -228,7 +234,7 @@ ENUMERATIONS = {
     EVENT_TYPES: {
         number: (name, name)
         for number, name in (
-            (34, "NvtxMark"),
+            (NVTX_MARK, "NvtxMark"),
             (NVTX_THREAD_NAME, "NvtxThread"),
             (NVTX_PUSH_POP, "NvtxPushPopRange"),
             (NVTX_START_END, "NvtxStartEndRange"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_OF_NSIGHT = "[[]NSys*"  # `[NSys]` and `[NSys Comms]`, by which it records
 
 
 class Target:
@@ -62,12 +63,24 @@ class Target:
         return (rows[0]["utcEpochNs"] or None) if rows else None
 
     @property
+    def is_utc(self) -> bool:
+        """Whether the report's times are themselves ns since 1970."""
+        return self.metadata.get(schema.TIME_NORMALIZED, "").lower() == "true"
+
+    @property
+    def capture_end_ns(self) -> int | None:
+        """When the capture ended, in the report's own time."""
+        rows = self._database.rows(schema.ANALYSIS_DETAILS, {"duration": int})
+        if not rows or rows[0]["duration"] is None:
+            return None
+        start = self.session_start_ns if self.is_utc else 0
+        return None if start is None else start + int(rows[0]["duration"])
+
+    @property
     def hostname(self) -> str | None:
         """The name of the machine, from the environment of the program where need be."""
-        rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
-        named = next((row["value"] for row in rows if row["name"] == "Hostname"), None)
         variables = (self.environment.get(each) for each in _HOST_VARIABLES)
-        return named or next(filter(None, variables), None)
+        return self._machine("Hostname") or next(filter(None, variables), None)
 
     @cached_property
     def environment(self) -> dict[str, str]:
@@ -76,6 +89,12 @@ class Target:
         texts = [row["value"] for row in rows if row["name"] == _ENVIRONMENT and row["value"]]
         pairs = (text.partition("=") for text in texts)
         return {name: value.strip().strip('"') for name, _, value in pairs}
+
+    @property
+    def num_cores(self) -> int | None:
+        """How many logical processors the machine has."""
+        told = self._machine("CpuCores")
+        return int(told) if told is not None and told.isdecimal() else None
 
     @property
     def gpus(self) -> list[str]:
@@ -121,6 +140,10 @@ class Target:
         own = [board for board in boards if board["cuDevice"] == ordinal]
         return _name_of_board(own[0]) if len(own) == 1 and ordinal is not None else None
 
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads of the process were seen; None where that is not told."""
+        return self._threads.get(process)
+
     def global_rank(self, process: int) -> int | None:
         """Return the MPI rank of the process: from MPI_RANKS, or the names MPI gives threads."""
         found = self._mpi_ranks.get(process) or self._named_ranks.get(process) or set()
@@ -134,6 +157,11 @@ class Target:
         rows = self._database.rows(schema.DIAGNOSTICS, {"text": str})
         texts = {row["text"] or "" for row in rows}
         return sorted(text for text in texts if telling.search(text))
+
+    def _machine(self, name: str) -> str | None:
+        """Return a fact about the machine."""
+        rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
+        return next((row["value"] for row in rows if row["name"] == name), None)
 
     @cached_property
     def _boards(self) -> dict[int | None, str]:
@@ -152,6 +180,19 @@ class Target:
         return self._database.rows(schema.CUDA_DEVICES, columns)
 
     @cached_property
+    def _threads(self) -> Counter[int]:
+        """Threads by process, without Nsight's own."""
+        rows = self._database.rows(schema.THREAD_NAMES, {"globalTid": int, "nameId": int})
+        own = self._database.rows(schema.STRINGS, {"id": int}, "value GLOB ?", [_OF_NSIGHT])
+        nsight = {row["id"] for row in own}
+        threads = {
+            row["globalTid"]
+            for row in rows
+            if row["globalTid"] is not None and row["nameId"] not in nsight
+        }
+        return Counter(map(schema.process_of_thread, threads))
+
+    @cached_property
     def _mpi_ranks(self) -> dict[int, set[int]]:
         ranks: dict[int, set[int]] = defaultdict(set)
         for row in self._database.rows(schema.MPI_RANKS, {"globalTid": int, "rank": int}):
@@ -162,10 +203,10 @@ class Target:
     @cached_property
     def _named_ranks(self) -> dict[int, set[int]]:
         ranks: dict[int, set[int]] = defaultdict(set)
-        for process, name in nvtx.thread_names(self._database):
+        for thread, name in nvtx.thread_names(self._database):
             match = re.fullmatch(r"MPI Rank (\d{1,9})", name)
             if match:
-                ranks[process].add(int(match[1]))
+                ranks[schema.process_of_thread(thread)].add(int(match[1]))
         return ranks
 
 
