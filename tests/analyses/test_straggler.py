@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from tests.reports.test_json import schema
+from traceprof.analyses import straggler
 from traceprof.analysis import Options, analyze
+from traceprof.findings import NotApplicable
 from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
@@ -126,12 +130,60 @@ def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
     assert waits[column].sum() < 0.01 * waits.sum()
 
 
+def test_the_peak_between_machines_is_what_the_user_says(tmp_path: Path) -> None:
+    truth = made("ranks-balanced", tmp_path / "run", seed=4)
+    unknown = analyzed(tmp_path / "run", truth).collectives[0].uses[0]
+    assert (unknown.peak_gb_per_s, unknown.utilization) == (None, None)
+    told = analyzed(tmp_path / "run", truth, link_peaks=["network=250"]).collectives[0].uses[0]
+    assert told.peak_gb_per_s == 250
+    assert told.utilization == pytest.approx(0.84, abs=0.02)
+
+
+def test_the_order_of_the_reports_does_not_matter(tmp_path: Path) -> None:
+    truth = made("straggler-upstream", tmp_path / "run", seed=3)
+    one = analyzed(tmp_path / "run", truth)
+    truth["reports"].reverse()
+    other = analyzed(tmp_path / "run", truth)
+    place = {rank.pid: rank.rank for rank in one.run.ranks}
+    same = {rank.rank: place[rank.pid] for rank in other.run.ranks}
+    (first,) = [each for each in one.findings if each.id == "straggler"]
+    (second,) = [each for each in other.findings if each.id == "straggler"]
+    assert same[second.rank] == first.rank
+    assert second.metrics["cause"] == first.metrics["cause"]
+    # The reference is another machine: differences of offsets stay what they are.
+    offsets = [
+        {clock.host: clock.offset_ns for clock in each.ranks.clocks.hosts} for each in (one, other)
+    ]
+    moved = [offsets[0][host] - offsets[1][host] for host in offsets[0]]
+    assert max(moved) - min(moved) < 50_000
+
+
+def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(tmp_path: Path) -> None:
+    truth = made("straggler-data-loading", tmp_path / "run", seed=3)
+    analysis = analyzed(tmp_path / "run", truth)
+    met = analysis.ranks
+    blurred = tuple(
+        replace(
+            each,
+            uncertainty_ns=each.uncertainty_ns + 50_000_000,
+            is_last=np.zeros_like(each.is_last),
+        )
+        for each in met.waits
+    )
+    (found,) = straggler.findings(replace(met, waits=blurred, stragglers=()))
+    assert isinstance(found, NotApplicable)
+    assert "not resolvable: the clocks of node-0, node-1, node-2, node-3" in found.reason
+    assert straggler.findings(replace(met, waits=(), stragglers=())) == []
+
+
 def test_the_text_shows_the_ranks_on_one_clock(tmp_path: Path) -> None:
     truth = made("straggler-data-loading", tmp_path / "run", seed=6)
     shown = " ".join(text.render(analyzed(tmp_path / "run", truth)).split())
     assert "Ranks on one clock" in shown
     assert "it waited for its data loader" in shown
     assert "told by their order" in shown
+    assert "Communication once all ranks were there" in shown
+    assert "AllReduce 0x5eed000000000008 nodes" in shown
 
 
 def test_steps_restrict_what_is_judged(tmp_path: Path) -> None:

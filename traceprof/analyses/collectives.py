@@ -58,7 +58,8 @@ class OperationUse:
             to be compared with a link's peak in one direction.
         peak_gb_per_s: of the link that the GPU's name promises between ranks of one machine, in
             one direction: NVLink, else PCIe. None where the ranks may be on several machines
-            (fewer of them in the report than in the communicator), or the GPU is not known.
+            (fewer of them in the report than in the communicator), or the GPU is not known. Between
+            machines, what the user says of the network.
         is_lower_bound: whether the rates are of durations; else they are of transfers alone.
         num_matched: kernels whose counterparts on the other ranks are known.
         wait_ns: of these, the sum of the times until the last rank came; None without any.
@@ -106,6 +107,7 @@ class CollectivesResult:
         num_with_call: those whose call on the host was found.
         num_sized: those of known size.
         small: what the sizes tell.
+        network_gb_per_s: the peak of the network, where the user gave it.
     """
 
     rank: int
@@ -115,6 +117,7 @@ class CollectivesResult:
     num_with_call: int
     num_sized: int
     small: SmallMessages
+    network_gb_per_s: float | None = None
 
 
 def run(rank: Rank, window: Window) -> CollectivesResult:
@@ -140,6 +143,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
         small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
+        network_gb_per_s=rank.peak_overrides.get("network"),
     )
 
 
@@ -153,12 +157,17 @@ def with_transfers(
         transfers: of that rank, by operation and communicator.
     """
     uses = tuple(
-        _with_transfer(use, transfers.get((use.operation, use.communicator))) for use in result.uses
+        _with_transfer(
+            use, transfers.get((use.operation, use.communicator)), result.network_gb_per_s
+        )
+        for use in result.uses
     )
     return replace(result, uses=uses)
 
 
-def _with_transfer(use: OperationUse, transfer: Transfer | None) -> OperationUse:
+def _with_transfer(
+    use: OperationUse, transfer: Transfer | None, network_gb_per_s: float | None
+) -> OperationUse:
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
@@ -166,7 +175,7 @@ def _with_transfer(use: OperationUse, transfer: Transfer | None) -> OperationUse
         use,
         algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
         busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,
-        peak_gb_per_s=use.peak_gb_per_s if transfer.scope == "intra-node" else None,
+        peak_gb_per_s=use.peak_gb_per_s if transfer.scope == "intra-node" else network_gb_per_s,
         is_lower_bound=not is_known,
         num_matched=transfer.num_matched,
         wait_ns=transfer.wait_ns,

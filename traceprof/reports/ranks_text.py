@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from statistics import median
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from traceprof.errors import one_line
+from traceprof.reports.tables import new_table
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import RenderableType
+    from rich.table import Table
 
+    from traceprof.analyses.collectives import OperationUse
     from traceprof.analysis import Analysis
     from traceprof.clocks import HostClock
 
 _MOST_RANKS = 32  # more than that nobody reads; the JSON has them all
 _HEADINGS = ("rank", "host", "clock", "±", "came\nlast", "by", "waited", "made\nwait")
+_TRANSFER_HEADINGS = (
+    "operation", "communicator", "between", "count", "waited", "transfer", "bus\nbandwidth",
+    "of peak", "latency", "rate\nbeyond it",
+)  # fmt: skip
+_SCOPES = {"intra-node": "GPUs of a node", "inter-node": "nodes"}
 _SOURCES = {
     "labels": "the labels of instrument",
     "nccl": "NCCL's payloads",
@@ -34,10 +42,7 @@ _SOURCES = {
 def ranks_on_one_clock(analysis: Analysis) -> Iterable[RenderableType]:
     """Return the section: a line for each rank, and what could not be matched."""
     met = analysis.ranks
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in _HEADINGS:
-        is_text = heading == "host"
-        table.add_column(heading, justify="left" if is_text else "right", vertical="bottom")
+    table = new_table(*_HEADINGS, left=("host",))
     late = {each.member: each for each in met.lateness}
     order = sorted(range(len(met.ranks)), key=lambda member: met.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
@@ -72,6 +77,43 @@ def ranks_on_one_clock(analysis: Analysis) -> Iterable[RenderableType]:
         ranks = ", ".join(str(rank) for rank in sorted(each.ranks)[:_MOST_RANKS])
         name = one_line(each.name) if each.name else "of no known communicator"
         yield Text(f"Operations {name} of the ranks {ranks} were not matched: {each.reason}.")
+
+
+def transfer_table(analysis: Analysis) -> Table | None:
+    """Return what operations took once all ranks were there; None where none was matched.
+
+    One line for each operation and communicator, the one with the longest transfers first. The
+    transfer is the same on all ranks; of their waits, the median is shown.
+    """
+    found: dict[tuple[str, str], list[OperationUse]] = defaultdict(list)
+    for result in analysis.collectives:
+        for use in result.uses:
+            if use.num_matched:
+                found[use.operation, use.communicator or ""].append(use)
+    if not found:
+        return None
+    table = new_table(*_TRANSFER_HEADINGS, left=("communicator",))
+    by_cost = sorted(found.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
+    for (operation, communicator), uses in by_cost[:_MOST_RANKS]:
+        use = uses[0]
+        is_told = not use.is_lower_bound
+        table.add_row(
+            operation,
+            one_line(communicator),
+            "-" if use.scope is None else _SCOPES[use.scope],
+            str(use.num_matched),
+            duration(int(median(each.wait_ns or 0 for each in uses))),
+            duration(use.transfer_ns or 0),
+            _rate(use.busbw_gb_per_s if is_told else None),
+            "-" if use.utilization is None or not is_told else percent(use.utilization),
+            "-" if use.latency_ns is None else duration(use.latency_ns),
+            _rate(use.rate_gb_per_s),
+        )
+    return table
+
+
+def _rate(gb_per_s: float | None) -> str:
+    return "-" if gb_per_s is None else f"{gb_per_s:.3g} GB/s"
 
 
 def _clock(clock: HostClock) -> tuple[str, str]:
