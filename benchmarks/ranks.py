@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from traceprof.analysis import analyze
-from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
+from traceprof.simulate import RUN_SCENARIOS, simulate_run
 
 
 class Tally:

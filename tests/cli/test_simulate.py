@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, main
-from traceprof.simulate import SCENARIOS
-from traceprof.simulate.scenarios.runs import RUN_SCENARIOS
+from traceprof.simulate import RUN_SCENARIOS, SCENARIOS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from traceprof.errors import UsageError
+from traceprof.simulate import simulate_run
 from traceprof.simulate.fleet import Capture, Node, seen
 from traceprof.simulate.scenarios.ranks import STRAGGLERS, training
-from traceprof.simulate.scenarios.runs import simulate_run
 from traceprof.trace import schema
 
 if TYPE_CHECKING:

@@ -225,8 +225,8 @@ def findings(result: RanksResult) -> list[Finding | NotApplicable]:
                 IDS[0],
                 severity,
                 rank,
-                f"Rank {rank} on {result.hosts[each.member]} comes {duration(each.late_ns)} later"
-                f" than the others{held_up}: last in {percent(late.share_last)} of"
+                f"On {result.hosts[each.member]}, it comes {duration(each.late_ns)} later than the"
+                f" others{held_up}: last in {percent(late.share_last)} of"
                 f" {late.num_operations} operations; {texts.BECAUSE[each.what]}",
                 impact,
                 fraction,
@@ -235,7 +235,7 @@ def findings(result: RanksResult) -> list[Finding | NotApplicable]:
                     Evidence(
                         cause.start_ns,
                         cause.end_ns,
-                        f"{duration(cause.late_ns)} late: {cause.what}",
+                        f"{duration(cause.late_ns)} late: {texts.BECAUSE[cause.what]}",
                     )
                     for cause in each.worst
                 ),

@@ -99,7 +99,7 @@ def transfer_table(analysis: Analysis) -> Table | None:
         is_told = not use.is_lower_bound
         table.add_row(
             operation,
-            one_line(communicator),
+            _short(communicator),
             "-" if use.scope is None else _SCOPES[use.scope],
             str(use.num_matched),
             duration(int(median(each.wait_ns or 0 for each in uses))),
@@ -110,6 +110,11 @@ def transfer_table(analysis: Analysis) -> Table | None:
             _rate(use.rate_gb_per_s),
         )
     return table
+
+
+def _short(communicator: str) -> str:
+    """Return the end of NCCL's ids, which tells them apart, and names as they are."""
+    return f"…{communicator[-8:]}" if communicator.startswith("0x") else one_line(communicator)
 
 
 def _rate(gb_per_s: float | None) -> str:
