@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 # UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); a machine
 # without it, by more. Operations further apart than this are not the same one.
 FARTHEST_NS = 2_000_000_000
+# On one machine, members of an operation leave it up to some ms apart.
+ONE_CLOCK_NS = 100_000_000
 # To be this far off the clocks makes an alignment half as likely as one that is not.
 _USUAL_NS = 50_000_000
 _SAMPLES = 512  # operations looked at for each shift
 _ALIKE = 0.99  # of the operations must agree in kind and size
 _RIVAL = 1.5  # a second shift that fits less than so many times worse is as good
 _FEW_SAMPLES = 32  # where there are more shifts than
-_MOST_SHIFTS = 256
+_MOST_SHIFTS = 48
 _SHORT = 4  # operations from which on their ends tell a pattern
 _RESOLUTION_NS = 1_000.0
 
@@ -58,7 +60,9 @@ def shift_between(first: Sequence, second: Sequence, *, one_clock: bool) -> int 
     Returns:
         The shift s for which `second[i]` is `first[i + s]`, None where none fits or several do.
     """
-    shifts = _promising(first, second, _candidates(first, second), one_clock=one_clock)
+    shifts = _promising(
+        first, second, _candidates(first, second, one_clock=one_clock), one_clock=one_clock
+    )
     costs = np.array([_cost(first, second, each, one_clock=one_clock) for each in shifts.tolist()])
     if not np.isfinite(costs).any():
         return None
@@ -69,13 +73,14 @@ def shift_between(first: Sequence, second: Sequence, *, one_clock: bool) -> int 
     return int(shifts[best])
 
 
-def _candidates(first: Sequence, second: Sequence) -> Int64:
+def _candidates(first: Sequence, second: Sequence, *, one_clock: bool) -> Int64:
     """Return the shifts that bring the middle of the shorter list near something in time."""
     if len(first.end_ns) == 0 or len(second.end_ns) == 0:
         return np.empty(0, np.int64)
     middle = len(second.end_ns) // 2
     at = second.end_ns[middle]
-    low, high = np.searchsorted(first.end_ns, [at - FARTHEST_NS, at + FARTHEST_NS])
+    farthest = ONE_CLOCK_NS if one_clock else FARTHEST_NS
+    low, high = np.searchsorted(first.end_ns, [at - farthest, at + farthest])
     return np.arange(low, high, dtype=np.int64) - middle
 
 
