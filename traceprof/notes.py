@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 def notes_of(run: Run) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
+    for index, number in enumerate(run.run_of):
+        if number:
+            said = f"it is not of the same run as {run.traces[0].path.name}: it was captured at"
+            said += " another time, or of another program; nothing is compared between the two"
+            yield index, said
     with_ranks = {rank.report for rank in run.ranks}
     for index, trace in enumerate(run.traces):
         for note in trace.notes:

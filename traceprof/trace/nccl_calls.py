@@ -115,10 +115,17 @@ class CommunicationCalls:
 
 
 class ProcessCalls(NamedTuple):
-    """The calls of one process: NCCL's ranges, and the labels of `instrument`."""
+    """The calls of one process.
+
+    Attributes:
+        nccl: NCCL's ranges.
+        labelled: the labels of `instrument`.
+        rank: the process's rank in NCCL's largest communicator, None where no payload tells.
+    """
 
     nccl: CommunicationCalls
     labelled: CommunicationCalls
+    rank: int | None = None
 
 
 class _Range(NamedTuple):
@@ -159,7 +166,9 @@ def read_communication_calls(
     sizes = _world_sizes(nccl.values())
     return {
         process: ProcessCalls(
-            _in_groups(nccl.get(process, []), sizes), _nested(labelled.get(process, []))
+            _in_groups(nccl.get(process, []), sizes),
+            _nested(labelled.get(process, [])),
+            _rank_in_largest(nccl.get(process, [])),
         )
         for process in sorted({*nccl, *(each for each, calls in labelled.items() if calls)})
     }
@@ -193,6 +202,13 @@ def _world_sizes(processes: Iterable[Sequence[_Range]]) -> dict[str, int]:
         for each in ranges
         if each.fields.communicator is not None and each.fields.world_size > 0
     }
+
+
+def _rank_in_largest(ranges: Iterable[_Range]) -> int | None:
+    """Return the rank in the largest communicator that the process made, None for no one rank."""
+    made = {(each.fields.world_size, each.fields.rank) for each in ranges if each.fields.rank >= 0}
+    largest = [rank for size, rank in made if size == max(made)[0]]
+    return largest[0] if len(largest) == 1 else None
 
 
 # -- launch ranges --------------------------------------------------------------------------------
