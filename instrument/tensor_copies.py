@@ -97,7 +97,7 @@ def _complain(error: Exception) -> None:
         _log.warning("a tensor's copy could not be labelled", exc_info=error)
 
 
-def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
+def _to(tensor: Tensor, /, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
     """Label `to(device, dtype, non_blocking)` and `to(tensor, non_blocking)`."""
     target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
     kind = type(target)
@@ -116,6 +116,7 @@ def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN40
 
 def _cuda(
     tensor: Tensor,
+    /,
     device: torch.device | str | int | None = None,
     non_blocking: bool = False,
     **_: object,
@@ -124,17 +125,17 @@ def _cuda(
     return move("cuda", tensor, torch.device(index or "cuda"), None, non_blocking)
 
 
-def _cpu(tensor: Tensor, **_: object) -> str | None:
+def _cpu(tensor: Tensor, /, **_: object) -> str | None:
     return None if tensor.is_cpu else move("cpu", tensor, torch.device("cpu"), None, False)
 
 
-def _copy(tensor: Tensor, src: Tensor, non_blocking: bool = False) -> str | None:
+def _copy(tensor: Tensor, /, src: Tensor, non_blocking: bool = False) -> str | None:
     if type(src) not in _PLAIN or src.device == tensor.device:
         return None
     return move("copy_", src, tensor.device, tensor.dtype, non_blocking, into=tensor)
 
 
-def _pin(tensor: Tensor, *_: object, **__: object) -> str | None:
+def _pin(tensor: Tensor, /, *_: object, **__: object) -> str | None:
     """Label a copy into page-locked memory; what is there already is not copied."""
     if not tensor.is_cpu or _is_pinned(tensor):
         return None
@@ -193,7 +194,7 @@ def direction(source: torch.device, target: torch.device) -> str | None:
         return "h2d" if from_host else "d2h"
     if source.type != target.type:
         return "d2d"
-    index = _current(target.type) if target.index is None else target.index
+    index = _current(target.type) if target.index is None else target.index  # type: ignore[redundant-expr]
     return None if index == source.index else "p2p"
 
 
