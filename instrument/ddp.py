@@ -21,8 +21,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument import nvtx_ranges
-from instrument.wrapping import is_compiling, untraced
+from instrument import completion, nvtx_ranges
+from instrument.wrapping import is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ def install(patches: Patches) -> None:
     @functools.wraps(prepare)
     def observe_and_prepare(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not is_compiling():
+            compiler = suspend(None)
             _observe(self)
+            suspend(compiler)
         return prepare(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     @functools.wraps(register_builtin)
@@ -211,7 +213,7 @@ def _bucket(
 def _end_with(range_: object, future: Callable[[], Future[Any]]) -> None:
     """End the range when the future is complete; now, where there is none."""
     try:
-        future().add_done_callback(lambda _: nvtx_ranges.end(range_))
+        completion.end_when_done(future(), range_)
     except Exception:  # noqa: BLE001  (a hook may return anything, and DDP complains of it)
         nvtx_ranges.end(range_)
 
