@@ -299,3 +299,31 @@ def test_an_exception_in_a_coalescing_block(recorded: list[str]) -> None:
         raise KeyError("the user's")
     assert recorded == [f"push coalesced {SELF}", "pop"]
     assert calls._thread.level == calls.FREE
+
+
+class Watching(torch.overrides.TorchFunctionMode):
+    """Notes what the user's program calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("alone")
+def test_modes_of_the_user_see_the_same_calls(recorded: list[str]) -> None:
+    def seen() -> list[str]:
+        with Watching() as watching:
+            dist.all_reduce(ones())
+            dist.all_gather_single(ones(), ones())
+        return watching.seen
+
+    before = seen()
+    instrument.enable()
+    assert seen() == before
+    assert [text.split(" ")[0] for text in pushed(recorded)] == ["all_reduce", "all_gather_single"]
