@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from instrument import nvtx_ranges
-from instrument.wrapping import is_compiling, untraced
+from instrument.wrapping import is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ def _named(original: Method, label: Callable[..., str | None]) -> Method:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the method's own)
         if (args and type(args[0]) is dtype) or type(self) not in _PLAIN:
             return original(self, *args, **kwargs)
+        if is_compiling():
+            return original(self, *args, **kwargs)
         text = None
+        compiler = suspend(None)
         try:
             if not functions_are_overridden():
                 text = label(self, *args, **kwargs)
@@ -79,13 +82,17 @@ def _named(original: Method, label: Callable[..., str | None]) -> Method:
                     text = label(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the copy shall go on)
             _complain(error)
-        if text is None or is_compiling():
+        if text is not None:
+            nvtx_ranges.push(text)
+        suspend(compiler)
+        if text is None:
             return original(self, *args, **kwargs)
-        nvtx_ranges.push(text)
         try:
             return original(self, *args, **kwargs)
         finally:
+            suspend(None)
             nvtx_ranges.pop()
+            suspend(compiler)
 
     return method
 
