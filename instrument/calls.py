@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.distributed import _functional_collectives
 
 from instrument import completion, nvtx_ranges, operations
@@ -94,7 +95,8 @@ def named(original: Function, describe: Describe, name: str, level: int = INSIDE
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Range | _Unlabelled:
         try:
-            labelled = operations.label(name, describe(*args, **kwargs))
+            with torch._C.DisableTorchFunction():  # noqa: SLF001  (modes and tensors of the user)
+                labelled = operations.label(name, describe(*args, **kwargs))
         except Exception as error:  # noqa: BLE001
             return _Unlabelled(name, error)
         return _Unlabelled(name) if labelled is None else Range(*labelled, name, level)

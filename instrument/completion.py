@@ -72,7 +72,7 @@ def _let_finish() -> None:
         time.sleep(1e-2)  # in which Gloo's threads let go of the callbacks
 
 
-LONGEST_WAIT_S = 10.0
+LONGEST_WAIT_S = 5.0
 """Longer than any operation takes whose partners are there; without them, exiting fails anyhow."""
 
 atexit.register(_let_finish)

@@ -21,8 +21,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument import nvtx_ranges
-from instrument.wrapping import is_compiling, untraced
+from instrument import completion, nvtx_ranges
+from instrument.wrapping import is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         self._seen_bytes = 0
 
     # The reducer, in C++, gives a list of one tensor and always options.
+    @untraced
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Reduce a bucket, or the map of the parameters that were used."""
         if not _process.is_on or options.reduceOp != distributed.ReduceOp.SUM:
@@ -75,20 +76,22 @@ class _ObservedGroup(distributed.ProcessGroup):
         (tensor,) = tensors
 
         def reduce() -> Any:  # noqa: ANN401
-            with torch._C.DisableTorchFunction():  # noqa: SLF001  (not a call of the user's)
-                return distributed.all_reduce(tensor, group=self.own, async_op=True)
+            return distributed.all_reduce(tensor, group=self.own, async_op=True)
 
-        if _thread.in_hook or not (tensor.is_floating_point() or tensor.is_complex()):
-            return reduce()
-        return _bucket(self._next_label(tensor), tensor, reduce, lambda work: work.get_future())
+        with _Unnoticed():
+            if _thread.in_hook or not (tensor.is_floating_point() or tensor.is_complex()):
+                return reduce()
+            label = self._next_label(tensor)
+            return _bucket(label, tensor, reduce, lambda work: work.get_future())
 
+    @untraced
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Agree on the buckets when they are made anew."""
         if not _process.is_on:
             return self.own.broadcast(tensors, options)
         (tensor,) = tensors
-        root = distributed.get_global_rank(self.own, options.rootRank)
-        with torch._C.DisableTorchFunction():  # noqa: SLF001
+        with _Unnoticed():
+            root = distributed.get_global_rank(self.own, options.rootRank)
             return distributed.broadcast(tensor, root, group=self.own, async_op=True)
 
     def _next_label(self, tensor: torch.Tensor) -> str:
@@ -106,6 +109,21 @@ class _ObservedGroup(distributed.ProcessGroup):
         return _label(index, tensor, last=last)
 
 
+class _Unnoticed:
+    """Calls in here are the reducer's: modes of the user and torch.compile do not see them."""
+
+    @untraced
+    def __enter__(self) -> None:
+        self._compiler = suspend(None)
+        self._no_modes = torch._C.DisableTorchFunction()  # noqa: SLF001
+        self._no_modes.__enter__()
+
+    @untraced
+    def __exit__(self, *_: object) -> None:
+        self._no_modes.__exit__(None, None, None)
+        suspend(self._compiler)
+
+
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
 _observed = weakref.WeakKeyDictionary()
 """Models and the groups that C++ may call as long as they live: it does not keep them alive."""
@@ -121,7 +139,9 @@ def install(patches: Patches) -> None:
     @functools.wraps(prepare)
     def observe_and_prepare(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not is_compiling():
+            compiler = suspend(None)
             _observe(self)
+            suspend(compiler)
         return prepare(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     @functools.wraps(register_builtin)
@@ -170,17 +190,28 @@ def _named(hook: Hook) -> Hook:
     DDP takes a hook for good: once disabled, this one only calls the user's.
     """
 
+    @untraced
     @functools.wraps(hook)
     def named(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:  # noqa: ANN401
         if not _process.is_on:
             return hook(state, bucket)
+        compiler = suspend(None)
+
+        def call() -> Future[torch.Tensor]:
+            suspend(compiler)
+            try:
+                return hook(state, bucket)
+            finally:
+                suspend(None)
+
         tensor = bucket.buffer()
         label = _label(bucket.index(), tensor, last=bucket.is_last())
         _thread.in_hook = True
         try:
-            return _bucket(label, tensor, lambda: hook(state, bucket), lambda future: future)
+            return _bucket(label, tensor, call, lambda future: future)
         finally:
             _thread.in_hook = False
+            suspend(compiler)
 
     return named
 
@@ -211,7 +242,7 @@ def _bucket(
 def _end_with(range_: object, future: Callable[[], Future[Any]]) -> None:
     """End the range when the future is complete; now, where there is none."""
     try:
-        future().add_done_callback(lambda _: nvtx_ranges.end(range_))
+        completion.end_when_done(future(), range_)
     except Exception:  # noqa: BLE001  (a hook may return anything, and DDP complains of it)
         nvtx_ranges.end(range_)
 

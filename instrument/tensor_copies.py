@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from instrument import nvtx_ranges
-from instrument.wrapping import is_compiling, untraced
+from instrument.wrapping import is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ def _named(original: Method, label: Callable[..., str | None]) -> Method:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the method's own)
         if (args and type(args[0]) is dtype) or type(self) not in _PLAIN:
             return original(self, *args, **kwargs)
+        if is_compiling():
+            return original(self, *args, **kwargs)
         text = None
+        compiler = suspend(None)
         try:
             if not functions_are_overridden():
                 text = label(self, *args, **kwargs)
@@ -79,13 +82,17 @@ def _named(original: Method, label: Callable[..., str | None]) -> Method:
                     text = label(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the copy shall go on)
             _complain(error)
-        if text is None or is_compiling():
+        if text is not None:
+            nvtx_ranges.push(text)
+        suspend(compiler)
+        if text is None:
             return original(self, *args, **kwargs)
-        nvtx_ranges.push(text)
         try:
             return original(self, *args, **kwargs)
         finally:
+            suspend(None)
             nvtx_ranges.pop()
+            suspend(compiler)
 
     return method
 
@@ -97,7 +104,7 @@ def _complain(error: Exception) -> None:
         _log.warning("a tensor's copy could not be labelled", exc_info=error)
 
 
-def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
+def _to(tensor: Tensor, /, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
     """Label `to(device, dtype, non_blocking)` and `to(tensor, non_blocking)`."""
     target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
     kind = type(target)
@@ -116,6 +123,7 @@ def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN40
 
 def _cuda(
     tensor: Tensor,
+    /,
     device: torch.device | str | int | None = None,
     non_blocking: bool = False,
     **_: object,
@@ -124,17 +132,17 @@ def _cuda(
     return move("cuda", tensor, torch.device(index or "cuda"), None, non_blocking)
 
 
-def _cpu(tensor: Tensor, **_: object) -> str | None:
+def _cpu(tensor: Tensor, /, **_: object) -> str | None:
     return None if tensor.is_cpu else move("cpu", tensor, torch.device("cpu"), None, False)
 
 
-def _copy(tensor: Tensor, src: Tensor, non_blocking: bool = False) -> str | None:
+def _copy(tensor: Tensor, /, src: Tensor, non_blocking: bool = False) -> str | None:
     if type(src) not in _PLAIN or src.device == tensor.device:
         return None
     return move("copy_", src, tensor.device, tensor.dtype, non_blocking, into=tensor)
 
 
-def _pin(tensor: Tensor, *_: object, **__: object) -> str | None:
+def _pin(tensor: Tensor, /, *_: object, **__: object) -> str | None:
     """Label a copy into page-locked memory; what is there already is not copied."""
     if not tensor.is_cpu or _is_pinned(tensor):
         return None
@@ -193,7 +201,7 @@ def direction(source: torch.device, target: torch.device) -> str | None:
         return "h2d" if from_host else "d2h"
     if source.type != target.type:
         return "d2d"
-    index = _current(target.type) if target.index is None else target.index
+    index = _current(target.type) if target.index is None else target.index  # type: ignore[redundant-expr]
     return None if index == source.index else "p2p"
 
 

@@ -62,9 +62,12 @@ def outermost(
     @untraced
     @functools.wraps(function)
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if is_compiling() or label in _thread.open or unless():
+        if is_compiling() or label in _thread.open:
             return function(*args, **kwargs)
         compiler = suspend(None)
+        if unless():
+            suspend(compiler)
+            return function(*args, **kwargs)
         nvtx_ranges.push(label)
         suspend(compiler)
         _thread.open.add(label)
