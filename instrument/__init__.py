@@ -4,7 +4,31 @@ Every range goes to the NVTX domain `traceprof`, in the grammar of `traceprof.la
 `traceprof analyze` reads. Without the package nvtx, or without Nsight attached, nothing happens.
 """
 
-from instrument.switch import disable, enable, is_enabled
-from instrument.training import annotate, step
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from instrument.switch import disable, enable, is_enabled
+    from instrument.training import annotate, step
 
 __all__ = ["annotate", "disable", "enable", "is_enabled", "step"]
+
+_LAZY = {
+    "annotate": "instrument.training",
+    "disable": "instrument.switch",
+    "enable": "instrument.switch",
+    "is_enabled": "instrument.switch",
+    "step": "instrument.training",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)
+    """Import on first use: `python -m instrument` loads nothing that the script configures.
+
+    nvtx loads numpy, and a script may want to set the number of its threads before.
+    """
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'instrument' has no attribute {name!r}")

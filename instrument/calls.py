@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
     Describe = Callable[..., Operation]
     """Reads a call's arguments: has the parameters of the function that it describes."""
+    Begin = Callable[[tuple[Any, ...], dict[str, Any]], "Range | _Unlabelled"]
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -87,10 +88,14 @@ def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> Non
 
 
 def named(original: Function, describe: Describe, name: str, level: int = INSIDE) -> Function:
-    """Return the function with a range around its calls, labelled by what `describe` tells.
+    """Return the function with a range around its calls, labelled by what `describe` tells."""
+    return around(original, labelling(describe, name, level))
 
-    What fails in here is logged once; the call goes on without a label. Exceptions of the
-    function close the range and pass. `level` is what holds for calls inside.
+
+def labelling(describe: Describe, name: str, level: int = INSIDE) -> Begin:
+    """Return what opens a call's range, with `level` for what is called inside.
+
+    What fails in here is logged once; the call goes on without a label.
     """
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Range | _Unlabelled:
@@ -101,11 +106,14 @@ def named(original: Function, describe: Describe, name: str, level: int = INSIDE
             return _Unlabelled(name, error)
         return _Unlabelled(name) if labelled is None else Range(*labelled, name, level)
 
-    return around(original, begin)
+    return begin
 
 
-def around(original: Function, begin: Callable[..., Range | _Unlabelled]) -> Function:
-    """Return the function with a range around its calls, which `begin(args, kwargs)` opens."""
+def around(original: Function, begin: Begin) -> Function:
+    """Return the function with a range around its calls, which `begin(args, kwargs)` opens.
+
+    Exceptions of the function close the range and pass.
+    """
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
@@ -127,6 +135,35 @@ def around(original: Function, begin: Callable[..., Range | _Unlabelled]) -> Fun
         return result
 
     return untraced(_as(original.__name__, call))
+
+
+def around_method(cls: type, name: str, begin: Begin) -> Function:
+    """Return what may stand in a C++ class for this method of it, with a range around its calls.
+
+    In an object of a Python subclass, C++ looks each method up before it does its own work, and
+    so finds the wrapper, which calls C++ again. pybind11 ends this where the calling function has
+    the method's name and its `self`: both functions in here do.
+    """
+    method = getattr(cls, name)
+
+    def override(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return method(self, *args, **kwargs)
+
+    outside = around(untraced(_as(name, functools.update_wrapper(override, method))), begin)
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if not _process.is_on or _thread.level == INSIDE:  # nearly always: keep it short
+            return method(self, *args, **kwargs)
+        return outside(self, *args, **kwargs)
+
+    return untraced(_as(name, call))
+
+
+def _as(name: str, function: Function) -> Function:
+    """Give the function's code this name: in tracebacks, for pybind11, and for torch.compile."""
+    function.__code__ = function.__code__.replace(co_name=name)
+    return function
 
 
 class Range:
@@ -179,26 +216,6 @@ class _Unlabelled:
 
     def fail(self) -> None:
         """Say nothing: the arguments were at fault."""
-
-
-def as_override(method: Function, name: str) -> Function:
-    """Return a Python function that calls a C++ method, and may stand in its class for it.
-
-    In an object of a Python subclass, C++ looks each method up before it does its own work, and
-    so finds the wrapper, which calls C++ again. pybind11 ends this where the calling function has
-    the method's name and its `self`.
-    """
-
-    def override(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return method(self, *args, **kwargs)
-
-    return untraced(_as(name, functools.update_wrapper(override, method)))
-
-
-def _as(name: str, function: Function) -> Function:
-    """Give the function's code this name: in tracebacks, for pybind11, and for torch.compile."""
-    function.__code__ = function.__code__.replace(co_name=name)
-    return function
 
 
 def is_silent(level: int) -> bool:

@@ -124,7 +124,7 @@ def install(patches: Patches) -> None:
     """Name every functional collective and every wait for a result."""
     wait = _functional_collectives.wait_tensor
     pairs = calls.wrapped((_functional_collectives,), DESCRIBE)
-    calls.install(patches, [*pairs, (wait, waits.named(wait))])
+    calls.install(patches, [*pairs, (wait, calls.around(wait, waits.begin))])
 
 
 def _resolve(group: Any, tag: str) -> Any:  # noqa: ANN401

@@ -20,8 +20,10 @@ class ByIdentity(Generic[Value]):
 
     def get(self, key: object) -> Value | None:
         """Return what is known about the object, or None."""
-        known = self._known.get(id(key))
-        return None if known is None else known[1]
+        try:
+            return self._known[id(key)][1]
+        except KeyError:
+            return None
 
     def set(self, key: object, value: Value) -> None:
         """Know this about the object until it dies; raises TypeError where it has no weakrefs."""

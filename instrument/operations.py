@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch import distributed as dist
 
 
+COLLECTIVE, TRANSFER, BLOCK = range(3)
+"""Of the whole group, between two of its ranks, or around other operations: how it is numbered."""
+
+
 class Operation(NamedTuple):
     """What a call's arguments tell of it.
 
@@ -24,8 +28,7 @@ class Operation(NamedTuple):
         direction: `dst` or `src` where the operation has a peer or a root, else empty.
         peer: that rank in the default group.
         group_peer: or that rank in this group.
-        is_transfer: between two ranks, and numbered so; else a collective.
-        is_block: around other operations, and not numbered.
+        kind: how it is numbered.
         is_split: the message is the part of the tensors that one member of the group gets.
         is_async: the call returns before the operation is done.
     """
@@ -35,49 +38,45 @@ class Operation(NamedTuple):
     direction: str = ""
     peer: int | None = None
     group_peer: int | None = None
-    is_transfer: bool = False
-    is_block: bool = False
+    kind: int = COLLECTIVE
     is_split: bool = False
     is_async: bool = False
 
 
-class Labelled(NamedTuple):
-    """A call's label, and whether the backend will tell when the operation is done."""
+def label(function: str, operation: Operation) -> tuple[str, bool] | None:
+    """Label this call of a function, and count it.
 
-    text: str
-    will_report: bool
-
-
-def label(function: str, operation: Operation) -> Labelled | None:
-    """Return the label of this call of a function, and count it; None for who is no member."""
-    group = groups.find(operation.group)
-    if group is None:
+    Returns the text, and whether the backend will tell when the operation is done; None for who
+    is no member of the group.
+    """
+    group, tensors, direction, peer, group_peer, kind, is_split, is_async = operation
+    facts = groups.find(group)
+    if facts is None:
         return None
-    peer = operation.peer
-    if operation.group_peer is not None:
-        peer = group.ranks[operation.group_peer]
-    text = function
-    if peer is not None:
-        text += f" {operation.direction}={peer}"
-    tensors = operation.tensors
+    if group_peer is not None:
+        peer = facts.ranks[group_peer]
+    text = function if peer is None else f"{function} {direction}={peer}"
     if tensors:
-        size = _bytes(tensors) // (len(group.ranks) if operation.is_split else 1)
-        text += f" bytes={size} dtype={_name(tensors[0].dtype)}"
-    text += f" {group.text}"
-    number = None
-    if operation.is_transfer:
-        number = group.next_transfer(operation.direction, peer)
-    elif not operation.is_block:
-        number = group.next_collective()
-    if number is not None:
-        text += f" seq={number}"
-    will_report = operation.is_async and (not tensors or tensors[0].device.type in group.reporting)
-    return Labelled(text, will_report and bool(group.reporting))
+        first = tensors[0]
+        size = _bytes(tensors) // (len(facts.ranks) if is_split else 1)
+        text = f"{text} bytes={size} dtype={_name(first.dtype)} {facts.text}"
+        will_report = is_async and first.device.type in facts.reporting
+    else:
+        text = f"{text} {facts.text}"
+        will_report = is_async and bool(facts.reporting)
+    if kind == COLLECTIVE:
+        number: int | None = facts.next_collective()
+    else:
+        number = facts.next_transfer(direction, peer) if kind == TRANSFER else None
+    return text if number is None else f"{text} seq={number}", will_report
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
     """Return the size of a message; of sparse tensors, of what they store."""
-    return sum(_stored(tensor) if tensor.is_sparse else tensor.nbytes for tensor in tensors)
+    try:
+        return tensors[0].nbytes if len(tensors) == 1 else sum(each.nbytes for each in tensors)
+    except RuntimeError:  # sparse tensors have no such size
+        return sum(_stored(each) if each.is_sparse else each.nbytes for each in tensors)
 
 
 def _stored(tensor: Tensor) -> int:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from instrument import calls, operations
-from instrument.operations import Operation
+from instrument.operations import BLOCK, TRANSFER, Operation
 from instrument.wrapping import suspend, untraced
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def send(
     **_: object,
 ) -> Operation:
     """Describe what is sent."""
-    return Operation(group, (tensor,), "dst", dst, group_dst, is_transfer=True)
+    return Operation(group, (tensor,), "dst", dst, group_dst, kind=TRANSFER)
 
 
 def receive(
@@ -49,7 +49,7 @@ def receive(
     **_: object,
 ) -> Operation:
     """Describe what is received; without a source it may come from anybody."""
-    return Operation(group, (tensor,), "src", src, group_src, is_transfer=True)
+    return Operation(group, (tensor,), "src", src, group_src, kind=TRANSFER)
 
 
 def send_objects(
@@ -61,7 +61,7 @@ def send_objects(
     **_: object,
 ) -> Operation:
     """Describe objects that are sent: how large they are is known only inside."""
-    return Operation(group, (), "dst", dst, group_dst, is_transfer=True)
+    return Operation(group, (), "dst", dst, group_dst, kind=TRANSFER)
 
 
 def receive_objects(
@@ -73,17 +73,17 @@ def receive_objects(
     **_: object,
 ) -> Operation:
     """Describe objects that are received."""
-    return Operation(group, (), "src", src, group_src, is_transfer=True)
+    return Operation(group, (), "src", src, group_src, kind=TRANSFER)
 
 
 def batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
     """Describe a batch: its transfers have labels of their own."""
-    return Operation(p2p_op_list[0].group, is_block=True)
+    return Operation(p2p_op_list[0].group, kind=BLOCK)
 
 
 def coalesced(group: Group = None, *_: object, **__: object) -> Operation:
     """Describe a block whose operations are coalesced, and have labels of their own."""
-    return Operation(group, is_block=True)
+    return Operation(group, kind=BLOCK)
 
 
 DESCRIBE: Mapping[str, Describe] = {
@@ -162,7 +162,7 @@ def _coalescing(
             calls.complain("coalesced", error)
             labelled = None
         suspend(compiler)
-        return block if labelled is None else _around(block, labelled.text)
+        return block if labelled is None else _around(block, labelled[0])
 
     return coalescing
 

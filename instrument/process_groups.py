@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from instrument import calls
-from instrument.operations import Operation
+from instrument.operations import TRANSFER, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +27,9 @@ def install(patches: Patches) -> None:
     calls.switch_on(patches)
     for method, (function, describe) in METHODS.items():
         if method in vars(dist.ProcessGroup):
-            original = calls.as_override(getattr(dist.ProcessGroup, method), method)
-            patches.replace(dist.ProcessGroup, method, calls.named(original, describe, function))
+            begin = calls.labelling(describe, function)
+            wrapper = calls.around_method(dist.ProcessGroup, method, begin)
+            patches.replace(dist.ProcessGroup, method, wrapper)
 
 
 # Methods take one tensor or a list, options or a root, by position or by keyword: their arguments
@@ -86,13 +87,13 @@ def _transfer(direction: str, place: int) -> Describe:
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
         tensors = tuple(_tensors(_argument(args, kwargs, 0, "tensors")))
         peer = _argument(args, kwargs, place, f"{direction}Rank")
-        return Operation(group, tensors, direction, None, peer, is_transfer=True)
+        return Operation(group, tensors, direction, None, peer, kind=TRANSFER)
 
     return describe
 
 
 def _receive_from_anybody(group: dist.ProcessGroup, tensors: Any, _: int) -> Operation:  # noqa: ANN401
-    return Operation(group, tuple(_tensors(tensors)), "src", is_transfer=True)
+    return Operation(group, tuple(_tensors(tensors)), "src", kind=TRANSFER)
 
 
 def _no_message(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401

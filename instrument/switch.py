@@ -6,6 +6,7 @@ import importlib
 import logging
 import threading
 
+from instrument import nvtx_ranges
 from instrument.patching import Patches
 
 _log = logging.getLogger("traceprof.instrument")
@@ -32,13 +33,15 @@ _installed: list[Patches] | None = None
 def enable() -> None:
     """Name what the process does from here on; a second call changes nothing.
 
-    A part that cannot be installed (no torch, no torch.distributed, an unknown version) is left
-    out with one line in the log `traceprof.instrument`; this never raises.
+    Without a tool that records NVTX nothing is replaced. A part that cannot be installed (no torch,
+    no torch.distributed, an unknown version) is left out with one line in the log
+    `traceprof.instrument`; this never raises.
     """
     global _installed  # noqa: PLW0603  (patches are process-wide)
     with _lock:
         if _installed is None:
-            _installed = [patches for part in PARTS if (patches := _install(part)) is not None]
+            parts = PARTS if nvtx_ranges.is_recording() else ()
+            _installed = [patches for part in parts if (patches := _install(part)) is not None]
 
 
 def disable() -> None:

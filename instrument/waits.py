@@ -10,8 +10,6 @@ from instrument import calls, completion
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from instrument.patching import Patches
 
 
@@ -19,19 +17,19 @@ def install(patches: Patches) -> None:
     """Name every wait for the work that an operation returned."""
     calls.switch_on(patches)
     for method in ("wait", "synchronize"):
-        original = calls.as_override(getattr(dist.Work, method), method)
-        patches.replace(dist.Work, method, named(original))
+        patches.replace(dist.Work, method, calls.around_method(dist.Work, method, begin))
 
 
-def named(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a range around its waits for what its first argument stands for.
+def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.Range:
+    """Open the range of a wait for what the first argument stands for.
 
-    A wait inside a labelled call is part of that call.
+    A wait inside a labelled call is part of that call, and has none.
     """
-    return calls.around(original, lambda args, kwargs: calls.Range(_label(*args, **kwargs)))
+    awaited = next(iter((*args, *kwargs.values())), None)
+    return calls.Range(_label(awaited))
 
 
-def _label(awaited: object, *_: object, **__: object) -> str:
+def _label(awaited: object) -> str:
     """Return the label of a wait, with what is known of the operation."""
     text = completion.label_of(awaited)
     if text is None:

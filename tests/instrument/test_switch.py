@@ -75,8 +75,17 @@ class Part(ModuleType):
             raise AttributeError("this torch has no such thing")
 
 
+def test_without_a_tool_that_records_nothing_is_replaced() -> None:
+    originals = dict(vars(dist))
+    instrument.enable()
+    assert instrument.is_enabled()
+    assert all(vars(dist)[name] is original for name, original in originals.items())
+    instrument.disable()
+    assert not instrument.is_enabled()
+
+
 def test_a_part_that_cannot_be_installed_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = {"part_that_fails": True, "part_that_works": False}
     for name, fails in parts.items():
@@ -98,6 +107,7 @@ def test_a_part_that_cannot_be_installed_is_left_out(
 def test_without_torch_or_its_distributed_half_nothing_is_raised(missing: str) -> None:
     code = (
         f"import sys; sys.modules[{missing!r}] = None; import instrument\n"
+        "from instrument import nvtx_ranges; nvtx_ranges.is_recording = lambda: True\n"
         "instrument.enable()\n"
         "with instrument.step(): print('ran')\n"
         "instrument.disable()"

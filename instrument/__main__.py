@@ -1,0 +1,140 @@
+"""`python -m instrument train.py --lr 0.1`: run a script or a module with `enable()` called.
+
+The script runs as `python train.py --lr 0.1` runs it: the same `__main__`, arguments, paths, exit
+status and traceback. PyTorch is not imported for it: ranges are on once the script has done so.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import importlib.machinery
+import io
+import os
+import pkgutil
+import runpy
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from instrument.importing import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+HELP = """Run a script, or with -m a module, and name what it does in NVTX ranges.
+
+What follows goes to it: python -m instrument train.py --lr 0.1
+
+In several processes: torchrun --nproc-per-node 8 -m instrument train.py --lr 0.1
+"""
+
+
+class Target(NamedTuple):
+    """What to run: a module's name or a script's path, and its arguments."""
+
+    name: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+
+@click.command(
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
+)
+@click.option("-m", "is_module", is_flag=True, help="Run a module, as `python -m` does.")
+@click.argument("name", metavar="SCRIPT|MODULE")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def read_arguments(name: str, is_module: bool, arguments: tuple[str, ...]) -> Target:
+    """Return what to run."""
+    return Target(name, is_module, arguments)
+
+
+def main() -> None:
+    """Run what the command line names, and end as it ends."""
+    try:
+        target = read_arguments(prog_name="python -m instrument", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    if not isinstance(target, Target):  # the help was shown
+        sys.exit(target)
+    after_import("torch", _enable)
+    try:
+        run(target)
+    except SystemExit:
+        raise
+    except BaseException:
+        sys.excepthook = functools.partial(_show_without_us, sys.excepthook)
+        raise
+
+
+def run(target: Target) -> None:
+    """Run the target as `__main__`, as the interpreter would."""
+    main_module = ModuleType("__main__")
+    vars(main_module).update(__annotations__={}, __builtins__=builtins)
+    sys.modules["__main__"] = main_module  # to the end: threads and exit functions need it
+    sys.argv[:] = ["-m" if target.is_module else target.name, *target.arguments]
+    run_module = runpy._run_module_as_main  # type: ignore[attr-defined]  # noqa: SLF001
+    if target.is_module:
+        run_module(target.name)
+        return
+    path = os.path.join(os.getcwd(), target.name)  # noqa: PTH109, PTH118  (as the interpreter does)
+    if pkgutil.get_importer(path) is not None:  # a folder or an archive with a __main__
+        _search_first(path, even_if_safe=True)
+        run_module("__main__", alter_argv=False)
+        return
+    try:
+        with io.open_code(path) as file:
+            code = file.read()
+    except OSError as error:
+        reason = f"[Errno {error.errno}] {error.strerror}"
+        print(f"{sys.executable}: can't open file {path!r}: {reason}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    _search_first(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    vars(main_module).update(__cached__=None, __file__=path, __loader__=loader)
+    exec(compile(code, path, "exec", dont_inherit=True), vars(main_module))  # noqa: S102
+
+
+def _search_first(folder: str, even_if_safe: bool = False) -> None:
+    """Put a folder where Python put the one in which it found us; there is none if it is safe."""
+    is_safe = bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))  # since 3.11
+    if not is_safe:
+        del sys.path[0]
+    if not is_safe or even_if_safe:
+        sys.path.insert(0, folder)
+
+
+def _enable() -> None:
+    importlib.import_module("instrument.switch").enable()
+
+
+def _show_without_us(
+    show: Callable[[type[BaseException], BaseException, TracebackType | None], object],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    """Show an exception of the script without the functions by which we called it."""
+    ours = _last_of_ours(trace)
+    rest = trace if ours is None else ours.tb_next
+    show(kind, error.with_traceback(rest), rest)
+
+
+def _last_of_ours(trace: TracebackType | None) -> TracebackType | None:
+    """Return the innermost part of the traceback that is in this file."""
+    found = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == __file__:
+            found = trace
+        trace = trace.tb_next
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""`python -m instrument` runs a script as `python` does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipapp
+from pathlib import Path
+
+import pytest
+
+from instrument import importing
+
+SHOW = '''
+"""A script that tells what it finds."""
+import os, pickle, sys, threading, warnings
+class Own: pass
+names = {name: value for name, value in globals().items() if name != "names"}
+for name, value in sorted(names.items()):
+    print(name, type(value) if name in ("__loader__", "__spec__") else value)
+print(getattr(__spec__, "name", None), sys.argv, sys.path[:3], sys.stdin.read())
+print(sys.modules["__main__"].__dict__ is globals(), pickle.loads(pickle.dumps(Own())).__class__)
+print([name for name in ("torch", "numpy", "nvtx") if name in sys.modules])
+'''
+CHILDREN = """
+import multiprocessing, sys
+class Own: pass
+def child(own, queue): queue.put([isinstance(own, Own), __name__, sys.argv, sys.path[:2]])
+print("imported as", __name__, flush=True)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(Own(), queue))
+    process.start()
+    print(queue.get())
+    process.join()
+"""
+FAIL = """
+def fail(): raise ValueError("inner")
+try:
+    fail()
+except ValueError as error:
+    raise KeyError("outer") from error
+"""
+HOOKED = """
+import sys, traceback
+def hook(kind, error, trace):
+    print(kind, error, [frame.name for frame in traceback.extract_tb(trace)])
+    print(traceback.format_exception(error))
+sys.excepthook = hook
+1 / 0
+"""
+THREAD = """
+import threading
+def late(): print(__name__, Own)
+class Own: pass
+threading.Timer(0.05, late).start()
+"""
+PROGRAMS = {
+    "show": (SHOW, 0),
+    "children": (CHILDREN, 0),
+    "fail": (FAIL, 1),
+    "hooked": (HOOKED, 1),
+    "syntax": ("def (", 1),
+    "status": ("import sys; sys.exit(7)", 7),
+    "message": ("import sys; sys.exit('the end')", 1),
+    "interrupt": ("raise KeyboardInterrupt", -signal.SIGINT),
+    "thread": (THREAD, 0),
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+}
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with the programs as scripts, as modules and as packages that can be run."""
+    made = tmp_path_factory.mktemp("programs")
+    package = made / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(SHOW)
+    for name, (text, _) in PROGRAMS.items():
+        (made / f"{name}.py").write_text(text)
+        (package / f"{name}.py").write_text(text)
+    (made / "link.py").symlink_to(package / "show.py")
+    zipapp.create_archive(package, made / "archive.pyz")
+    return made
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Return exit status and output of a Python process."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="what stands in the input",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_script_runs_as_without(folder: Path, name: str) -> None:
+    expected = run(folder, f"{name}.py", "--lr", "0.1", "--", "-m", "--help")
+    assert expected[0] == PROGRAMS[name][1]
+    found = run(folder, "-m", "instrument", f"{name}.py", "--lr", "0.1", "--", "-m", "--help")
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["show", "children", "fail", "status"])
+def test_a_module_runs_as_without(folder: Path, name: str) -> None:
+    expected = run(folder, "-m", f"package.{name}", "--help")
+    assert run(folder, "-m", "instrument", "-m", f"package.{name}", "--help") == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-m", "package"],
+        ["-m", "no_such_module"],
+        ["-m", "json"],
+        ["package"],
+        ["archive.pyz", "a"],
+        ["./link.py"],
+        ["no_such_file.py"],
+    ],
+    ids=" ".join,
+)
+def test_other_targets_run_or_fail_as_without(folder: Path, arguments: list[str]) -> None:
+    assert run(folder, "-m", "instrument", *arguments) == run(folder, *arguments)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no safe paths before 3.11")
+def test_a_safe_path_stays_safe(folder: Path) -> None:
+    assert run(folder, "-P", "-m", "instrument", "show.py") == run(folder, "-P", "show.py")
+
+
+def test_usage(folder: Path) -> None:
+    status, out, err = run(folder, "-m", "instrument")
+    assert (status, out) == (2, "")
+    assert err.startswith("Usage: python -m instrument")
+    status, out, err = run(folder, "-m", "instrument", "--help")
+    assert (status, err) == (0, "")
+    assert "torchrun" in out
+    assert run(folder, "-m", "instrument", "--unknown", "show.py")[0] == 2
+
+
+def test_ranges_are_on_once_the_script_has_imported_torch(folder: Path) -> None:
+    script = folder / "imports.py"
+    script.write_text(
+        "import sys\n"
+        "print('torch' in sys.modules, 'instrument.switch' in sys.modules)\n"
+        "import torch\n"
+        "import instrument\n"
+        "print(instrument.is_enabled(), type(torch.__spec__.loader).__name__)\n"
+        "print('exec_module' in vars(torch.__spec__.loader))\n"
+    )
+    status, out, err = run(folder, "-m", "instrument", "imports.py")
+    assert out.split() == ["False", "False", "True", "SourceFileLoader", "False"]
+    assert (status, err) == (0, "")
+
+
+def test_after_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(sys.meta_path)
+    called: list[str] = []
+    for name in ("first", "second", "third"):
+        (tmp_path / f"imported_{name}.py").write_text("value = 1\n")
+    (tmp_path / "imported_failing.py").write_text("raise KeyError('own')\n")
+
+    importing.after_import("imported_first", lambda: called.append("first"))
+    off = importing.after_import("imported_second", lambda: called.append("second"))
+    importing.after_import("imported_failing", lambda: called.append("failing"))
+    importing.after_import("imported_third", lambda: called.append(str(1 / 0)))
+    assert called == []
+    off()
+    for name in ("first", "second", "third"):
+        assert __import__(f"imported_{name}").value == 1
+    with pytest.raises(KeyError, match="own"):
+        __import__("imported_failing")
+    assert called == ["first"]
+    assert sys.meta_path == before
+    importing.after_import("imported_first", lambda: called.append("at once"))
+    assert called == ["first", "at once"]
