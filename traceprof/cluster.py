@@ -56,7 +56,10 @@ def measured_on_cluster(
             for index, task in enumerate(tasks)
         }
         try:
-            for future in distributed.as_completed(list(futures)):  # type: ignore[no-untyped-call]
+            done = distributed.as_completed(  # type: ignore[no-untyped-call]
+                list(futures), loop=client.loop
+            )
+            for future in done:
                 task = tasks[futures[future]]
                 failure = future.exception()
                 if isinstance(failure, distributed.KilledWorker):

@@ -84,7 +84,6 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
         except BaseException:
             # Ctrl-C, or an error: nobody waits for what they are doing.
-            pool.shutdown(wait=False, cancel_futures=True)
             for each in {*active_children()} - others:
                 each.kill()
             raise

@@ -1,0 +1,120 @@
+"""Reports measured by a cluster of processes, some of which are killed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dask
+import pytest
+from distributed import LocalCluster
+
+from tests.cli.test_analyze import run
+from tests.workers import alone, hooked_path, openers, renamed, reports_of_run, written
+from traceprof.analysis import Options, analyze_reports
+from traceprof.cli.main import EXIT_DONE
+from traceprof.errors import MissingExtraError, UsageError, WorkerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a cluster of two processes, to which some reports are deadly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", hooked_path(tmp_path_factory.mktemp("hook")))
+        # A report is tried twice, as it is without a cluster.
+        with (
+            dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+            LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+            ) as cluster,
+        ):
+            yield cluster.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return reports_of_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
+    """Return reports of a run that a test may do with as it likes."""
+    return [Path(shutil.copy(each, tmp_path)) for each in simulated]
+
+
+def test_a_cluster_finds_what_one_process_finds(
+    scheduler: str,
+    reports: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(reports[0].parent)
+    named = [each.name for each in reports]  # the workers are in another folder
+    assert run("analyze", "--format", "json", *named) == EXIT_DONE
+    expected = capsys.readouterr().out
+    assert run("analyze", "--format", "json", "--scheduler", scheduler, *named) == EXIT_DONE
+    assert capsys.readouterr() == (expected, "")
+
+
+def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[Path]) -> None:
+    reports[1] = renamed(reports[1], "once")
+    found = written(analyze_reports(reports, scheduler=scheduler))
+    assert len(openers(reports[1])) == 1
+    assert found == alone(reports)
+
+
+def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: list[Path]) -> None:
+    deadly = renamed(reports.pop(1), "always")
+    found = analyze_reports([deadly, *reports], scheduler=scheduler)
+    assert len(openers(deadly)) == 2
+    (lost,) = found.lost
+    assert lost.path == deadly
+    assert isinstance(lost.error, WorkerError)
+    assert found.findings == analyze_reports(reports).findings
+
+
+def test_reports_that_cannot_be_read_are_left_out(
+    scheduler: str, reports: list[Path], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(b"SQLite format 3\0 and no more")
+    missing = tmp_path / "missing.sqlite"
+    found = analyze_reports([*reports, damaged, missing], scheduler=scheduler)
+    assert [each.path for each in found.lost] == [damaged, missing]
+    assert written(found) == alone([*reports, damaged, missing])
+
+
+def test_a_mistake_in_the_options_ends_it_all(scheduler: str, reports: list[Path]) -> None:
+    with pytest.raises(UsageError, match="both steps and a time range"):
+        analyze_reports(reports, Options(steps=(0, 1), time_range=(0, 1)), scheduler=scheduler)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense://x", "tcp://"])
+def test_where_no_scheduler_is(
+    address: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceprof.cluster._CONNECT_S", 0.5)
+    with pytest.raises(UsageError, match=f"cannot use the scheduler {address}"):
+        analyze_reports(reports, scheduler=address)
+
+
+def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceprof.cluster._WORKERS_S", 0.2)
+    with (
+        LocalCluster(  # type: ignore[no-untyped-call]
+            n_workers=0, processes=True, dashboard_address=":0"
+        ) as cluster,
+        pytest.raises(WorkerError, match="it has no workers"),
+    ):
+        analyze_reports(reports, scheduler=cluster.scheduler_address)
+
+
+def test_without_the_extra(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtraError, match=r"traceprof\[distributed\]"):
+        analyze_reports(reports, scheduler="tcp://127.0.0.1:1")

@@ -1,0 +1,193 @@
+"""Reports measured one by one: the same result, small parts, and losses that are said."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.cli.test_analyze import run
+from tests.reports.test_json import schema
+from tests.workers import alone, reports_of_run, written
+from traceprof import measuring
+from traceprof.analyses import arrivals
+from traceprof.analysis import Options, analyze, analyze_reports
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
+from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
+from traceprof.facts import LostReport, MeasuredReport
+from traceprof.measuring import Task, measure_file
+from traceprof.modules import RANK_ANALYSES
+from traceprof.simulate import simulate_ddp
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from traceprof.trace.model import Trace
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return reports_of_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, reports: list[Path]) -> list[Path]:
+    """Return reports that cannot be analysed, each for a reason of its own."""
+    content = reports[0].read_bytes()
+    cut, other = tmp_path / "cut.sqlite", tmp_path / "other.sqlite"
+    cut.write_bytes(content[: len(content) // 2])
+    other.write_text("no report at all, but some text")
+    return [cut, tmp_path / "missing.sqlite", other]
+
+
+def measured(path: Path, options: Options | None = None) -> MeasuredReport:
+    result = measure_file(Task(path, path, options or Options()))
+    assert isinstance(result, MeasuredReport)
+    return result
+
+
+@pytest.mark.parametrize("is_labelled", [True, False])
+def test_open_and_closed_reports_tell_the_same(tmp_path: Path, is_labelled: bool) -> None:
+    paths = reports_of_run(tmp_path, is_labelled=is_labelled)
+    analysis = analyze(*paths)
+    try:
+        assert written(analysis) == alone(paths)
+        assert [each.trace for each in analysis.run.ranks[::2]] == list(analysis.run.traces)
+    finally:
+        analysis.close()
+
+
+def test_ranks_without_a_gpu_are_told_of_when_their_report_is_closed(tmp_path: Path) -> None:
+    paths = []
+    for pid in (7, 8):
+        builder = TraceBuilder().label("forward", 0, 50, pid=pid).label("step 0", 0, 90, pid=pid)
+        builder.label("all_reduce bytes=8 dtype=float32 group=0 size=2 seq=1", 60, 90, pid=pid)
+        builder.label("to d2h bytes=8 pinned=1 non_blocking=0", 50, 60, pid=pid)
+        paths.append(builder.write(tmp_path / f"{pid}.sqlite"))
+    analysis = analyze(*paths)
+    analysis.close()
+    assert any("copies to or from a GPU" in note for _, note in analysis.notes)
+    assert written(analysis) == alone(paths)
+
+
+def test_what_is_kept_of_a_report_grows_with_its_communication_not_with_its_events(
+    tmp_path: Path,
+) -> None:
+    sizes = {}
+    for num_kernels in (60, 960):
+        path = tmp_path / f"{num_kernels}.sqlite"
+        simulate_ddp(path, gpus=1, steps=30, kernels_per_step=num_kernels)
+        result = measured(path)
+        (rank,) = result.ranks
+        assert rank.results is not None
+        arrived = rank.results[RANK_ANALYSES.index(arrivals)]
+        sizes[num_kernels] = len(pickle.dumps(result)), len(arrived)
+    assert sizes[960][0] < path.stat().st_size / 20
+    (few, num_few), (many, num_many) = sizes.values()
+    assert many / few < 1.1 * num_many / num_few
+
+
+def test_an_error_is_the_same_when_it_comes_from_another_process() -> None:
+    for kind in (TraceFileError, TraceFormatError, UsageError, WorkerError):
+        error = kind("cannot\nread", "it is\x00bad", "do else")
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own)
+        assert type(again) is kind
+        assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_another_version_is_refused(reports: list[Path]) -> None:
+    task = replace(Task(reports[0], reports[0], Options()), version="0.0.1")
+    with pytest.raises(WorkerError, match=r"and 0\.0\.1 is needed"):
+        measure_file(task)
+
+
+def test_a_report_is_named_as_it_was_given(reports: list[Path]) -> None:
+    result = measure_file(Task(Path("given.sqlite"), reports[0], Options()))
+    assert isinstance(result, MeasuredReport)
+    assert result.facts.path == Path("given.sqlite")
+
+
+def test_damaged_reports_are_left_out_and_said_to_be(
+    reports: list[Path], damaged: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = [damaged[0], reports[0], damaged[1], *reports[1:], damaged[2]]
+    assert run("analyze", "--format", "json", *mixed) == EXIT_DONE
+    out, err = capsys.readouterr()
+    found, whole = json.loads(out), json.loads(alone(reports)[0])
+    jsonschema.validate(found, schema(), cls=jsonschema.Draft202012Validator)
+    lost = found.pop("lost_reports")
+    assert whole.pop("lost_reports") == []
+    assert found == whole
+    assert [each["path"] for each in lost] == [str(each) for each in damaged]
+    assert err.splitlines() == [f"traceprof: left out: {each['reason']}" for each in lost]
+    assert all(each["path"] in each["reason"] for each in lost)
+    assert run("analyze", *mixed) == EXIT_DONE
+    words = capsys.readouterr().out.split()
+    assert words.count("left") == 3
+    assert run("analyze", "--fail-on", "low", *mixed) == EXIT_FINDINGS
+
+
+def test_open_reports_are_analysed_without_the_damaged_ones(
+    reports: list[Path], damaged: list[Path]
+) -> None:
+    analysis = analyze(damaged[0], *reports, damaged[1])
+    try:
+        assert [each.path for each in analysis.lost] == damaged[:2]
+        assert [each.path for each in analysis.run.traces] == reports
+        assert {each.report for each in analysis.run.ranks} == {0, 1, 2, 3}
+        assert analysis.run.ranks[-1].trace is analysis.run.traces[-1]
+    finally:
+        analysis.close()
+
+
+def test_nothing_but_damaged_reports_is_an_error(
+    damaged: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("analyze", *damaged) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert err.startswith("traceprof: none of the 3 reports can be analysed, the first because: ")
+    assert run("analyze", damaged[1]) == EXIT_ERROR
+    assert capsys.readouterr().err.startswith(f"traceprof: cannot read {damaged[1]}: ")
+    with pytest.raises(TraceFileError):
+        analyze(damaged[1])
+
+
+def test_a_mistake_of_ours_costs_one_report(
+    reports: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = open_trace
+
+    def fail(path: Path, progress: None = None) -> Trace:
+        if path == reports[1]:
+            raise ZeroDivisionError("by accident")
+        return original(path, progress)
+
+    monkeypatch.setattr(measuring, "open_trace", fail)
+    (lost,) = analyze_reports(reports).lost
+    assert "internal error: ZeroDivisionError: by accident" in str(lost.error)
+    monkeypatch.setenv("TRACEPROF_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        analyze_reports(reports)
+
+
+def test_steps_are_asked_of_the_whole_run(tmp_path: Path) -> None:
+    paths = []
+    for first in (0, 10):
+        builder = TraceBuilder()
+        for step in range(first, first + 2):
+            at = 1000 * step
+            builder.nvtx(f"step {step}", at, at + 900)
+            builder.kernel(at + 30, at + 500)
+        paths.append(builder.write(tmp_path / f"{first}.sqlite"))
+    found = analyze_reports(paths, Options(steps=(10, 12)))
+    assert [each.rank for each in found.breakdown] == [1]
+    with pytest.raises(UsageError, match="the steps found are 0 to 11"):
+        analyze_reports(paths, Options(steps=(5, 7)))
+    assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), LostReport)
