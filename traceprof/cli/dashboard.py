@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress, reports_argument
+from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None
         with progress() as shown:
             server.waiting.also = shown
             analysis = analyze(*paths, progress=server.waiting)
+        say_lost(analysis)
         with closing(analysis):
             server.show(analysis)
             _serve(server)
