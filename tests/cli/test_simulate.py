@@ -24,7 +24,7 @@ def run(*arguments: object) -> int:
 def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("simulate", "--help") == EXIT_DONE
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in ("ddp", *SCENARIOS))
+    assert all(f"  {name} " in shown for name in ("ddp", "gloo", *SCENARIOS))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
