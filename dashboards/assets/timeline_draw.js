@@ -210,7 +210,7 @@
       const width = this.context.measureText(text).width;
       if (width <= room) return text;
       const letters = Math.floor((text.length * (room - 9)) / width);
-      return letters > 0 ? `${text.slice(0, letters)}…` : "";
+      return letters > 2 ? `${text.slice(0, letters)}…` : "";
     }
 
     // What the pointer is on, what is selected, and what that is linked to.
