@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards import palette, timeline_rows
+from dashboards import palette, timeline_model
 from dashboards.clock import Clock
 from dashboards.components import nothing, page
 from dashboards.view import View, device_text
@@ -24,12 +24,12 @@ PATH = addresses.TIMELINE
 TITLE = "Timeline"
 
 COLORS = {
-    timeline_rows.COMPUTE: palette.COMPUTE,
-    timeline_rows.COMMUNICATION: palette.COMMUNICATION,
-    timeline_rows.COPY: palette.COPY,
-    timeline_rows.HOST: palette.HOST,
-    timeline_rows.NVTX: palette.NVTX,
-    timeline_rows.STEPS: palette.IDLE,
+    timeline_model.COMPUTE: palette.COMPUTE,
+    timeline_model.COMMUNICATION: palette.COMMUNICATION,
+    timeline_model.COPY: palette.COPY,
+    timeline_model.HOST: palette.HOST,
+    timeline_model.NVTX: palette.NVTX,
+    timeline_model.STEPS: palette.IDLE,
 }
 
 
