@@ -5,7 +5,6 @@
 // timeline_input.js are mouse and keyboard.
 (() => {
   const NOTE_MS = 250;
-  const RETRY_MS = 2000;
   const parameter = (name) => new URLSearchParams(location.search).get(name);
   const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
 
@@ -29,9 +28,9 @@
         searchFor: (text) => this.searchFor(text),
         follow: (event) => this.follow(event),
         evidence: (rank, evidence) => this.showEvidence(rank, evidence),
-        zoom: (factor) => this.zoom(factor, this.view.start + this.view.span / 2),
+        zoom: (factor) => this.view && this.zoom(factor, this.view.start + this.view.span / 2),
         fit: () => this.fit(),
-        home: () => this.home(),
+        home: () => this.view && this.home(),
       });
       this.painter = new window.traceprofTimelinePainter(this.panel.canvas, this.colors);
       this.pointer = new window.traceprofTimelinePointer(this);
@@ -74,6 +73,7 @@
     // Keep the address up to date: a jump can be undone by going back, a movement is only noted.
     note(jump = false) {
       clearTimeout(this.noting);
+      if (!this.view) return;
       const write = () => {
         if (!this.root.isConnected) return;
         const query = new URLSearchParams(location.search);
@@ -210,7 +210,7 @@
         .filter((each) => each.number === this.chosenEvidence?.number)
         .map((each) => ({ ...each, ...this.#heightOf(each.rank) }));
       this.painter.draw({
-        view: this.view ?? { start: 0, span: 1e9 },
+        view: this.view,
         rows: this.rows,
         rowOf: (key) => this.rowOf(key),
         tiles: this.data.tiles,
@@ -229,8 +229,6 @@
       this.root.dataset.state = this.data.failure ? "failed" : "ready";
       if (this.data.failure) {
         this.panel.showMessage(`The dashboard cannot be reached: ${this.data.failure}`);
-        clearTimeout(this.retrying);
-        this.retrying = setTimeout(() => this.refresh(), RETRY_MS);
       }
     }
 
@@ -318,6 +316,10 @@
       const all = this.data.ranks.get(rank).evidence
         .filter((each) => each.number === evidence.number);
       this.panel.showEvidence(rank, all, all.indexOf(evidence));
+      // Most findings are about what the GPU did: its last row, and those above it.
+      const rows = this.data.ranks.get(rank).rows.filter((each) => each.source === "op");
+      this.#place();
+      if (rows.length) this.reveal(rows.at(-1).row);
       this.refresh();
     }
 
@@ -349,7 +351,7 @@
 
     async #find(direction, from) {
       const text = this.panel.query.value;
-      if (!text) {
+      if (!text || !this.view) {
         this.panel.forgetFound();
         return null;
       }
