@@ -37,12 +37,14 @@ def app() -> Iterator[Dash]:
 
 @pytest.fixture
 def client(app: Dash) -> FlaskClient:
-    return app.server.test_client()
+    made: FlaskClient = app.server.test_client()
+    return made
 
 
 @pytest.fixture
 def guarded() -> FlaskClient:
-    return create_app(None, access=Access("s3cret")).server.test_client()
+    made: FlaskClient = create_app(None, access=Access("s3cret")).server.test_client()
+    return made
 
 
 def call(**changes: Any) -> dict[str, Any]:
