@@ -182,8 +182,7 @@ def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int6
     """
     copies = rank.operations.copies
     ways: dict[tuple[str, int | None], Int64] = {
-        (direction, None): chosen
-        for direction, chosen in copies_by_direction(rank, inside).items()
+        (direction, None): chosen for direction, chosen in copies_by_direction(rank, inside).items()
     }
     peers = np.where(
         copies.source_device == rank.device, copies.destination_device, copies.source_device
