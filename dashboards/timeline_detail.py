@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.palette import PARTS
-from dashboards.timeline_rows import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline_model import CALL, OPERATION, RANGE, STEP
 from traceprof.latency import size_text
 from traceprof.launches import launching_calls
 from traceprof.messages import messages
@@ -20,7 +20,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dashboards.timeline_rows import RankTimeline, Track
+    from dashboards.timeline_model import RankTimeline, Track
     from traceprof.trace.model import ApiCalls, Copies
 
 Fact = tuple[str, str]

@@ -69,6 +69,7 @@ def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> Non
         "group": "",
         "label": "steps on the GPU",
         "kind": "step",
+        "source": "step",
         "events": 6,
         "folded": False,
     }
