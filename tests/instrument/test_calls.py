@@ -317,7 +317,7 @@ def test_modes_of_the_user_see_the_same_calls(recorded: list[str]) -> None:
         with Watching() as watching:
             dist.all_reduce(ones())
             dist.all_gather_single(ones(), ones())
-        return watching.seen
+        return list(watching.seen)
 
     before = seen()
     instrument.enable()
