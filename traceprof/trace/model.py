@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.counters import Counters
     from traceprof.trace.nccl_calls import ProcessCalls
+    from traceprof.trace.packed import Packed
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,21 +33,43 @@ class RankKey:
 class Operations:
     """GPU operations of one rank, ordered by start, then end.
 
+    Properties are unpacked at each use: ask once where it matters.
+
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n], not before the start.
-        stream: int64[n], the CUDA stream within the process.
-        correlation: int64[n], the id shared with the API call that launched it; unique only
-            within the process; NULL (the smallest int64) where the export has none.
+        packed_length: n durations in ns, not negative.
+        packed_stream: n CUDA streams within the process.
+        packed_correlation: n ids shared with the API call that launched each; unique only within
+            the process; NULL (the smallest int64) where the export has none.
     """
 
     start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    correlation: Int64
+    packed_length: Packed
+    packed_stream: Packed
+    packed_correlation: Packed
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each took, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each was over, int64[n]."""
+        return self.start_ns + self.packed_length.kept + self.packed_length.base
+
+    @property
+    def stream(self) -> Int64:
+        """The CUDA stream of each within the process, int64[n]."""
+        return self.packed_stream.values
+
+    @property
+    def correlation(self) -> Int64:
+        """The id that each shares with the call that launched it, int64[n]."""
+        return self.packed_correlation.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +77,24 @@ class Kernels(Operations):
     """Kernels of one rank.
 
     Attributes:
-        name: int64[n], keys of `Trace.kernel_names`.
-        signature: int64[n], indices into `Trace.signatures`: equal for the same kernel launched
+        packed_signature: n indices into `Trace.signatures`: equal for the same kernel launched
             with the same grid and block.
+        name_of_signature: int64[m], keys of `Trace.kernel_names`.
     """
 
-    name: Int64
-    signature: Int64
+    packed_signature: Packed
+    name_of_signature: Int64
+
+    @property
+    def signature(self) -> Int64:
+        """The signature of each, int64[n]."""
+        return self.packed_signature.values
+
+    @property
+    def name(self) -> Int64:
+        """The keys of `Trace.kernel_names`, int64[n]."""
+        names: Int64 = self.name_of_signature[self.packed_signature.kept]
+        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +157,49 @@ class RankOperations:
 class ApiCalls:
     """CUDA API calls of one process, ordered by correlation id, then start.
 
+    Properties are unpacked at each use: ask once where it matters.
+
     Attributes:
-        correlation: int64[n].
         start_ns: int64[n], when the call was entered.
-        end_ns: int64[n], when it returned; its start where the capture ended before.
-        thread: int64[n], the calling thread (Nsight's globalTid).
-        name: int64[n], keys of `Trace.api_names`.
+        packed_length: n durations in ns, 0 where the capture ended before the call did.
+        packed_correlation: n ids.
+        packed_thread: n threads that called (Nsight's globalTid).
+        packed_name: n keys of `Trace.api_names`.
     """
 
-    correlation: Int64
     start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    name: Int64
+    packed_length: Packed
+    packed_correlation: Packed
+    packed_thread: Packed
+    packed_name: Packed
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def correlation(self) -> Int64:
+        """The ids, int64[n]."""
+        return self.packed_correlation.values
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each call took, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each call returned, int64[n]."""
+        return self.start_ns + self.packed_length.kept + self.packed_length.base
+
+    @property
+    def thread(self) -> Int64:
+        """The calling threads, int64[n]."""
+        return self.packed_thread.values
+
+    @property
+    def name(self) -> Int64:
+        """The keys of `Trace.api_names`, int64[n]."""
+        return self.packed_name.values
 
 
 @dataclass(frozen=True, slots=True)

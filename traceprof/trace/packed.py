@@ -1,0 +1,126 @@
+"""Integer columns in as few bytes as their values need: a capture holds many millions of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Narrow = npt.NDArray[Any]
+
+_TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
+_COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
+_LEAST_ROOM = 4096
+# So much of a growing column's room may be empty: it is taken from the memory that a copy needs.
+_GROWTH = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An int64[n] column in fewer bytes.
+
+    Attributes:
+        base: what is added to each number kept.
+        kept: uint8, uint16, uint32 or int64[n], the last with a base of 0.
+    """
+
+    base: int
+    kept: Narrow
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def values(self) -> Int64:
+        """The column itself, int64[n], made anew each time unless it is kept as it is."""
+        values: Int64 = self.kept.astype(np.int64, copy=False)
+        if self.base:
+            values += self.base
+        return values
+
+    def at(self, index: Int64) -> Int64:
+        """Return the values at these indices, without unpacking the others."""
+        values: Int64 = self.kept[index].astype(np.int64, copy=False)
+        if self.base:
+            values += self.base
+        return values
+
+    @property
+    def distinct(self) -> Int64:
+        """The values that there are, ascending int64[m]."""
+        if self.kept.dtype.itemsize <= _COUNTED_BYTES:
+            found: Int64 = np.flatnonzero(np.bincount(self.kept))
+        else:
+            found = np.unique(self.kept).astype(np.int64, copy=False)
+        return found + self.base
+
+    def taken(self, order: Int64) -> Packed:
+        """Return the rows in another order, or some of them."""
+        return Packed(self.base, self.kept[order])
+
+
+def pack(values: Int64) -> Packed:
+    """Pack a column, int64[n]."""
+    if len(values) == 0:
+        return Packed(0, np.empty(0, np.uint8))
+    low, high = int(values.min()), int(values.max())
+    base, kind = _fit(low, high)
+    if base:
+        values = values - base
+    return Packed(base, values.astype(kind, copy=False))
+
+
+class Growing:
+    """A column that is filled part by part."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._base = 0
+        self._low, self._high = 0, -1
+        self._room: Narrow = np.empty(0, np.uint8)
+
+    def append(self, values: Int64) -> None:
+        """Add a part, int64[n]."""
+        if len(values) == 0:
+            return
+        self._make_fit(int(values.min()), int(values.max()))
+        stop = self._length + len(values)
+        if stop > len(self._room):
+            # A large room grows where it is; nobody else refers to it.
+            self._room.resize(max(int(stop * _GROWTH), _LEAST_ROOM), refcheck=False)
+        part = self._room[self._length : stop]
+        part[:] = values - self._base if self._base else values
+        self._length = stop
+
+    def finish(self) -> Packed:
+        """Return all that was added; nothing can be added any more."""
+        self._room.resize(self._length, refcheck=False)
+        return Packed(self._base, self._room)
+
+    def _make_fit(self, low: int, high: int) -> None:
+        """Choose a type for the values so far and others from `low` to `high`."""
+        if self._length == 0:
+            self._base, kind = _fit(low, high)
+            self._room = np.empty(0, kind)
+        elif self._room.dtype != np.int64 and not (
+            self._base <= low and high - self._base <= np.iinfo(self._room.dtype).max
+        ):
+            so_far = Packed(self._base, self._room[: self._length]).values
+            self._base, kind = _fit(min(low, int(so_far.min())), max(high, int(so_far.max())))
+            self._room = (so_far - self._base).astype(kind, copy=False)
+
+
+def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
+    """Return what to subtract from values in [low, high], and the type that the rest fits."""
+    # An addition at each use costs more than a byte or two.
+    base = 0 if low >= 0 and high <= np.iinfo(_TYPES[-1]).max else low
+    for kind in _TYPES:
+        if high - base <= np.iinfo(kind).max:
+            return base, kind
+    return 0, np.dtype(np.int64)
