@@ -120,15 +120,17 @@ def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
     gaps = _gaps(rank, window)
     launch = _next_launch(rank, calls, gaps.end_ns)
     known = launch >= 0
+    index = launch[known]
     call_start, call_end, thread = (
-        _taken(column, launch) for column in (calls.start_ns, calls.end_ns, calls.thread)
+        _where(known, values)
+        for values in (calls.start_ns[index], calls.ends(index), calls.packed_thread.at(index))
     )
     late = known & (call_end > gaps.start_ns)
     arrived = gaps.end_ns - call_end > LAUNCH_LATENCY_NS
     until = np.where(late, np.where(arrived, call_end, gaps.end_ns), gaps.start_ns)
     syncs = by_thread(calls, synchronizing_calls(rank, calls))
     held_by = _held_by(rank, calls, gaps, late, thread, call_start, syncs)
-    waited = _taken(calls.end_ns - calls.start_ns, held_by)
+    waited = _where(held_by >= 0, calls.packed_length.at(held_by[held_by >= 0]))
     held_until = np.minimum(until, gaps.start_ns + waited)
     return _parts(
         gaps, window, until, held_until, thread, launch, held_by, syncs, data_loading(rank)
@@ -227,7 +229,7 @@ def _held_by(
     free = np.flatnonzero(late & (held_by < 0))
     before = _launch_before(rank, calls, gaps.start_ns[free])
     handed_over = before >= 0
-    free, before = free[handed_over], _taken(calls.thread, before[handed_over])
+    free, before = free[handed_over], calls.packed_thread.at(before[handed_over])
     other = before != thread[free]
     look(free[other], before[other], call_start)
     return held_by
@@ -246,11 +248,19 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
     """
     found, launched = [], []
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        first = np.searchsorted(group.start_ns, times, side="left")
-        count = np.searchsorted(group.start_ns, times, side="right") - first
-        gap = np.repeat(np.arange(len(times)), count)
-        index = np.arange(len(gap)) - np.repeat(np.cumsum(count) - count, count) + first[gap]
-        lasting = group.end_ns[index] > group.start_ns[index]
+        start = np.append(group.start_ns, [intervals.BEYOND_NS] * 2)
+        index = np.searchsorted(group.start_ns, times, side="left")
+        gap = np.flatnonzero(start[index] == times)
+        index = index[gap]
+        # Few gaps end with several operations at once.
+        several = start[index + 1] == times[gap]
+        if several.any():
+            more, first = gap[several], index[several]
+            count = np.searchsorted(group.start_ns, times[more], side="right") - first
+            gap = np.append(gap[~several], np.repeat(more, count))
+            place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            index = np.append(index[~several], place + np.repeat(first, count))
+        lasting = group.packed_length.at(index) > 0
         found.append(gap[lasting])
         launched.append(launched_by[index[lasting]])
     gap, call = np.concatenate(found), np.concatenate(launched)
@@ -259,12 +269,15 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
 
 def _launch_before(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
     """Return the call that launched what ends at each time, -1 if unknown; the last of several."""
-    found, launched = [], []
+    nothing = np.empty(0, np.int64)
+    found, launched = [nothing], [nothing]
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        gap = np.searchsorted(times, group.end_ns)
+        if len(times) == 0 or len(group) == 0:
+            continue
+        end = group.end_ns
+        gap = np.searchsorted(times, end)
         gap[gap == len(times)] = 0
-        ending = (launched_by >= 0) & (group.end_ns > group.start_ns)
-        ending &= times[gap] == group.end_ns if len(times) else False
+        ending = (launched_by >= 0) & (end > group.start_ns) & (times[gap] == end)
         found.append(gap[ending])
         launched.append(launched_by[ending])
     return _one_per_gap(
@@ -278,7 +291,8 @@ def _one_per_gap(calls: ApiCalls, num_gaps: int, gap: Int64, call: Int64, *, las
     chosen[gap] = call
     several = np.bincount(gap, minlength=num_gaps)[gap] > 1
     gap, call = gap[several], call[several]
-    order = np.lexsort((calls.thread[call], calls.end_ns[call], calls.start_ns[call], gap))
+    keys = calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
+    order = np.lexsort(keys)
     gap, call = gap[order], call[order]
     edge = np.ones(len(gap), np.bool_)
     differs = gap[1:] != gap[:-1]
@@ -290,9 +304,8 @@ def _one_per_gap(calls: ApiCalls, num_gaps: int, gap: Int64, call: Int64, *, las
     return chosen
 
 
-def _taken(column: Int64, index: Int64) -> Int64:
-    """Return the column's values at the indices, 0 where the index is -1."""
-    values = np.zeros(len(index), np.int64)
-    known = index >= 0
-    values[known] = column[index[known]]
-    return values
+def _where(known: Mask, values: Int64) -> Int64:
+    """Return the values where they are known, and 0 elsewhere."""
+    spread = np.zeros(len(known), np.int64)
+    spread[known] = values
+    return spread

@@ -109,23 +109,56 @@ class LaunchQueue:
     @cached_property
     def series(self) -> tuple[Int64, Int32]:
         """Times, ascending int64[k], from each of which on so many are pending, int32[k]."""
-        entered = self.enter_ns[self.enter_ns > -BEYOND_NS]
-        left = self.leave_ns[self.leave_ns < BEYOND_NS]
-        num_before = len(self.enter_ns) - len(entered)
-        # The sign in a time's lowest bit: one sort of integers, many times faster than argsort.
-        changes = np.concatenate(((entered << 1) | 1, left << 1))
-        changes.sort()
-        times = changes >> 1
-        depth = num_before + np.cumsum(((changes & 1) << 1) - 1)
-        last = np.ones(len(times), np.bool_)
-        np.not_equal(times[1:], times[:-1], out=last[:-1])
-        if num_before:  # pending since before anything that was captured
-            begin = min(self.launches.start_ns.min(), times[0]) - 1
-            times, depth = np.append(begin, times), np.append(num_before, depth)
-            last = np.append(True, last)
+        times, depth = self._changes()
+        last = np.append(times[1:] != times[:-1], True)
         times, depth = times[last], depth[last]
-        changed = np.diff(depth, prepend=0) != 0
-        return times[changed], depth[changed].astype(np.int32)
+        if self._num_before:
+            times = np.append(self._begin_ns(times), times)
+            depth = np.append(np.int32(self._num_before), depth)
+        changed = np.diff(depth, prepend=np.int32(0)) != 0
+        return times[changed], depth[changed]
+
+    def deepest_within(self, start_ns: int, end_ns: int) -> int:
+        """Return the most that were pending at any time in [start, end]."""
+        times, depth = self._changes()
+        first, stop = np.searchsorted(times, [start_ns, end_ns], side="right").tolist()
+        # Of several changes at one time the last counts.
+        counts = np.append(times[first + 1 : stop] != times[first : stop - 1], True)
+        deepest = int(depth[first:stop].max(initial=0, where=counts[: stop - first]))
+        if first:
+            return max(deepest, int(depth[first - 1]))
+        if self._num_before and self._begin_ns(times) <= end_ns:
+            return max(deepest, self._num_before)
+        return deepest
+
+    @cached_property
+    def _num_before(self) -> int:
+        """How many were pending since before anything that was captured."""
+        return int(np.count_nonzero(self.enter_ns == -BEYOND_NS))
+
+    def _begin_ns(self, times: Int64) -> int:
+        return int(min(self.launches.start_ns.min(), times[0])) - 1
+
+    def _changes(self) -> tuple[Int64, Int32]:
+        """Return when one more or one less was pending, ascending, and how many then were."""
+        entered, left = self.enter_ns, self.leave_ns
+        if self._num_before:
+            entered = entered[entered > -BEYOND_NS]
+        if left.max(initial=0) >= BEYOND_NS:
+            left = left[left < BEYOND_NS]
+        # The sign in a time's lowest bit: one sort of integers, many times faster than argsort.
+        changes = np.concatenate((entered, left))
+        changes <<= 1
+        changes[: len(entered)] |= 1
+        changes.sort()
+        signs = np.empty(len(changes), np.int8)
+        np.bitwise_and(changes, 1, out=signs, casting="unsafe")
+        changes >>= 1
+        signs <<= 1
+        signs -= 1
+        depth = np.cumsum(signs, dtype=np.int32)
+        depth += np.int32(self._num_before)
+        return changes, depth
 
     def series_within(self, start_ns: int, end_ns: int) -> tuple[Int64, Int32]:
         """Return the part of the series that tells the depth in [start, end]."""
@@ -191,9 +224,9 @@ def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
             if key.device == rank.device
             else [launching_calls(group, calls) for group in groups]
         )
-        numbers = np.unique(np.concatenate([each.stream for each in groups]))
+        numbers = np.unique(np.concatenate([each.packed_stream.distinct for each in groups]))
         for group, call in zip(groups, launched_by, strict=True):
-            stream = np.searchsorted(numbers, group.stream) + len(streams)
+            stream = group.packed_stream.places_in(numbers) + len(streams)
             parts.append(_operations(rank.trace, group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
     rows = _joined(parts)
@@ -275,8 +308,8 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     last = calls.start_ns[launching].max(initial=-BEYOND_NS)
     last = max(last, launches.start_ns.min(initial=BEYOND_NS))
     later = np.flatnonzero(calls.start_ns > last)
-    names = np.setdiff1d(calls.name[launching], [NULL]) if len(later) else calls.name[:0]
-    call = later[np.isin(calls.name[later], names)]
+    names = np.setdiff1d(calls.packed_name.counted(launching)[0], [NULL]) if len(later) else later
+    call = later[np.isin(calls.packed_name.at(later), names)]
     beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1)
     none = np.zeros(len(call), np.bool_)
     null = np.full(len(call), NULL, np.int64)

@@ -140,7 +140,7 @@ def _dominant_api(rank: Rank, gaps: IdleGaps) -> str | None:
     laid = gaps.sync_call >= 0
     if rank.calls is None or not gaps.sync_ns[laid].sum():
         return None
-    names, which = np.unique(rank.calls.name[gaps.sync_call[laid]], return_inverse=True)
+    names, which = np.unique(rank.calls.packed_name.at(gaps.sync_call[laid]), return_inverse=True)
     cost = np.bincount(which, weights=gaps.sync_ns[laid])
     return rank.trace.api_names.get(int(names[cost.argmax()]))
 
@@ -167,7 +167,7 @@ def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
         cause = CAUSES[parts.index(max(parts))]
         call = int(gaps.sync_call[gap])
         if cause == SYNC and call >= 0 and rank.calls is not None:
-            name = rank.trace.api_names.get(int(rank.calls.name[call]))
+            name = rank.trace.api_names.get(rank.calls.name_id(call))
             cause += f": {name or 'unnamed call'}"
         elif cause == LAUNCH_BOUND:
             cause += _inside(rank, start, end, int(gaps.launch[gap]))
@@ -182,12 +182,13 @@ def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
     calls = rank.calls
     if calls is None:
         return ""
-    inside = np.minimum(calls.end_ns, end) - np.maximum(calls.start_ns, start)
-    inside[calls.thread != calls.thread[launch]] = 0
-    longest = int(inside.argmax())
-    if 2 * inside[longest] < end - start:
+    thread = calls.packed_thread.kept
+    own = np.flatnonzero((calls.start_ns < end) & (thread == thread[launch]))
+    inside = np.minimum(calls.ends(own), end) - np.maximum(calls.start_ns[own], start)
+    if 2 * inside.max(initial=0) < end - start:
         return ""
-    return f": {rank.trace.api_names.get(int(calls.name[longest]), 'unnamed call')}"
+    name = calls.name_id(int(own[inside.argmax()]))
+    return f": {rank.trace.api_names.get(name, 'unnamed call')}"
 
 
 def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:

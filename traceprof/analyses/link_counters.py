@@ -117,7 +117,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
         samples += found.network
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
-    exposed = intervals.subtract(communication, rank.compute)
+    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     series = [each for each in (Series.within(rank, one, window) for one in samples) if each]
     copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
     counters, loads = [], []

@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from traceprof.intervals import Int64
     from traceprof.trace.counters import Counters
     from traceprof.trace.nccl_calls import ProcessCalls
     from traceprof.trace.packed import Packed
+
+    Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,6 +67,10 @@ class Operations:
         """When each was over, int64[n]."""
         return self.start_ns + self.packed_length.kept + self.packed_length.base
 
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return when some of them were over, without unpacking the others."""
+        return self.start_ns[index] + self.packed_length.at(index)
+
     @property
     def stream(self) -> Int64:
         """The CUDA stream of each within the process, int64[n]."""
@@ -95,6 +105,16 @@ class Kernels(Operations):
         """The keys of `Trace.kernel_names`, int64[n]."""
         names: Int64 = self.name_of_signature[self.packed_signature.kept]
         return names
+
+    def name_id(self, index: int) -> int:
+        """Return the key of one of them."""
+        return int(self.name_of_signature[self.packed_signature.kept[index]])
+
+    def are_named(self, ids: Iterable[int]) -> Mask:
+        """Return which have one of these names, bool[n]."""
+        chosen = np.isin(self.name_of_signature, np.array(sorted(ids), np.int64))
+        mask: Mask = chosen[self.packed_signature.kept]
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +210,14 @@ class ApiCalls:
     def end_ns(self) -> Int64:
         """When each call returned, int64[n]."""
         return self.start_ns + self.packed_length.kept + self.packed_length.base
+
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return when some of them returned, without unpacking the others."""
+        return self.start_ns[index] + self.packed_length.at(index)
+
+    def name_id(self, index: int) -> int:
+        """Return the key of the name of one of them."""
+        return int(self.packed_name.kept[index]) + self.packed_name.base
 
     @property
     def thread(self) -> Int64:

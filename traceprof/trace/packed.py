@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
+_ALL = slice(None)
 _LEAST_ROOM = 4096
 # So much of a growing column's room may be empty: it is taken from the memory that a copy needs.
 _GROWTH = 1.25
@@ -44,7 +47,7 @@ class Packed:
             values += self.base
         return values
 
-    def at(self, index: Int64) -> Int64:
+    def at(self, index: Int64 | npt.NDArray[np.bool_] | slice) -> Int64:
         """Return the values at these indices, without unpacking the others."""
         values: Int64 = self.kept[index].astype(np.int64, copy=False)
         if self.base:
@@ -54,11 +57,38 @@ class Packed:
     @property
     def distinct(self) -> Int64:
         """The values that there are, ascending int64[m]."""
-        if self.kept.dtype.itemsize <= _COUNTED_BYTES:
-            found: Int64 = np.flatnonzero(np.bincount(self.kept))
-        else:
-            found = np.unique(self.kept).astype(np.int64, copy=False)
-        return found + self.base
+        return self.counted()[0]
+
+    def counted(self, chosen: slice | Int64 | npt.NDArray[np.bool_] = _ALL) -> tuple[Int64, Int64]:
+        """Return the values that there are in all rows or some, ascending, and how often each is.
+
+        Returns:
+            int64[m], int64[m].
+        """
+        kept = self.kept[chosen]
+        if kept.dtype.itemsize <= _COUNTED_BYTES:
+            number = np.bincount(kept)
+            found: Int64 = np.flatnonzero(number)
+            return found + self.base, number[found]
+        found, number = np.unique(kept, return_counts=True)
+        return found.astype(np.int64, copy=False) + self.base, number
+
+    def isin(self, ids: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """Return which values are among these, bool[n]."""
+        wanted = np.array(sorted(ids), np.int64)
+        if self.kept.dtype.itemsize > _COUNTED_BYTES:
+            return np.isin(self.values, wanted)
+        every = np.arange(int(self.kept.max(initial=0)) + 1) + self.base
+        mask: npt.NDArray[np.bool_] = np.isin(every, wanted)[self.kept]
+        return mask
+
+    def places_in(self, numbers: Int64) -> Int64:
+        """Return where in ascending numbers each value is, int64[n]; all are there."""
+        if self.kept.dtype.itemsize > _COUNTED_BYTES:
+            return np.searchsorted(numbers, self.values)
+        every = np.arange(int(self.kept.max(initial=0)) + 1) + self.base
+        places: Int64 = np.searchsorted(numbers, every)[self.kept]
+        return places
 
     def taken(self, order: Int64) -> Packed:
         """Return the rows in another order, or some of them."""
