@@ -44,7 +44,6 @@ DATA_LOADING = re.compile(
     r"|fetch[ _-]?data|data[ _-]?(?:fetch|wait|iter|next)|\bnext\(|\Adata\Z",
     re.IGNORECASE,
 )
-_DATA_LOADING_LIKE = ("%data%", "%batch%", "%next(%")
 
 # Nsight brings both clocks together to some microseconds. A capture in which effects come before
 # their causes by more than this has times of host and GPU that cannot be compared (seen: 0.8 s).
@@ -165,5 +164,5 @@ _RANGES: WeakKeyDictionary[Trace, Mapping[int, NamedRanges]] = WeakKeyDictionary
 
 def _data_ranges(trace: Trace) -> Mapping[int, NamedRanges]:
     if trace not in _RANGES:
-        _RANGES[trace] = trace.ranges(DATA_LOADING, _DATA_LOADING_LIKE)
+        _RANGES[trace] = trace.ranges(DATA_LOADING)
     return _RANGES[trace]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CREATE = "CREATE TABLE "  # SQLite stores the statement so, whatever its author wrote
+_ROWIDS = ("_rowid_", "rowid", "oid")
 _COLUMNS = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid"
 
 
@@ -42,7 +43,7 @@ def layout_of(
     Args:
         connection: the open file.
         table: its name, as sqlite_master spells it.
-        columns: names of columns of integers, as the table spells them.
+        columns: names of columns of integers, as the table spells them, or of the rowid.
         texts: names of columns of texts or blobs, likewise.
 
     Raises:
@@ -61,14 +62,18 @@ def _layout(
     if any(hidden for *_, hidden in stored):
         raise Unsupported("generated columns")
     positions = {name: position for position, (name, *_) in enumerate(stored)}
+    taken = {name.lower() for name in positions}
+    rowids = {name for name in _ROWIDS if name not in taken}
     # Only a REAL column's integers are read as something else than what is stored.
     is_integer = tuple("INT" in str(declared).upper() for _, declared, *_ in stored)
-    if not all(name in positions and is_integer[positions[name]] for name in columns):
+    if not all(
+        name in rowids or (name in positions and is_integer[positions[name]]) for name in columns
+    ):
         raise Unsupported("a column that is not declared as integer")
     if not all(name in positions and not is_integer[positions[name]] for name in texts):
         raise Unsupported("a column of text that is declared as integer")
     rowid = _rowid_position(connection, table, stored)
-    places = ((name, positions[name]) for name in columns)
+    places = ((name, rowid if name in rowids else positions[name]) for name in columns)
     return Layout(
         _root(connection, table),
         is_integer,

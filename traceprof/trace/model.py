@@ -354,7 +354,7 @@ class Trace(Protocol):
     def has_unexported_stalls(self) -> bool:
         """Whether stalls were captured, but left out of the export."""
 
-    def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
+    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return the NVTX ranges by process whose whole name, or part of it, matches."""
 
     def gpu_name(self, key: RankKey) -> str | None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from traceprof import labels
 from traceprof.trace import schema
-from traceprof.trace.nvtx import OPEN_END, name_sql
+from traceprof.trace.events import OPEN_END
+from traceprof.trace.nvtx import name_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

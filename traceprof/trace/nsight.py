@@ -12,13 +12,14 @@ from traceprof.trace import host, nccl_calls, nvtx, schema
 from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, groups
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
+from traceprof.trace.events import strings
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
 from traceprof.trace.packed import pack
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     )
     from traceprof.trace.nccl_calls import ProcessCalls
     from traceprof.trace.packed import Packed
-
-_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
@@ -163,8 +162,10 @@ class NsightTrace:
     @cached_property
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
-        ids = set().union(*(np.unique(each.name).tolist() for each in self._api_calls.values()))
-        return {key: _VERSION.sub("", name) for key, name in self._strings(ids).items()}
+        ids = set().union(
+            *(each.packed_name.distinct.tolist() for each in self._api_calls.values())
+        )
+        return {key: _VERSION.sub("", name) for key, name in strings(self._database, ids).items()}
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -204,9 +205,9 @@ class NsightTrace:
         named = [schema.COMMAND_BUFFER_FULL_NAME]
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
-    def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
+    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
-        return nvtx.read_ranges(self._database, matching, like)
+        return nvtx.read_ranges(self._database, matching)
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
@@ -318,20 +319,7 @@ class NsightTrace:
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        return self._strings(self._signer.names)
-
-    def _strings(self, ids: Iterable[int]) -> dict[int, str]:
-        wanted = sorted(ids)
-        found: dict[int, str] = {}
-        for first in range(0, len(wanted), _IDS_PER_QUERY):
-            some = wanted[first : first + _IDS_PER_QUERY]
-            marks = ", ".join("?" * len(some))
-            for row in self._database.rows(
-                schema.STRINGS, {"id": int, "value": str}, f"id IN ({marks})", some
-            ):
-                if row["value"] is not None:
-                    found[row["id"]] = row["value"]
-        return found
+        return strings(self._database, self._signer.names)
 
     def _labels(self, enumeration: str, usual: Mapping[int, str]) -> dict[int, str]:
         """Return the labels of an enumeration by id."""

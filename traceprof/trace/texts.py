@@ -26,11 +26,14 @@ NONE = -1
 class Texts:
     """Numbers texts in the order in which they are met.
 
+    With `digits_alike` each digit counts as 0, so that texts that number something are few.
+
     Attributes:
         known: the texts by number; bytes where the export has a blob.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, digits_alike: bool = False) -> None:
+        self._digits_alike = digits_alike
         self.known: list[Text] = []
         self._numbers: dict[Text, int] = {}
         self._of_stored: dict[tuple[bool, bytes], int] = {}
@@ -82,6 +85,9 @@ class Texts:
         stored = gathered(data, begin, 8 * width).view(np.uint64).reshape(len(begin), width)
         if width:
             stored[:, -1] &= _TAILS[length & 7]
+        if self._digits_alike:
+            characters = stored.view(np.uint8)
+            np.copyto(characters, _ZERO, where=characters - _ZERO < 10)
         hashes: Words = stored @ factors(width) + kind * _KIND_FACTOR
         _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
         which = which.reshape(-1)
@@ -102,12 +108,16 @@ class Texts:
         return self._of_stored[key]
 
     def _number(self, text: Text) -> int:
+        if self._digits_alike and isinstance(text, str):
+            text = text.translate(_DIGITS)
         if text not in self._numbers:
             self._numbers[text] = len(self.known)
             self.known.append(text)
         return self._numbers[text]
 
 
+_ZERO = np.uint8(ord("0"))
+_DIGITS = str.maketrans("123456789", "0" * 9)
 _KIND_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 # The bytes of a text's last word, by its length modulo 8.
 _TAILS = (
