@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from traceprof import intervals
+from traceprof import intervals, processes
 from traceprof.analyses import (
     breakdown,
     collectives,
@@ -26,6 +25,7 @@ from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import parse_peaks
+from traceprof.host_activity import data_loading
 from traceprof.run import Run, Window, open_run
 from traceprof.steps import user_pattern
 from traceprof.trace import schema
@@ -77,7 +77,8 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     late_allreduce,
 )
 _MODULES = range(len(ANALYSES))
-_THREADS = 2  # a third only waits for Python's lock
+# A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
+_WORTH_SHARING = 400_000
 FINDING_IDS = tuple(each for module in ANALYSES for each in module.IDS)
 
 
@@ -209,19 +210,31 @@ def _analyse(run: Run, options: Options) -> Analysis:
 
 
 def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[list[Any]]:
-    """Return what each of `ANALYSES` measures, by rank.
+    """Return what each of `ANALYSES` measures, by rank; two processes share the ranks if many."""
+    traces = list(dict.fromkeys(rank.trace for rank, _ in ranks))
 
-    Threads share the ranks: numpy works without Python's lock. The first rank of each report is
-    measured before the others of that report, since it reads what they will share.
-    """
-    firsts = {rank.report: index for index, (rank, _) in reversed(list(enumerate(ranks)))}.values()
-    others = [index for index in range(len(ranks)) if index not in set(firsts)]
-    by_rank: dict[int, list[Any]] = {}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for indices in (list(firsts), others):
-            measured = pool.map(_measure_rank, (ranks[index] for index in indices))
-            by_rank.update(zip(indices, measured, strict=True))
-    return [[by_rank[index][module] for index in range(len(ranks))] for module in _MODULES]
+    def forked() -> None:
+        for trace in traces:
+            trace.after_fork()
+
+    num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
+    if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
+        for rank, _ in ranks:
+            _read_what_ranks_share(rank)
+        by_rank = processes.shared(_measure_rank, ranks, forked)
+    else:
+        by_rank = [_measure_rank(each) for each in ranks]
+    return [[results[module] for results in by_rank] for module in _MODULES]
+
+
+def _read_what_ranks_share(rank: Rank) -> None:
+    """Have the report read what all of its ranks need, so that it is not read twice."""
+    trace = rank.trace
+    trace.communication_calls(rank.process)
+    data_loading(rank)
+    # Read when they are first asked for.
+    _ = rank.calls, trace.api_names, trace.counters, trace.has_unexported_stalls
+    _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
 
 
 def _measure_rank(chosen: tuple[Rank, Window]) -> list[Any]:

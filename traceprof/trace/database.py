@@ -73,6 +73,13 @@ class Database:
         """Close the connection."""
         self.connection.close()
 
+    def after_fork(self) -> None:
+        """Connect anew, as SQLite asks of a copy of a process; tell nobody of progress."""
+        self._of_first_process = self.connection  # not to be closed here
+        self.progress = None
+        self.connection = self.connect()
+        self._sqlite = SqliteDatabase(self.connection, execute_plugins=False)
+
     def connect(self) -> sqlite3.Connection:
         """Return another connection, for a thread of its own; the caller closes it."""
         connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)

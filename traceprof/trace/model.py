@@ -371,3 +371,6 @@ class Trace(Protocol):
 
     def close(self) -> None:
         """Release the file."""
+
+    def after_fork(self) -> None:
+        """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""

@@ -83,6 +83,10 @@ class NsightTrace:
         """Release the file."""
         self._database.close()
 
+    def after_fork(self) -> None:
+        """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""
+        self._database.after_fork()
+
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
         return schema.pid_of_process(process)
