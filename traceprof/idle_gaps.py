@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from traceprof.host_activity import ThreadCalls
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Mask, Rank, Window
+    from traceprof.run import Rank, Window
     from traceprof.trace.model import ApiCalls
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
@@ -119,22 +119,29 @@ def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
         )
     gaps = _gaps(rank, window)
     launch = _next_launch(rank, calls, gaps.end_ns)
-    known = launch >= 0
-    index = launch[known]
-    call_start, call_end, thread = (
-        _where(known, values)
-        for values in (calls.start_ns[index], calls.ends(index), calls.packed_thread.at(index))
-    )
-    late = known & (call_end > gaps.start_ns)
-    arrived = gaps.end_ns - call_end > LAUNCH_LATENCY_NS
-    until = np.where(late, np.where(arrived, call_end, gaps.end_ns), gaps.start_ns)
+    known = np.flatnonzero(launch >= 0)
+    call_end = calls.ends(launch[known])
+    is_late = call_end > gaps.start_ns[known]
+    # Most gaps are between operations that were launched long before: all of these is *other*.
+    late, call_end = known[is_late], call_end[is_late]
+    late_gaps = intervals.Intervals(gaps.start_ns[late], gaps.end_ns[late])
+    arrived = late_gaps.end_ns - call_end > LAUNCH_LATENCY_NS
+    until = np.where(arrived, call_end, late_gaps.end_ns)
+    thread = calls.packed_thread.at(launch[late])
     syncs = by_thread(calls, synchronizing_calls(rank, calls))
-    held_by = _held_by(rank, calls, gaps, late, thread, call_start, syncs)
-    waited = _where(held_by >= 0, calls.packed_length.at(held_by[held_by >= 0]))
-    held_until = np.minimum(until, gaps.start_ns + waited)
-    return _parts(
-        gaps, window, until, held_until, thread, launch, held_by, syncs, data_loading(rank)
-    )
+    held_by = _held_by(rank, calls, late_gaps, thread, calls.start_ns[launch[late]], syncs)
+    waited = np.where(held_by >= 0, calls.packed_length.at(held_by), 0)
+    held_until = np.minimum(until, late_gaps.start_ns + waited)
+    parts = _parts(late_gaps, window, until, held_until, thread, held_by, syncs, data_loading(rank))
+    start = np.maximum(gaps.start_ns, window.start_ns)
+    end = np.minimum(gaps.end_ns, window.end_ns)
+    launch_bound, sync, data = (np.zeros(len(gaps), np.int64) for _ in range(3))
+    launch_bound[late], sync[late], data[late], sync_by = parts
+    sync_call = np.full(len(gaps), -1, np.int64)
+    sync_call[late] = sync_by
+    other = end - start
+    other[late] -= launch_bound[late] + sync[late] + data[late]
+    return IdleGaps(start, end, launch_bound, sync, data, other, launch, sync_call)
 
 
 def _gaps(rank: Rank, window: Window) -> Intervals:
@@ -152,19 +159,22 @@ def _parts(
     until: Int64,
     held_until: Int64,
     thread: Int64,
-    launch: Int64,
     held_by: Int64,
     syncs: Mapping[int, ThreadCalls],
     loading: Mapping[int, Intervals],
-) -> IdleGaps:
-    """Measure the parts of each gap, clipped to the window."""
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Measure the parts of late gaps, clipped to the window.
+
+    Returns:
+        Launch-bound, sync and data loading ns, and the call that sync is laid to; int64[gaps].
+    """
     start = np.maximum(gaps.start_ns, window.start_ns)
     end = np.minimum(gaps.end_ns, window.end_ns)
     held_end, late_end = np.clip(held_until, start, end), np.clip(until, start, end)
     held_data, data, inside = (np.zeros(len(gaps), np.int64) for _ in range(3))
     longest = np.full(len(gaps), -1, np.int64)
-    for each in np.unique(thread[until > gaps.start_ns]).tolist():
-        own = np.flatnonzero((thread == each) & (until > gaps.start_ns))
+    for each in np.unique(thread).tolist():
+        own = np.flatnonzero(thread == each)
         loads, waits = loading.get(each), syncs.get(each)
         if loads is not None:
             held_data[own] = intervals.covered_within(loads, start[own], held_end[own])
@@ -175,16 +185,8 @@ def _parts(
             longest[own] = _longest_inside(waits, gaps.start_ns[own], until[own])
     held = held_end - start - held_data
     sync = held + inside
-    return IdleGaps(
-        start,
-        end,
-        launch_bound_ns=late_end - start - data - sync,
-        sync_ns=sync,
-        data_loading_ns=data,
-        other_ns=end - late_end,
-        launch=launch,
-        sync_call=np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by),
-    )
+    by = np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by)
+    return late_end - start - data - sync, sync, data, by
 
 
 def _longest_inside(waits: ThreadCalls, start: Int64, until: Int64) -> Int64:
@@ -204,12 +206,11 @@ def _held_by(
     rank: Rank,
     calls: ApiCalls,
     gaps: Intervals,
-    late: Mask,
     thread: Int64,
     call_start: Int64,
     syncs: Mapping[int, ThreadCalls],
 ) -> Int64:
-    """Return the synchronizing call that holds each gap (rule 4), int64[gaps], -1 for none."""
+    """Return the synchronizing call that holds each late gap (rule 4), int64[gaps], -1 for none."""
     held_by = np.full(len(gaps), -1, np.int64)
 
     def look(chosen: Int64, threads: Int64, returned_by: Int64 | None) -> None:
@@ -224,9 +225,8 @@ def _held_by(
                 holds &= waits.end_ns[running] <= returned_by[own]
             held_by[own[holds]] = waits.call[running[holds]]
 
-    own = np.flatnonzero(late)
-    look(own, thread[own], None)
-    free = np.flatnonzero(late & (held_by < 0))
+    look(np.arange(len(gaps)), thread, None)
+    free = np.flatnonzero(held_by < 0)
     before = _launch_before(rank, calls, gaps.start_ns[free])
     handed_over = before >= 0
     free, before = free[handed_over], calls.packed_thread.at(before[handed_over])
@@ -302,10 +302,3 @@ def _one_per_gap(calls: ApiCalls, num_gaps: int, gap: Int64, call: Int64, *, las
         edge[1:] = differs
     chosen[gap[edge]] = call[edge]
     return chosen
-
-
-def _where(known: Mask, values: Int64) -> Int64:
-    """Return the values where they are known, and 0 elsewhere."""
-    spread = np.zeros(len(known), np.int64)
-    spread[known] = values
-    return spread

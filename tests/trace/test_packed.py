@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.trace.columns import Parts, groups
-from traceprof.trace.packed import Growing, pack
+from traceprof.trace.packed import Growing, pack, pack_few
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -24,12 +24,25 @@ COLUMNS = st.lists(NUMBERS, max_size=20)
 
 @given(COLUMNS)
 def test_a_column_comes_back(numbers: list[int]) -> None:
-    packed = pack(np.array(numbers, np.int64))
-    assert packed.values.dtype == np.int64
+    order, distinct = np.arange(len(numbers))[::-1], sorted({*numbers})
+    for packed in (pack(np.array(numbers, np.int64)), pack_few(np.array(numbers, np.int64))):
+        assert packed.values.dtype == np.int64
+        assert packed.values.tolist() == numbers
+        assert packed.at(order).tolist() == packed.taken(order).values.tolist() == numbers[::-1]
+        assert packed.distinct.tolist() == distinct
+        assert packed.counted()[1].tolist() == [numbers.count(each) for each in distinct]
+        some = numbers[::2]
+        assert packed.isin(some).tolist() == [each in some for each in numbers]
+        places = packed.places_in(np.array(distinct, np.int64))
+        assert places.tolist() == [distinct.index(each) for each in numbers]
+
+
+@given(st.lists(st.integers(-2, 260)))
+def test_few_numbers_far_apart(indices: list[int]) -> None:
+    numbers = [index << 50 for index in indices]
+    packed = pack_few(np.array(numbers, np.int64))
     assert packed.values.tolist() == numbers
-    order = np.arange(len(numbers))[::-1]
-    assert packed.at(order).tolist() == packed.taken(order).values.tolist() == numbers[::-1]
-    assert packed.distinct.tolist() == sorted({*numbers})
+    assert packed.kept.itemsize <= 2
 
 
 @given(st.lists(COLUMNS, max_size=6))

@@ -131,7 +131,7 @@ def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int6
     kernels = rank.operations.kernels
     begin = np.full(int(step.max(initial=-1)) + 1, intervals.BEYOND_NS)
     computes = np.flatnonzero((step >= 0) & ~rank.is_communication_kernel)
-    computes = computes[kernels.packed_length.kept[computes] > 0]
+    computes = computes[kernels.packed_length.at(computes) > 0]
     np.minimum.at(begin, step[computes], kernels.start_ns[computes])
     buckets = np.flatnonzero(reduces & (step > step[step >= 0].min(initial=len(begin))))
     if len(buckets) == 0:

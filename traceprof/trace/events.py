@@ -12,7 +12,7 @@ import numpy as np
 
 from traceprof.trace import schema
 from traceprof.trace.columns import Parts
-from traceprof.trace.packed import pack
+from traceprof.trace.packed import pack, pack_few
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 from traceprof.trace.texts import NONE, Texts
 
@@ -54,7 +54,7 @@ class Events:
         kind: n types: of `RANGES`, or names of threads and domains.
         domain: n ids, NULL for none.
         text: n indices into `texts`, -1 where the row has no text of its own.
-        text_id: n keys of `strings`, NULL for none.
+        text_id: n keys of `strings`, -1 for none.
         texts: with 0 in the place of each digit.
     """
 
@@ -183,6 +183,8 @@ def _read(database: Database) -> Events:
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)
         chunk["length"][kind > _LAST_RANGE] = chunk["length"][kind < _FIRST_RANGE] = 0
+        if "textId" in chunk:
+            chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
         kept = np.flatnonzero(np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL))
         parts.add(0, chunk, kept)
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
@@ -192,11 +194,11 @@ def _read(database: Database) -> Events:
         row=every[rowid],
         start_ns=every["start"].values,
         length_ns=every["length"],
-        thread=every["globalTid"],
+        thread=pack_few(every["globalTid"].values),
         kind=every["eventType"],
         domain=every.get("domainId") or pack(np.full(length, NULL)),
         text=every.get("text") or pack(np.full(length, NONE)),
-        text_id=every.get("textId") or pack(np.full(length, NULL)),
+        text_id=every.get("textId") or pack(np.full(length, NONE)),
         texts=tuple(_as_text(each) for each in texts.known),
     )
 

@@ -87,8 +87,8 @@ class Kernels(Operations):
     """Kernels of one rank.
 
     Attributes:
-        packed_signature: n indices into `Trace.signatures`: equal for the same kernel launched
-            with the same grid and block.
+        packed_signature: n indices into `Trace.signatures`, kept without a base: equal for the same
+            kernel launched with the same grid and block.
         name_of_signature: int64[m], keys of `Trace.kernel_names`.
     """
 
@@ -217,7 +217,7 @@ class ApiCalls:
 
     def name_id(self, index: int) -> int:
         """Return the key of the name of one of them."""
-        return int(self.packed_name.kept[index]) + self.packed_name.base
+        return int(self.packed_name.at(slice(index, index + 1))[0])
 
     @property
     def thread(self) -> Int64:

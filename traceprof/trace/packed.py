@@ -31,10 +31,12 @@ class Packed:
     Attributes:
         base: what is added to each number kept.
         kept: uint8, uint16, uint32 or int64[n], the last with a base of 0.
+        table: ascending int64[m], of which `kept` are then the indices; there is no base.
     """
 
     base: int
     kept: Narrow
+    table: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -42,14 +44,16 @@ class Packed:
     @property
     def values(self) -> Int64:
         """The column itself, int64[n], made anew each time unless it is kept as it is."""
-        values: Int64 = self.kept.astype(np.int64, copy=False)
-        if self.base:
-            values += self.base
-        return values
+        return self.at(_ALL)
 
     def at(self, index: Int64 | npt.NDArray[np.bool_] | slice) -> Int64:
         """Return the values at these indices, without unpacking the others."""
-        values: Int64 = self.kept[index].astype(np.int64, copy=False)
+        kept = self.kept[index]
+        values: Int64
+        if self.table is not None:
+            values = self.table[kept]
+            return values
+        values = kept.astype(np.int64, copy=False)
         if self.base:
             values += self.base
         return values
@@ -69,30 +73,41 @@ class Packed:
         if kept.dtype.itemsize <= _COUNTED_BYTES:
             number = np.bincount(kept)
             found: Int64 = np.flatnonzero(number)
-            return found + self.base, number[found]
-        found, number = np.unique(kept, return_counts=True)
-        return found.astype(np.int64, copy=False) + self.base, number
+            number = number[found]
+        else:
+            found, number = np.unique(kept, return_counts=True)
+        return self._meant(found), number
 
     def isin(self, ids: Iterable[int]) -> npt.NDArray[np.bool_]:
         """Return which values are among these, bool[n]."""
         wanted = np.array(sorted(ids), np.int64)
         if self.kept.dtype.itemsize > _COUNTED_BYTES:
             return np.isin(self.values, wanted)
-        every = np.arange(int(self.kept.max(initial=0)) + 1) + self.base
-        mask: npt.NDArray[np.bool_] = np.isin(every, wanted)[self.kept]
+        mask: npt.NDArray[np.bool_] = np.isin(self._every, wanted)[self.kept]
         return mask
 
     def places_in(self, numbers: Int64) -> Int64:
         """Return where in ascending numbers each value is, int64[n]; all are there."""
         if self.kept.dtype.itemsize > _COUNTED_BYTES:
             return np.searchsorted(numbers, self.values)
-        every = np.arange(int(self.kept.max(initial=0)) + 1) + self.base
-        places: Int64 = np.searchsorted(numbers, every)[self.kept]
+        places: Int64 = np.searchsorted(numbers, self._every)[self.kept]
         return places
 
     def taken(self, order: Int64) -> Packed:
         """Return the rows in another order, or some of them."""
-        return Packed(self.base, self.kept[order])
+        return Packed(self.base, self.kept[order], self.table)
+
+    @property
+    def _every(self) -> Int64:
+        """Return what each number up to the largest one kept stands for."""
+        return self._meant(np.arange(int(self.kept.max()) + 1 if len(self) else 0))
+
+    def _meant(self, kept: Narrow) -> Int64:
+        """Return the values that such numbers stand for."""
+        if self.table is not None:
+            values: Int64 = self.table[kept]
+            return values
+        return kept.astype(np.int64, copy=False) + self.base
 
 
 def pack(values: Int64) -> Packed:
@@ -104,6 +119,12 @@ def pack(values: Int64) -> Packed:
     if base:
         values = values - base
     return Packed(base, values.astype(kind, copy=False))
+
+
+def pack_few(values: Int64) -> Packed:
+    """Pack a column of few different values, int64[n], however far apart."""
+    table, index = np.unique(values, return_inverse=True)
+    return Packed(0, pack(index.reshape(-1)).kept, table)
 
 
 class Growing:
