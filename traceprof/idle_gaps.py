@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from traceprof.host_activity import ThreadCalls
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Rank, Window
+    from traceprof.run import Mask, Rank, Window
     from traceprof.trace.model import ApiCalls
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
@@ -48,27 +48,32 @@ LAUNCH_LATENCY_NS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class IdleGaps:
-    """The gaps of a rank inside a window, in order; the four parts of a gap are its length.
+    """The gaps of a rank inside a window, in order.
+
+    Most of them are between operations that were launched long before: those are *other*
+    altogether. Of the *late* ones what is not in the three parts is *other*.
 
     Attributes:
         start_ns: int64[n].
         end_ns: int64[n].
-        launch_bound_ns: int64[n].
-        sync_ns: int64[n].
-        data_loading_ns: int64[n].
-        other_ns: int64[n].
-        launch: int64[n], the call that launched the operation after the gap; -1 if unknown.
-        sync_call: int64[n], the synchronizing call that most of `sync_ns` is laid to: the one that
+        has_launch: bool[n], whether the call is known that launched the operation after the gap.
+        late: int64[m], the gaps for which the host was late, ascending.
+        launch_bound_ns: int64[m].
+        sync_ns: int64[m].
+        data_loading_ns: int64[m].
+        launch: int64[m], the call that launched the operation after the gap.
+        sync_call: int64[m], the synchronizing call that most of `sync_ns` is laid to: the one that
             was running at the gap's start (rule 4), or the longest that T entered in it (rule 5);
             -1 for none.
     """
 
     start_ns: Int64
     end_ns: Int64
+    has_launch: Mask
+    late: Int64
     launch_bound_ns: Int64
     sync_ns: Int64
     data_loading_ns: Int64
-    other_ns: Int64
     launch: Int64
     sync_call: Int64
 
@@ -82,7 +87,15 @@ class IdleGaps:
         """The share of the idle time whose next operation has a known launch, 0 to 1."""
         length = self.length_ns
         idle = int(length.sum())
-        return int(length[self.launch >= 0].sum()) / idle if idle else 1.0
+        return int(length[self.has_launch].sum()) / idle if idle else 1.0
+
+    @property
+    def parts_ns(self) -> tuple[int, int, int, int]:
+        """Launch-bound, sync, data loading and other time, which add up to the idle time."""
+        bound, sync, data = (
+            int(each.sum()) for each in (self.launch_bound_ns, self.sync_ns, self.data_loading_ns)
+        )
+        return bound, sync, data, int(self.length_ns.sum()) - bound - sync - data
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +132,34 @@ def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
         )
     gaps = _gaps(rank, window)
     launch = _next_launch(rank, calls, gaps.end_ns)
-    known = np.flatnonzero(launch >= 0)
+    has_launch = launch >= 0
+    known = np.flatnonzero(has_launch)
     call_end = calls.ends(launch[known])
     is_late = call_end > gaps.start_ns[known]
-    # Most gaps are between operations that were launched long before: all of these is *other*.
     late, call_end = known[is_late], call_end[is_late]
+    launch = launch[late]
     late_gaps = intervals.Intervals(gaps.start_ns[late], gaps.end_ns[late])
     arrived = late_gaps.end_ns - call_end > LAUNCH_LATENCY_NS
     until = np.where(arrived, call_end, late_gaps.end_ns)
-    thread = calls.packed_thread.at(launch[late])
+    thread = calls.packed_thread.at(launch)
     syncs = by_thread(calls, synchronizing_calls(rank, calls))
-    held_by = _held_by(rank, calls, late_gaps, thread, calls.start_ns[launch[late]], syncs)
+    held_by = _held_by(rank, calls, late_gaps, thread, calls.start_ns[launch], syncs)
     waited = np.where(held_by >= 0, calls.packed_length.at(held_by), 0)
     held_until = np.minimum(until, late_gaps.start_ns + waited)
-    parts = _parts(late_gaps, window, until, held_until, thread, held_by, syncs, data_loading(rank))
-    start = np.maximum(gaps.start_ns, window.start_ns)
-    end = np.minimum(gaps.end_ns, window.end_ns)
-    launch_bound, sync, data = (np.zeros(len(gaps), np.int64) for _ in range(3))
-    launch_bound[late], sync[late], data[late], sync_by = parts
-    sync_call = np.full(len(gaps), -1, np.int64)
-    sync_call[late] = sync_by
-    other = end - start
-    other[late] -= launch_bound[late] + sync[late] + data[late]
-    return IdleGaps(start, end, launch_bound, sync, data, other, launch, sync_call)
+    launch_bound, sync, data, sync_call = _parts(
+        late_gaps, window, until, held_until, thread, held_by, syncs, data_loading(rank)
+    )
+    return IdleGaps(
+        start_ns=np.maximum(gaps.start_ns, window.start_ns),
+        end_ns=np.minimum(gaps.end_ns, window.end_ns),
+        has_launch=has_launch,
+        late=late,
+        launch_bound_ns=launch_bound,
+        sync_ns=sync,
+        data_loading_ns=data,
+        launch=launch,
+        sync_call=sync_call,
+    )
 
 
 def _gaps(rank: Rank, window: Window) -> Intervals:

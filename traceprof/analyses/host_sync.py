@@ -213,11 +213,11 @@ def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple
     for gap in laid[order].tolist():
         if not gaps.sync_ns[gap]:
             break
-        end = int(gaps.end_ns[gap])
+        start, end = (int(each[gaps.late[gap]]) for each in (gaps.start_ns, gaps.end_ns))
         api = rank.trace.api_names.get(calls.name_id(int(gaps.sync_call[gap])), "unnamed call")
         after = rank.name_at(end)
         label = f"{api}, before {after}" if after else api
-        evidence.append(Evidence(int(gaps.start_ns[gap]), end, label))
+        evidence.append(Evidence(start, end, label))
     return tuple(evidence)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
 _ALL = slice(None)
 _LEAST_ROOM = 4096
-# So much of a growing column's room may be empty: it is taken from the memory that a copy needs.
-_GROWTH = 1.25
+_LEAST_MAPPED = 1 << 17
+_GROWTH = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +144,16 @@ class Growing:
         self._make_fit(int(values.min()), int(values.max()))
         stop = self._length + len(values)
         if stop > len(self._room):
-            # A large room grows where it is; nobody else refers to it.
-            self._room.resize(max(int(stop * _GROWTH), _LEAST_ROOM), refcheck=False)
+            room = _room(max(int(stop * _GROWTH), _LEAST_ROOM), self._room.dtype)
+            room[: self._length] = self._room[: self._length]
+            self._room = room
         part = self._room[self._length : stop]
         part[:] = values - self._base if self._base else values
         self._length = stop
 
     def finish(self) -> Packed:
         """Return all that was added; nothing can be added any more."""
-        self._room.resize(self._length, refcheck=False)
-        return Packed(self._base, self._room)
+        return Packed(self._base, self._room[: self._length])
 
     def _make_fit(self, low: int, high: int) -> None:
         """Choose a type for the values so far and others from `low` to `high`."""
@@ -165,6 +166,19 @@ class Growing:
             so_far = Packed(self._base, self._room[: self._length]).values
             self._base, kind = _fit(min(low, int(so_far.min())), max(high, int(so_far.max())))
             self._room = (so_far - self._base).astype(kind, copy=False)
+
+
+def _room(length: int, kind: np.dtype[Any]) -> Narrow:
+    """Return an empty column; a large one from the system itself.
+
+    In the heap, what columns leave as they grow would lie between them, of use to nobody; and of
+    such a mapping, what was never written to takes no memory.
+    """
+    size = length * kind.itemsize
+    if size < _LEAST_MAPPED:
+        return np.empty(length, kind)
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(mapped, kind, length)
 
 
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
