@@ -218,9 +218,11 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[list[Any]]:
             trace.after_fork()
 
     num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
+    for rank, _ in ranks:
+        _read_what_ranks_share(rank)
+    for trace in traces:
+        trace.forget()
     if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
-        for rank, _ in ranks:
-            _read_what_ranks_share(rank)
         by_rank = processes.shared(_measure_rank, ranks, forked)
     else:
         by_rank = [_measure_rank(each) for each in ranks]

@@ -46,7 +46,6 @@ class Launches(NamedTuple):
         stream: index into `LaunchQueue.streams`, -1 where the operation was not recorded.
         takes_place: bool, whether it counts in its stream's queue: all but host copies.
         is_pageable: bool, whether it copies from or to pageable memory.
-        correlation: the operation's id.
     """
 
     call: Int64
@@ -55,7 +54,6 @@ class Launches(NamedTuple):
     stream: Int64
     takes_place: Mask
     is_pageable: Mask
-    correlation: Int64
 
     def at(self, chosen: Mask | Int64) -> Launches:
         """Return some of them."""
@@ -66,7 +64,6 @@ class Launches(NamedTuple):
             self.stream[chosen],
             self.takes_place[chosen],
             self.is_pageable[chosen],
-            self.correlation[chosen],
         )
 
 
@@ -78,13 +75,20 @@ class LaunchQueue:
         calls: the process's API calls.
         launches: n launches, in no order that means anything.
         streams: (device, stream) pairs.
-        end_ns: int64[m], the ends of the process's operations, ascending.
+        operations: of the process.
     """
 
     calls: ApiCalls
     launches: Launches
     streams: tuple[tuple[int, int], ...]
-    end_ns: Int64
+    operations: tuple[Operations, ...]
+
+    @cached_property
+    def end_ns(self) -> Int64:
+        """The ends of the process's operations, ascending int64[m]."""
+        ends = np.concatenate([each.end_ns for each in self.operations])
+        ends.sort()
+        return ends
 
     @cached_property
     def called_ns(self) -> Int64:
@@ -213,8 +217,21 @@ def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
 
 
 def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+    rows, streams, operations = _rows(rank, calls)
+    launches = _by_call(rows, _strangers(rows, operations), len(calls))
+    unrecorded = _unrecorded(launches, calls)
+    if len(unrecorded.call):
+        launches = _joined([launches, unrecorded])
+    return LaunchQueue(calls, launches, streams, operations)
+
+
+def _rows(
+    rank: Rank, calls: ApiCalls
+) -> tuple[Launches, tuple[tuple[int, int], ...], tuple[Operations, ...]]:
+    """Return the operations of a process as launches, its streams, and the operations."""
     parts: list[Launches] = []
     streams: list[tuple[int, int]] = []
+    operations: list[Operations] = []
     for key in sorted(rank.trace.operations):
         if key.process != rank.process:
             continue
@@ -229,12 +246,8 @@ def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
             stream = group.packed_stream.places_in(numbers) + len(streams)
             parts.append(_operations(rank.trace, group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
-    rows = _joined(parts)
-    launches = _by_call(_without_strays(rows), len(calls))
-    unrecorded = _unrecorded(launches, calls)
-    if len(unrecorded.call):
-        launches = _joined([launches, unrecorded])
-    return LaunchQueue(calls, launches, tuple(streams), np.sort(rows.end_ns))
+        operations += groups
+    return _joined(parts), tuple(streams), tuple(operations)
 
 
 def _joined(parts: Sequence[Launches]) -> Launches:
@@ -245,7 +258,6 @@ def _joined(parts: Sequence[Launches]) -> Launches:
         np.concatenate([each.stream for each in parts]),
         np.concatenate([each.takes_place for each in parts]),
         np.concatenate([each.is_pageable for each in parts]),
-        np.concatenate([each.correlation for each in parts]),
     )
 
 
@@ -260,41 +272,57 @@ def _operations(trace: Trace, group: Operations, call: Int64, stream: Int64) -> 
         pageable = np.array(kinds, np.int64)
         is_pageable = np.isin(group.source_memory, pageable)
         is_pageable |= np.isin(group.destination_memory, pageable)
-    return Launches(
-        call, group.start_ns, group.end_ns, stream, takes_place, is_pageable, group.correlation,
-    )  # fmt: skip
+    return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
 
 
-def _without_strays(rows: Launches) -> Launches:
-    """Leave out operations without a call, unless they were queued when the capture began.
+class _Strangers(NamedTuple):
+    """Operations without a call, int64[n] each.
 
-    Those came by a call, and before the first operation on their stream whose call was captured.
+    Attributes:
+        row: index into the process's operations.
+        correlation: the operation's id.
     """
-    has_call = rows.call >= 0
-    if has_call.all():
-        return rows
-    first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
-    np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
-    was_queued = ~np.isin(rows.correlation, _NO_CORRELATION)
-    was_queued &= rows.start_ns <= first[rows.stream]
-    kept = has_call | was_queued
-    return rows.at(kept)
+
+    row: Int64
+    correlation: Int64
 
 
-def _by_call(rows: Launches, num_calls: int) -> Launches:
-    """Put together what one call launched."""
-    _, by_id = np.unique(rows.correlation[rows.call < 0], return_inverse=True)
-    key = rows.call.copy()
-    key[rows.call < 0] = num_calls + by_id
+def _strangers(rows: Launches, operations: Sequence[Operations]) -> _Strangers:
+    row = np.flatnonzero(rows.call < 0)
+    if len(row) == 0:
+        return _Strangers(row, row)
+    correlation = np.concatenate([each.correlation for each in operations])
+    return _Strangers(row, correlation[row])
+
+
+def _by_call(rows: Launches, strangers: _Strangers, num_calls: int) -> Launches:
+    """Put together what one call launched, and leave out what no call did.
+
+    An operation without a call is left out, unless it was queued when the capture began: it came by
+    a call, and before the first operation on its stream whose call was captured.
+    """
+    key = rows.call
+    if len(strangers.row):
+        has_call = rows.call >= 0
+        first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
+        np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
+        was_queued = ~np.isin(strangers.correlation, _NO_CORRELATION)
+        was_queued &= rows.start_ns[strangers.row] <= first[rows.stream[strangers.row]]
+        kept = has_call
+        kept[strangers.row] = was_queued
+        _, by_id = np.unique(strangers.correlation[was_queued], return_inverse=True)
+        rows = rows.at(kept)
+        key = rows.call.copy()
+        key[key < 0] = num_calls + by_id.reshape(-1)
     if len(key) == 0 or np.bincount(key).max() == 1:
         return rows
     order = np.lexsort((rows.start_ns, key))
     rows, key = rows.at(order), key[order]
-    first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    return rows.at(first)._replace(
-        end_ns=np.maximum.reduceat(rows.end_ns, first),
-        takes_place=np.logical_or.reduceat(rows.takes_place, first),
-        is_pageable=np.logical_or.reduceat(rows.is_pageable, first),
+    begins = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    return rows.at(begins)._replace(
+        end_ns=np.maximum.reduceat(rows.end_ns, begins),
+        takes_place=np.logical_or.reduceat(rows.takes_place, begins),
+        is_pageable=np.logical_or.reduceat(rows.is_pageable, begins),
     )
 
 
@@ -312,5 +340,4 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     call = later[np.isin(calls.packed_name.at(later), names)]
     beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1)
     none = np.zeros(len(call), np.bool_)
-    null = np.full(len(call), NULL, np.int64)
-    return Launches(call, beyond, beyond, unknown, none, none, null)
+    return Launches(call, beyond, beyond, unknown, none, none)

@@ -159,6 +159,11 @@ def events_of(database: Database) -> Events | None:
     return _EVENTS[database]
 
 
+def forget_events(database: Database) -> None:
+    """Let go of what `events_of` read; it is read again when it is asked for."""
+    _EVENTS.pop(database, None)
+
+
 def strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
     """Return strings by StringIds.id, of those of the ids that are there."""
     found: dict[int, str] = {}

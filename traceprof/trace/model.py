@@ -372,5 +372,8 @@ class Trace(Protocol):
     def close(self) -> None:
         """Release the file."""
 
+    def forget(self) -> None:
+        """Let go of what can be read again, and most analyses do not need."""
+
     def after_fork(self) -> None:
         """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""

@@ -12,7 +12,7 @@ from traceprof.trace import host, nccl_calls, nvtx, schema
 from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, groups
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
-from traceprof.trace.events import strings
+from traceprof.trace.events import forget_events, strings
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
 from traceprof.trace.packed import pack
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
@@ -82,6 +82,10 @@ class NsightTrace:
     def close(self) -> None:
         """Release the file."""
         self._database.close()
+
+    def forget(self) -> None:
+        """Let go of what can be read again, and most analyses do not need."""
+        forget_events(self._database)
 
     def after_fork(self) -> None:
         """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""
