@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
+    from traceprof.rank import Rank
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 _PARTS = (
@@ -22,9 +23,7 @@ _ROW_HEIGHT = 44
 def breakdown(analysis: Analysis) -> go.Figure:
     """Return one bar for each rank: the parts of its window in milliseconds."""
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    names = [
-        f"rank {result.rank} · GPU {ranks[result.rank].device}" for result in analysis.breakdown
-    ]
+    names = [f"rank {result.rank} · {_device(ranks[result.rank])}" for result in analysis.breakdown]
     figure = go.Figure()
     for measure, name, color in _PARTS:
         values = [getattr(result.whole, measure) for result in analysis.breakdown]
@@ -51,3 +50,7 @@ def breakdown(analysis: Analysis) -> go.Figure:
         template="plotly_white",
     )
     return figure
+
+
+def _device(rank: Rank) -> str:
+    return "CPU" if rank.device is None else f"GPU {rank.device}"

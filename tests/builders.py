@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from traceprof import labels
 from traceprof.trace import schema
 from traceprof.trace.database import quote
 from traceprof.trace.writer import NsightWriter
@@ -127,6 +128,38 @@ class TraceBuilder:
             row["domainId"] = self._domains[pid, domain]
         row |= {"end": end, "eventType": event_type, "textId" if registered else "text": name}
         return self._row(schema.NVTX.name, row)
+
+    def label(
+        self, text: str, start: int, end: int | None, *, in_flight: bool = False, pid: int = 1000,
+        tid: int | None = None,
+    ) -> Self:  # fmt: skip
+        """Add a range of `instrument`: of a call, or of an operation that is in flight."""
+        return self.nvtx(
+            text, start, end, domain=labels.DOMAIN, registered=True, pid=pid, tid=tid,
+            event_type=schema.NVTX_START_END if in_flight else schema.NVTX_PUSH_POP,
+        )  # fmt: skip
+
+    def machine(
+        self, *, host: str | None = None, cores: int | None = None, start_utc: int | None = None,
+        end: int | None = None,
+    ) -> Self:  # fmt: skip
+        """Say where and when it was captured: the clock at time 0, and the capture's last time."""
+        facts = {"Hostname": host, "CpuCores": None if cores is None else str(cores)}
+        for name, value in facts.items():
+            if value is not None:
+                self._row(schema.SYSTEM_ENVIRONMENT, {"name": name, "value": value})
+        if start_utc is not None:
+            self._row(schema.SESSION_START, {"utcEpochNs": start_utc})
+        if end is not None:
+            self._row(schema.ANALYSIS_DETAILS, {"duration": end})
+        return self
+
+    def threads(self, *names: str, pid: int = 1000) -> Self:
+        """Add the threads that were seen of a process."""
+        for number, name in enumerate(names):
+            row: Row = {"nameId": name, "priority": 20, "globalTid": global_tid(pid, pid + number)}
+            self._row(schema.THREAD_NAMES, row)
+        return self
 
     def thread_name(self, name: str, *, pid: int = 1000, tid: int | None = None) -> Self:
         """Add the name that a thread got through NVTX, such as `MPI Rank 1`."""

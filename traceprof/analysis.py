@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from traceprof import intervals, processes
+from traceprof import processes
 from traceprof.analyses import (
     breakdown,
     collectives,
+    ddp_buckets,
     gpu_idle,
     host_sync,
     late_allreduce,
@@ -20,26 +21,29 @@ from traceprof.analyses import (
     overlap_slowdown,
     pageable_copy,
     peer_transfers,
+    process_group_scaling,
+    process_groups,
 )
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import parse_peaks
 from traceprof.host_activity import data_loading
-from traceprof.run import Run, Window, open_run
+from traceprof.notes import notes_of
+from traceprof.run import Run, open_run
 from traceprof.steps import user_pattern
-from traceprof.trace import schema
 from traceprof.trace.open import open_trace
+from traceprof.windows import Range, choose_windows
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.run import Rank
+    from traceprof.rank import Rank, Window
+    from traceprof.trace import schema
     from traceprof.trace.model import Progress
 
 Result_co = TypeVar("Result_co", covariant=True)
-Range = tuple["int | None", "int | None"]
 
 
 class AnalysisModule(Protocol):
@@ -62,6 +66,27 @@ class AnalysisModule(Protocol):
         """Judge the numbers."""
 
 
+class RunAnalysisModule(Protocol):
+    """The shape of those modules that look at all ranks together.
+
+    Attributes:
+        IDS: the findings it can make.
+        OF: the module whose results, by rank, it compares.
+        EXPLANATIONS: by finding id, in Markdown.
+    """
+
+    IDS: tuple[str, ...]
+    OF: AnalysisModule
+    EXPLANATIONS: dict[str, str]
+
+    def run(self, run: Run, measured: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Return numbers only."""
+
+    def findings(self, result: Any) -> list[Finding | NotApplicable]:  # noqa: ANN401
+        """Judge the numbers."""
+
+
+# Of ranks with a GPU.
 ANALYSES: tuple[AnalysisModule, ...] = (
     breakdown,
     gpu_idle,
@@ -75,11 +100,25 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     host_sync,
     collectives,
     late_allreduce,
+    ddp_buckets,
 )
-_MODULES = range(len(ANALYSES))
+# Of ranks without.
+HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, ddp_buckets)
+# Of the whole run.
+RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling,)
+_RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))
 # A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
 _WORTH_SHARING = 400_000
-FINDING_IDS = tuple(each for module in ANALYSES for each in module.IDS)
+FINDING_IDS = (
+    *(each for module in _RANK_ANALYSES for each in module.IDS),
+    *(each for module in RUN_ANALYSES for each in module.IDS),
+)
+_TEXTS = (
+    *(module.EXPLANATIONS for module in _RANK_ANALYSES),
+    *(module.EXPLANATIONS for module in RUN_ANALYSES),
+)
+EXPLANATIONS = {each: text for texts in _TEXTS for each, text in texts.items()}
+"""What each finding means, how it is measured, what to do: in Markdown, by id."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +150,21 @@ class Analysis:
 
     Attributes:
         run: the reports and their ranks.
-        results: what each of `ANALYSES` measured, by rank.
+        results: what each module measured, by rank, of the ranks that it is for.
         findings: the costliest first.
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
     """
 
     run: Run
-    results: tuple[tuple[Any, ...], ...]
+    results: Mapping[AnalysisModule, tuple[Any, ...]]
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
     notes: tuple[tuple[int, str], ...]
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
-        """Return what a module of `ANALYSES` measured, by rank."""
-        return self.results[ANALYSES.index(module)]
+        """Return what a module measured, by rank: see each result's `rank`."""
+        return self.results[module]
 
     @property
     def breakdown(self) -> tuple[breakdown.BreakdownResult, ...]:
@@ -133,9 +172,16 @@ class Analysis:
         return self.of(breakdown)
 
     @property
-    def collectives(self) -> tuple[collectives.CollectivesResult, ...]:
-        """Communication kernels by operation, by rank."""
-        return self.of(collectives)
+    def collectives(
+        self,
+    ) -> tuple[collectives.CollectivesResult | process_groups.ProcessGroupsResult, ...]:
+        """What was communicated, by operation, by rank."""
+        return (*self.of(collectives), *self.of(process_groups))
+
+    @property
+    def buckets(self) -> tuple[ddp_buckets.DdpBucketsResult, ...]:
+        """Gradient buckets, by rank."""
+        return self.of(ddp_buckets)
 
     @property
     def links(self) -> tuple[link_usage.LinkUsageResult, ...]:
@@ -185,16 +231,18 @@ def analyze(
 
 
 def _analyse(run: Run, options: Options) -> Analysis:
-    windows = choose_windows(run.ranks, options)
+    windows = choose_windows(run.ranks, options.steps, options.time_range)
     ranks = [(rank, window) for rank, window in zip(run.ranks, windows, strict=True) if window]
     results = _measure(ranks)
     judged = [
         each
-        for module, of_module in zip(ANALYSES, results, strict=True)
+        for module, of_module in results.items()
         for result in of_module
         for each in module.findings(result)
     ]
-    judged += _without_gpu_work(run)
+    for of_run in RUN_ANALYSES:
+        judged += of_run.findings(of_run.run(run, results[of_run.OF]))
+    judged += _without_ranks(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
     # Copies and counters may both see a link at its limit.
     found = link_findings.distinct([each for each in wanted if isinstance(each, Finding)])
@@ -202,15 +250,18 @@ def _analyse(run: Run, options: Options) -> Analysis:
     found.sort(key=lambda each: (-each.severity, -each.impact_ns, each.id, each.rank))
     return Analysis(
         run,
-        results=tuple(tuple(of_module) for of_module in results),
+        results=results,
         findings=tuple(found),
-        not_applicable=tuple(_merged(missing, len(ranks))),
-        notes=tuple(_notes(run)),
+        not_applicable=tuple(_merged(missing, results)),
+        notes=tuple(notes_of(run)),
     )
 
 
-def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[list[Any]]:
-    """Return what each of `ANALYSES` measures, by rank; two processes share the ranks if many."""
+def _measure(ranks: Sequence[tuple[Rank, Window]]) -> dict[AnalysisModule, tuple[Any, ...]]:
+    """Return what each module measures, by rank, of the ranks that it is for.
+
+    Two processes share the ranks of large reports.
+    """
     traces = list(dict.fromkeys(rank.trace for rank, _ in ranks))
 
     def forked() -> None:
@@ -226,7 +277,10 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[list[Any]]:
         by_rank = processes.shared(_measure_rank, ranks, forked)
     else:
         by_rank = [_measure_rank(each) for each in ranks]
-    return [[results[module] for results in by_rank] for module in _MODULES]
+    return {
+        module: tuple(results[index] for results in by_rank if index in results)
+        for index, module in enumerate(_RANK_ANALYSES)
+    }
 
 
 def _read_what_ranks_share(rank: Rank) -> None:
@@ -239,90 +293,13 @@ def _read_what_ranks_share(rank: Rank) -> None:
     _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
 
 
-def _measure_rank(chosen: tuple[Rank, Window]) -> list[Any]:
+def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:
+    """Return what the modules measure that are for the rank, by their place in _RANK_ANALYSES."""
     rank, window = chosen
-    results = [module.run(rank, window) for module in ANALYSES]
+    modules = HOST_ANALYSES if rank.device is None else ANALYSES
+    results = {_RANK_ANALYSES.index(module): module.run(rank, window) for module in modules}
     rank.forget()
     return results
-
-
-def choose_windows(ranks: Sequence[Rank], options: Options) -> list[Window | None]:
-    """Return the window of each rank; None for a rank without the steps asked for.
-
-    Raises:
-        UsageError: steps or a time range that no rank has.
-    """
-    if options.steps is not None and options.time_range is not None:
-        raise UsageError(
-            "cannot choose a window", "both steps and a time range are given", "give one of them"
-        )
-    if options.steps is not None:
-        return _step_windows(ranks, options.steps)
-    if options.time_range is not None:
-        return [_time_window(rank, options.time_range) for rank in ranks]
-    return [rank.window for rank in ranks]
-
-
-def _step_windows(ranks: Sequence[Rank], steps: Range) -> list[Window | None]:
-    windows = [_step_window(rank, steps) for rank in ranks]
-    if not any(windows):
-        numbers = [each for rank in ranks if rank.steps for each in rank.steps.number.tolist()]
-        raise UsageError(
-            f"cannot analyse the steps {_written(steps)}",
-            f"the steps found are {min(numbers)} to {max(numbers)}"
-            if numbers
-            else "no training step was found",
-            "choose among them"
-            if numbers
-            else "name the range around a step with --step-pattern, or use --time-range",
-        )
-    return windows
-
-
-def _step_window(rank: Rank, steps: Range) -> Window | None:
-    if rank.steps is None:
-        return None
-    first, stop = steps
-    numbers = rank.steps.number
-    chosen = numbers >= (numbers.min(initial=0) if first is None else first)
-    if stop is not None:
-        chosen &= numbers < stop
-    indices = chosen.nonzero()[0]
-    if len(indices) == 0:
-        return None
-    if indices[-1] - indices[0] + 1 != len(indices):
-        raise UsageError(
-            f"cannot analyse the steps {_written(steps)}",
-            "these numbers occur more than once in the report",
-            "choose by --time-range",
-        )
-    return Window(int(rank.steps.start_ns[indices[0]]), int(rank.steps.end_ns[indices[-1]]))
-
-
-def _time_window(rank: Rank, time_range: Range) -> Window:
-    """Return the range, an open side being the rank's own; empty where it misses the rank."""
-    start, end = time_range
-    own = rank.window
-    if start is None and end is None:
-        return own
-    if start is not None and end is not None and end < start:
-        raise UsageError(
-            f"cannot analyse the time range {_written(time_range)}",
-            "it ends before it starts",
-            "write it as START:END",
-        )
-    if any(each is not None and abs(each) >= intervals.BEYOND_NS for each in time_range):
-        raise UsageError(
-            f"cannot analyse the time range {_written(time_range)}",
-            "it reaches beyond any clock",
-            "write times in ns, or with a unit, such as 1.5s:1.7s",
-        )
-    low = own.start_ns if start is None else start
-    return Window(low, max(low, own.end_ns if end is None else end))
-
-
-def _written(limits: Range) -> str:
-    return ":".join("" if each is None else str(each) for each in limits)
 
 
 def _check_ids(ids: Iterable[str]) -> None:
@@ -339,8 +316,8 @@ def _is_wanted(finding: str, options: Options) -> bool:
     return finding not in options.skip and (not options.only or finding in options.only)
 
 
-def _without_gpu_work(run: Run) -> list[NotApplicable]:
-    """Say that nothing can be judged where no report holds GPU work."""
+def _without_ranks(run: Run) -> list[NotApplicable]:
+    """Say that nothing can be judged where no report holds anything of a rank."""
     if run.ranks:
         return []
     return [
@@ -353,26 +330,18 @@ def _without_gpu_work(run: Run) -> list[NotApplicable]:
     ]
 
 
-def _merged(missing: Sequence[NotApplicable], num_ranks: int) -> Iterable[NotApplicable]:
-    """Say once, of the whole run, what is missing in the same way on every rank."""
+def _merged(
+    missing: Sequence[NotApplicable], results: Mapping[AnalysisModule, Sequence[Any]]
+) -> Iterable[NotApplicable]:
+    """Say once, of the whole run, what is missing in the same way on every rank it is judged on."""
+    num_ranks = {
+        each: len(of_module) for module, of_module in results.items() for each in module.IDS
+    }
     of_run = [replace(each, rank=None) for each in missing]
     said = set()
     for each, whole in zip(missing, of_run, strict=True):
-        if of_run.count(whole) < num_ranks:
+        if of_run.count(whole) < num_ranks.get(each.id, 1):
             yield each
         elif whole not in said:
             said.add(whole)
             yield whole
-
-
-def _notes(run: Run) -> Iterable[tuple[int, str]]:
-    with_ranks = {rank.report for rank in run.ranks}
-    for index, trace in enumerate(run.traces):
-        for note in trace.notes:
-            yield index, note
-        if index not in with_ranks:
-            held = [
-                f"{count} {schema.EVENT_TABLES.get(table, table)}"
-                for table, count in trace.contents().items()
-            ]
-            yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"

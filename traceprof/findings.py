@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 Metric = int | float | str | None
 
@@ -111,3 +111,24 @@ class NotApplicable:
     reason: str
     how_to_collect: str
     rank: int | None = field(default=None)
+
+
+def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Put the same finding on several ranks together; the first of each keeps its place."""
+    groups: dict[str, list[Finding]] = {}
+    for each in findings:
+        groups.setdefault(each.id, []).append(each)
+    return list(groups.values())
+
+
+def worst_of(group: Sequence[Finding]) -> Finding:
+    """Return the one of the highest severity that costs the largest share of its window."""
+    return max(group, key=lambda each: (each.severity, each.impact_fraction))
+
+
+def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:
+    """Put together what is missing in the same way for several findings or ranks."""
+    groups: dict[tuple[str, str], list[NotApplicable]] = {}
+    for each in missing:
+        groups.setdefault((each.reason, each.how_to_collect), []).append(each)
+    return list(groups.values())

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 DOMAIN = "traceprof"
 STEP = "step"
+FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer step"
+WAIT = "wait"
+"""Around a wait for an asynchronous operation, whose function is the fact `op`."""
+BUCKET = "bucket"
+"""A gradient bucket of DistributedDataParallel, from when it is ready to when it is reduced."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def _rows(
         groups = rank.trace.operations[key].groups
         launched_by = (
             rank.launched_by
-            if key.device == rank.device
+            if key == rank.key
             else [launching_calls(group, calls) for group in groups]
         )
         numbers = np.unique(np.concatenate([each.packed_stream.distinct for each in groups]))

@@ -158,6 +158,20 @@ def step_windows(
     return StepWindows(ranges.number[used][order], begins, ends)
 
 
+def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
+    """Return the windows of the steps of a process without GPU work.
+
+    As on a GPU they follow each other without a gap, so that what happens between two ranges, such
+    as loading data, belongs to the step before; the last ends with its range, or with the process.
+
+    Args:
+        ranges: the steps of the process.
+        end_ns: when the last range of the process ended.
+    """
+    last = np.maximum(ranges.start_ns[-1:], np.minimum(ranges.end_ns[-1:], end_ns))
+    return StepWindows(ranges.number, ranges.start_ns, np.concatenate((ranges.start_ns[1:], last)))
+
+
 def _by_launch(
     groups: Sequence[Operations], launched_by: Sequence[Int64], calls: ApiCalls
 ) -> tuple[Int64, Int64, Int64]:

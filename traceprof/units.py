@@ -1,10 +1,14 @@
-"""Durations and shares as people read them; times as they write them."""
+"""Durations, shares and ranks as people read them; times as they write them."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _TIME_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -18,6 +22,18 @@ def duration(nanoseconds: int) -> str:
 def percent(fraction: float) -> str:
     """Write a share: `5.7 %`."""
     return f"{100 * fraction:.1f} %"
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """Write ranks shortly: `ranks 0-3, 7`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][-1] == rank - 1:
+            spans[-1] = [spans[-1][0], rank]
+        else:
+            spans.append([rank])
+    written = ", ".join("-".join(str(each) for each in span) for span in spans)
+    return f"rank{'s' if len(ranks) > 1 else ''} {written}"
 
 
 def parse_time(text: str) -> int:

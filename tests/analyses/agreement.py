@@ -22,7 +22,7 @@ def analyzed(path: Path, **options: Any) -> list[Row]:
         rows = [
             (
                 ranks[result.rank].pid,
-                ranks[result.rank].device,
+                ranks[result.rank].key.device,
                 asdict(result.whole),
                 [(step.number, asdict(step.measures)) for step in result.steps],
             )

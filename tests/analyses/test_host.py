@@ -59,7 +59,7 @@ def assert_agreement(path: Path, cut: tuple[float, float] | None = None) -> list
                 window = Window(low, high)
                 expected = reference(path, (low, high))
             answers.append(answer(rank, window))
-            assert answers[-1] == expected[rank.process, rank.device]
+            assert answers[-1] == expected[rank.process, rank.key.device]
         return answers
     finally:
         trace.close()

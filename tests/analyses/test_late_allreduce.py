@@ -39,7 +39,7 @@ def assert_agreement(
         for rank in ranks:
             result = late_allreduce.run(rank, Window(*window) if window else rank.window)
             results.append(result)
-            other = expected[rank.process, rank.device]
+            other = expected[rank.process, rank.key.device]
             for name in ("num_all_reduces", "num_in_steps", "num_reduce_scatters", "tail_ns",
                          "exposed_ns"):  # fmt: skip
                 assert getattr(result, name) == getattr(other, name), name

@@ -49,7 +49,8 @@ def assert_copies_agree(path: Path) -> None:
     with ranks_of(path) as ranks:
         assert {(rank.process, rank.device) for rank in ranks} == expected.keys()
         for rank in ranks:
-            result, truth = link_usage.run(rank, rank.window), expected[rank.process, rank.device]
+            result = link_usage.run(rank, rank.window)
+            truth = expected[rank.process, rank.key.device]
             uses = {
                 (use.direction, use.peer): (use.bytes, use.busy_ns, use.num_copies)
                 for use in result.uses
@@ -94,7 +95,7 @@ def assert_counters_agree(path: Path) -> None:
             busy = list(zip(rank.busy.start_ns.tolist(), rank.busy.end_ns.tolist(), strict=True))
             for use in result.counters:
                 if use.source == "gpu-metrics":
-                    periods = series[rank.device, use.link, use.direction]
+                    periods = series[rank.key.device, use.link, use.direction]
                     nvlink = use.link == "nvlink"
                     count, covered, active, integral, spikes = reference_integral(
                         periods, window, busy, nvlink

@@ -54,7 +54,7 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
     trace = open_trace(path)
     try:
         for rank in open_run([trace]).ranks:
-            kernels = expected.get((rank.pid, rank.device), [])
+            kernels = expected.get((rank.pid, rank.key.device), [])
             window = rank.window
             numbers = asdict(nccl_serialization.run(rank, window))
             reference = serialization(kernels, window.start_ns, window.end_ns)
@@ -62,6 +62,7 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
             rows = [asdict(use) for use in collectives.run(rank, window).uses]
             for row in rows:
                 del row["peak_gb_per_s"]  # a fact of the GPU's name, not of the rows
+                del row["peer"]  # a fact of labels
             for row, other in zip(rows, uses(kernels), strict=True):
                 for name in ("algbw_gb_per_s", "busbw_gb_per_s"):
                     rate, expected_rate = row.pop(name), other.pop(name)

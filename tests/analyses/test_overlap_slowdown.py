@@ -39,7 +39,7 @@ def assert_agreement(
         for rank in ranks:
             result = overlap_slowdown.run(rank, Window(*window) if window else rank.window)
             results.append(result)
-            other = expected[rank.process, rank.device]
+            other = expected[rank.process, rank.key.device]
             for name in ("num_communication", "num_graphs", "num_beside", "num_half", "half_ns",
                          "half_wall_ns", "wall_excess_ns", "hidden_ns", "num_sms_taken",
                          "max_sms_taken"):  # fmt: skip

@@ -36,7 +36,7 @@ def test_bytes_of_every_direction(real_trace: Path) -> None:
     found: dict[tuple[int, int, str], int] = defaultdict(int)
     for rank, result in zip(analysis.run.ranks, analysis.links, strict=True):
         for use in result.uses:
-            found[rank.pid, rank.device, use.direction] += use.bytes
+            found[rank.pid, rank.key.device, use.direction] += use.bytes
     assert found == expected
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.breakdown_texts import ADVICE, EXPLANATION, HOST_ADVICE
 from traceprof.findings import (
     MOST_EVIDENCE,
     Evidence,
     Finding,
     Metric,
     NotApplicable,
-    bullets,
     severity_of_cost,
     share,
 )
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64, Intervals
+    from traceprof.rank import Spans
     from traceprof.run import Mask, Rank, Window
-    from traceprof.trace.model import Operations
 
 IDS: tuple[str, ...] = ("exposed-communication",)
+EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
 REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
 
 
@@ -84,6 +85,8 @@ class BreakdownResult:
         steps: the breakdown of each training step inside it, in order of time.
         exposed: the longest stretches of exposed communication, longest first.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        has_gpu: whether the rank has one; otherwise ranges of its host were measured.
+        is_compute_known: whether anything tells when the rank computed.
     """
 
     rank: int
@@ -91,6 +94,8 @@ class BreakdownResult:
     steps: tuple[StepMeasures, ...]
     exposed: tuple[Evidence, ...]
     num_graphs: int
+    has_gpu: bool
+    is_compute_known: bool
 
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
@@ -114,6 +119,8 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         ),
         exposed=_exposed_evidence(rank, window),
         num_graphs=len(rank.operations.graphs),
+        has_gpu=rank.device is not None,
+        is_compute_known=rank.device is not None or len(rank.compute) > 0,
     )
 
 
@@ -164,18 +171,13 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[M
 
 def _counts(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> tuple[Int64, Int64, Int64]:
     """Return how many compute kernels, communications and copies are in each window."""
-    operations = rank.operations
 
-    def inside(group: Operations, chosen: Mask) -> Int64:
-        return _num_inside(group.start_ns[chosen], group.ends(chosen), start_ns, end_ns, closed)
+    def inside(spans: Spans) -> Int64:
+        counts = [_num_inside(*span, start_ns, end_ns, closed) for span in spans]
+        return sum(counts, np.zeros(len(start_ns), np.int64))
 
-    communicates, peer = rank.is_communication_kernel, rank.is_peer_copy
-    every_memset = np.ones(len(operations.memsets), np.bool_)
-    return (
-        inside(operations.kernels, ~communicates),
-        inside(operations.kernels, communicates) + inside(operations.copies, peer),
-        inside(operations.copies, ~peer) + inside(operations.memsets, every_memset),
-    )
+    kernels, communication, copies = rank.counted
+    return inside(kernels), inside(communication), inside(copies)
 
 
 def _num_inside(
@@ -213,23 +215,10 @@ def _longest(covered: Intervals) -> Sequence[tuple[int, int]]:
 
 
 def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable | None:
+    unjudged = _why_unjudged(result)
+    if unjudged is not None:
+        return NotApplicable("exposed-communication", *unjudged, result.rank)
     whole = result.whole
-    if result.num_graphs and not whole.num_communication:
-        return NotApplicable(
-            "exposed-communication",
-            f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
-            " is not recorded",
-            f"nsys profile {schema.GRAPH.flag} …",
-            result.rank,
-        )
-    if not whole.num_communication:
-        return NotApplicable(
-            "exposed-communication",
-            "no communication kernel and no peer copy ran in the window",
-            "record every rank of a run on several GPUs; where kernels of another name communicate,"
-            " give it with --communication-kernel REGEX",
-            result.rank,
-        )
     fraction = share(whole.exposed_communication_ns, whole.window_ns)
     severity = severity_of_cost(fraction)
     if severity is None:
@@ -253,8 +242,43 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         fraction,
         metrics,
         result.exposed,
-        _EXPOSED_ADVICE,
+        ADVICE if result.has_gpu else HOST_ADVICE,
     )
+
+
+def _why_unjudged(result: BreakdownResult) -> tuple[str, str] | None:
+    """Return what is missing to judge, and how to collect it; None where nothing is."""
+    whole = result.whole
+    if result.num_graphs and not whole.num_communication:
+        return (
+            (
+                f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
+                " is not recorded"
+            ),
+            f"nsys profile {schema.GRAPH.flag} …",
+        )
+    if not whole.num_communication and result.has_gpu:
+        return (
+            "no communication kernel and no peer copy ran in the window",
+            (
+                "record every rank of a run on several GPUs; where kernels of another name"
+                " communicate, give it with --communication-kernel REGEX"
+            ),
+        )
+    if not whole.communication_ns and not result.has_gpu:
+        return (
+            "no range of a communication call lies in the window",
+            "instrument.enable() in the training script names every call",
+        )
+    if not result.is_compute_known:
+        return (
+            "no range tells when the process computed: forward, backward or optimizer step",
+            (
+                "instrument.enable() names them for DistributedDataParallel and optimizers;"
+                " elsewhere put instrument.annotate('forward') around what computes"
+            ),
+        )
+    return None
 
 
 def _median_of_steps(result: BreakdownResult, measure: str) -> int | None:
@@ -267,49 +291,3 @@ def _coverage(result: BreakdownResult) -> float:
     whole = result.whole
     known = whole.num_kernels + whole.num_communication + whole.num_copies
     return known / (known + result.num_graphs) if known + result.num_graphs else 1.0
-
-
-_EXPOSED_ADVICE = (
-    (
-        "Look at the slowest ranks first: a collective's kernel runs until the last rank arrives,"
-        " so exposed time may be waiting for a straggler; record every rank and compare"
-    ),
-    (
-        "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
-        " static_graph=True where the graph does not change, and no_sync() on all but the last"
-        " micro-batch when accumulating gradients"
-    ),
-    (
-        "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-        ".bf16_compress_hook"
-    ),
-    "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch",
-)
-EXPLANATIONS: dict[str, str] = {
-    "exposed-communication": f"""\
-# exposed-communication
-
-Communication that no compute hides: the GPU communicates, and no other kernel runs.
-
-**Measured** as communication − compute, both unions over all streams of the rank. Communication is
-every kernel of NCCL, RCCL, NVSHMEM, DeepEP, symmetric memory and custom all-reduces (by name), and
-every copy from one GPU to another. A collective's kernel runs until the last rank arrives, so
-exposed time holds waiting for slower ranks as well as transfer. Nothing but the operation is read
-from a kernel's name: NCCL's names print `RING_LL` whatever algorithm and protocol ran.
-
-* `exposed_ns`: its length. It is also the impact: what perfect overlap would save at most.
-* `fraction`: the exposed share of the communication.
-* `overlap_efficiency`: (compute + communication − either) ÷ min(compute, communication); 1 where
-  everything that can overlap does.
-* `per_step_ns`: exposed time of the median training step, null where no step was found.
-* `coverage`: the share of GPU operations whose kind is known; a CUDA graph traced as a whole may
-  hide communication (record with `--cuda-graph-trace=node`).
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{bullets(_EXPOSED_ADVICE)}
-""",
-}

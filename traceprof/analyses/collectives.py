@@ -43,9 +43,12 @@ _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 class OperationUse:
     """The communication kernels of one operation on one communicator of one rank.
 
+    Of a rank without a GPU, the operations that its labels tell of (see `process_groups`).
+
     Attributes:
         operation: as the kernel's name tells it; send and receive share one name.
         communicator: NCCL's id, which is equal on all ranks, else PyTorch's group, else None.
+        peer: the other rank of sends and receives, in the world, where it is one and known.
         count: kernels that start in the window.
         bytes: the sum of the messages, as NCCL counts them (what one rank sends in an AllGather,
             receives in a ReduceScatter); None where not all sizes are known.
@@ -62,6 +65,7 @@ class OperationUse:
 
     operation: str
     communicator: str | None
+    peer: int | None
     count: int
     bytes: int | None
     total_ns: int
@@ -114,7 +118,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         chosen = np.flatnonzero(inside & (row == number))
         peak = _peak(rank, sent.world_size[chosen])
         uses.append(_use(sent, chosen, (end - start)[chosen], peak))
-    uses.sort(key=lambda use: (-use.total_ns, use.operation, use.communicator or ""))
+    uses.sort(key=by_cost)
     sized = inside & (sent.bytes != UNKNOWN)
     return CollectivesResult(
         rank=rank.rank,
@@ -184,18 +188,41 @@ def _use(
 ) -> OperationUse:
     operation, size = sent.operations[int(sent.operation[chosen[0]])], sent.bytes[chosen]
     num_ranks = sent.world_size[chosen]
-    total_bytes, bus_bytes = _nccl_tests_bytes(operation, size, num_ranks)
+    algbw, busbw = rates(operation, size, num_ranks, durations)
+    peers = np.unique(sent.peer[chosen])
     return OperationUse(
         operation=operation,
         communicator=sent.communicator_name(int(chosen[0])),
+        peer=int(peers[0]) if len(peers) == 1 and peers[0] != UNKNOWN else None,
         count=len(chosen),
         bytes=intervals.total(size) if (size != UNKNOWN).all() else None,
         total_ns=intervals.total(durations),
         median_ns=int(np.median(durations)),
-        algbw_gb_per_s=_rate(total_bytes, durations),
-        busbw_gb_per_s=_rate(bus_bytes, durations),
+        algbw_gb_per_s=algbw,
+        busbw_gb_per_s=busbw,
         peak_gb_per_s=peak_gb_per_s,
     )
+
+
+def by_cost(use: OperationUse) -> tuple[int, str, str, int]:
+    """Return what puts uses in order: the longest-running first, then by name."""
+    peer = -1 if use.peer is None else use.peer
+    return -use.total_ns, use.operation, use.communicator or "", peer
+
+
+def rates(
+    operation: str, size: Int64, num_ranks: Int64, durations: Int64
+) -> tuple[float | None, float | None]:
+    """Return algorithm and bus bandwidth in GB/s as nccl-tests counts them; None where unknown.
+
+    Args:
+        operation: as NCCL names it.
+        size: int64[n], of one rank's message, -1 where unknown.
+        num_ranks: int64[n], that take part, -1 where unknown.
+        durations: int64[n], in ns.
+    """
+    total_bytes, bus_bytes = _nccl_tests_bytes(operation, size, num_ranks)
+    return _rate(total_bytes, durations), _rate(bus_bytes, durations)
 
 
 def _nccl_tests_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:

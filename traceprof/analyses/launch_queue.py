@@ -125,7 +125,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         return _without_calls(rank, window)
     of_process = find_stalls(rank, rank.calls)
     queue = launch_queue(rank, rank.calls)
-    own = of_process.device == rank.device
+    own = of_process.device == rank.key.device
     stalls = of_process.chosen(
         own if window.is_whole else own & window.holds_start(of_process.start_ns)
     )

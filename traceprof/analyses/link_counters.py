@@ -15,7 +15,6 @@ from traceprof.analyses.link_series import AT_PEAK, Series
 from traceprof.analyses.link_usage import LinkUse
 from traceprof.findings import NotApplicable, severity_of_cost
 from traceprof.trace import schema
-from traceprof.trace.model import RankKey
 
 if TYPE_CHECKING:
     from traceprof.findings import Finding
@@ -111,7 +110,7 @@ class LinkCountersResult:
 def run(rank: Rank, window: Window) -> LinkCountersResult:
     """Integrate the samples over the window, and over what was exposed in it."""
     found = rank.trace.counters
-    gpu = found.gpu_of_rank.get(RankKey(rank.process, rank.device))
+    gpu = found.gpu_of_rank.get(rank.key)
     samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
     if _is_first(rank):
         samples += found.network
@@ -179,7 +178,7 @@ def _is_first(rank: Rank) -> bool:
     """Say whether the rank is the first of its report, beside which the machine's NICs stand."""
     trace = rank.trace
     first = min(trace.operations, key=lambda key: (trace.pid(key.process), key))
-    return first == RankKey(rank.process, rank.device)
+    return first == rank.key
 
 
 def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> CounterUse:

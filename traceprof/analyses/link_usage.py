@@ -147,7 +147,7 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
         _use(rank, chosen, direction, None, peaks) for direction, chosen in by_direction.items()
     ]
     peers = np.where(
-        copies.source_device == rank.device, copies.destination_device, copies.source_device
+        copies.source_device == rank.key.device, copies.destination_device, copies.source_device
     )
     for peer in np.unique(peers[inside & rank.is_peer_copy]).tolist():
         chosen = np.flatnonzero(inside & rank.is_peer_copy & (peers == peer))

@@ -12,7 +12,6 @@ from traceprof.analyses import peer_findings
 from traceprof.analyses.copy_paths import is_staged, is_to_host
 from traceprof.messages import messages
 from traceprof.trace import schema
-from traceprof.trace.model import RankKey
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Evidence, Finding, NotApplicable
     from traceprof.intervals import Int64, Intervals
     from traceprof.run import Rank, Window
+    from traceprof.trace.model import RankKey
 
     Mask = npt.NDArray[np.bool_]
 
@@ -167,7 +167,7 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     has_first = np.zeros(len(second), np.bool_)
     receivers = []
     for key, other in rank.trace.operations.items():
-        if key.process != rank.process or key.device == rank.device:
+        if key.process != rank.process or key.device == rank.key.device:
             continue
         staged = is_staged(rank, other.copies)
         to_host = is_to_host(rank, other.copies)
@@ -188,7 +188,7 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     ends.append(copies.end_ns[orphans])
     covered = intervals.union(np.concatenate(starts), np.concatenate(ends))
     waiting = intervals.clip(covered, window.start_ns, window.end_ns)
-    for key in receivers or [RankKey(rank.process, rank.device)]:
+    for key in receivers or [rank.key]:
         waiting = intervals.subtract(waiting, _compute(rank, key))
     paired = np.isin(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
     return StagedCopies(
@@ -203,7 +203,7 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
 
 def _compute(rank: Rank, key: RankKey) -> Intervals:
     """Return when a device of the report computed."""
-    if key == RankKey(rank.process, rank.device):
+    if key == rank.key:
         return rank.compute
     of_device = rank.trace.operations[key]
     kernels, graphs = of_device.kernels, of_device.graphs
@@ -251,7 +251,7 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
     """Return the device ordinals of the report's ranks, by number, where the numbers are sure."""
     trace = rank.trace
     keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
-    own = keys.index(RankKey(rank.process, rank.device))
+    own = keys.index(rank.key)
     told = [trace.global_rank(key.process) for key in keys]
     numbers = {
         number if number is not None else rank.rank + index - own: key.device
@@ -269,7 +269,7 @@ def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> lis
         for sends in (True, False):
             big = (sized.bytes >= _BIG_BYTES) & (durations[sized.kernel] > 0)
             some = (sized.peer == peer) & (sized.sends == sends) & big
-            source, destination = (rank.device, peer) if sends else (peer, rank.device)
+            source, destination = (rank.key.device, peer) if sends else (peer, rank.key.device)
             way = np.flatnonzero(
                 inside
                 & (copies.source_device == source)

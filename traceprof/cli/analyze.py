@@ -20,7 +20,8 @@ from traceprof.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceprof.analysis import Analysis, Range
+    from traceprof.analysis import Analysis
+    from traceprof.windows import Range
 
 _SEVERITIES = [str(each) for each in Severity]
 

@@ -16,15 +16,14 @@ def command(finding: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from traceprof.analysis import ANALYSES, FINDING_IDS
+    from traceprof.analysis import EXPLANATIONS, FINDING_IDS
     from traceprof.reports.text import PLAIN_WIDTH
 
-    explanations = {each: text for module in ANALYSES for each, text in module.EXPLANATIONS.items()}
-    if finding not in explanations:
+    if finding not in EXPLANATIONS:
         raise UsageError(
             f"there is no finding {finding!r}",
             f"this version finds {', '.join(FINDING_IDS)}",
             "choose among them",
         )
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    console.print(Markdown(explanations[finding]))
+    console.print(Markdown(EXPLANATIONS[finding]))

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from traceprof import labels
 from traceprof.errors import one_line
+from traceprof.notes import host_rank_notes
+from traceprof.rank import HostRank
 from traceprof.trace import schema
+from traceprof.trace.call_labels import read_call
+from traceprof.trace.nvtx_domains import silence_note
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -69,7 +74,8 @@ def _contents(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, s
         gpu = f" ({rank.gpu})" if rank.gpu else ""
         steps = rank.steps
         told = len(steps) if steps is not None else "no"
-        where = f"{program} {rank.pid} on device {rank.device}{gpu}"
+        device = "without GPU work" if rank.device is None else f"on device {rank.device}{gpu}"
+        where = f"{program} {rank.pid} {device}"
         when = f"{duration(rank.window.length_ns)} from {rank.window.start_ns / 1e9:.6f} s"
         yield heading, f"rank {rank.rank}: {where}, {when}, {told} training steps"
         heading = ""
@@ -87,10 +93,16 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
     """Say what cannot be analysed and how to record it, and what to know about the data."""
     counts = trace.contents()
     ranks = [rank for rank in run.ranks if rank.report == index]
+    hosts = [rank for rank in ranks if isinstance(rank, HostRank)]
+    with_gpu = [rank for rank in ranks if rank.device is not None]
     advice = []
     if not ranks:
         advice.append("nothing: record GPU work with nsys profile --trace=cuda,nvtx …")
-    elif not any(rank.communication_operations or rank.is_peer_copy.any() for rank in ranks):
+    elif not with_gpu and not any(len(rank.work.operations) for rank in hosts):
+        advice.append("communication: no range of instrument names any (instrument.enable())")
+    elif with_gpu and not any(
+        rank.communication_operations or rank.is_peer_copy.any() for rank in with_gpu
+    ):
         advice.append(
             "communication: none ran here; where kernels of another name communicate, give their"
             " names with traceprof analyze --communication-kernel REGEX"
@@ -99,7 +111,7 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
         advice.append(_missing_steps(trace, counts))
     if schema.GRAPH.name in counts:
         advice.append(f"kernels inside CUDA graphs: record with nsys profile {schema.GRAPH.flag} …")
-    if ranks and "GPU_METRICS" not in counts:
+    if with_gpu and "GPU_METRICS" not in counts:
         advice.append(
             "NVLink and PCIe counters: record with nsys profile --gpu-metrics-devices=cuda-visible"
             " … (--gpu-metrics-device before 2024)"
@@ -109,7 +121,8 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
         yield heading, each
         heading = ""
     heading = "about the data"
-    for note in trace.notes:
+    silent = (silence_note(name) for name in trace.silent_domains() if name != labels.DOMAIN)
+    for note in (*trace.notes, *silent, *host_rank_notes(hosts)):
         yield heading, note
         heading = ""
 
@@ -121,7 +134,10 @@ def _missing_steps(trace: NsightTrace, counts: dict[str, int]) -> str:
             "training steps: no NVTX range was recorded; name each step with a range `step N`"
             " (instrument.step) and record with nsys profile --trace=cuda,nvtx …"
         )
-    names = ", ".join(repr(name) for name in trace.longest_ranges(5))
+    longest = trace.longest_ranges(5)
+    names = ", ".join(repr(name) for name in longest if read_call(labels.parse(name)) is None)
+    if not names:
+        return "training steps: name each step with a range `step N` (instrument.step)"
     return (
         "training steps: no range is named like one; where one of the longest ranges"
         f" ({names}) is a step, give --step-pattern"

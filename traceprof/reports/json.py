@@ -63,6 +63,11 @@ def document(analysis: Analysis) -> dict[str, Any]:
             for result in analysis.collectives
             for use in result.uses
         ],
+        "buckets": [
+            {"rank": result.rank, **asdict(use)}
+            for result in analysis.buckets
+            for use in result.uses
+        ],
         "findings": [_finding(each) for each in analysis.findings],
         "not_applicable": [asdict(each) for each in analysis.not_applicable],
         "notes": [{"report": report, "note": note} for report, note in analysis.notes],

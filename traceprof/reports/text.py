@@ -6,18 +6,18 @@ import io
 from statistics import median
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 import traceprof
 from traceprof.errors import one_line
-from traceprof.findings import Severity
-from traceprof.units import duration, percent
+from traceprof.findings import Severity, by_id, by_reason, worst_of
+from traceprof.reports.communication import communication_tables
+from traceprof.reports.tables import new_table
+from traceprof.units import duration, percent, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analysis import Analysis
     from traceprof.findings import Evidence, Finding, NotApplicable
+    from traceprof.rank import Rank
 
 PLAIN_WIDTH = 110  # of output that goes to no terminal
 _BAR = 20  # characters
@@ -76,6 +77,8 @@ def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
         steps = _steps(analysis.breakdown)
         if steps is not None:
             parts += [_heading("Per training step (medians)"), steps]
+        for heading, communicated in communication_tables(analysis):
+            parts += [_heading(heading), communicated]
         parts += [_heading("Findings"), *_findings(analysis)]
     if analysis.not_applicable:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
@@ -100,33 +103,15 @@ def _header(analysis: Analysis) -> RenderableType:
     return Group(*lines)
 
 
-def _table(*headings: str, left: Sequence[str] = ()) -> Table:
-    """Return a table whose left-aligned columns give way where the terminal is narrow."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in headings:
-        gives_way = heading in left
-        table.add_column(
-            heading,
-            justify="left" if gives_way else "right",
-            vertical="bottom",
-            no_wrap=not gives_way,
-        )
-    return table
-
-
 def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
     headings = [part[1] for part in _PARTS]
-    table = _table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
+    table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
     for result in analysis.breakdown[:_MOST_RANKS]:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
             str(result.rank),
-            Text(
-                f"{rank.device} {one_line(rank.gpu or '')}".strip(),
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
+            Text(_device(rank), no_wrap=True, overflow="ellipsis"),
             duration(whole.window_ns),
             _Bar(whole),
             *(_share_of_window(whole, part[0]) for part in _PARTS),
@@ -141,6 +126,12 @@ def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
     if left_out > 0:
         parts.append(Text(f"… and {left_out} ranks more: --format json has them all"))
     return Group(*parts)
+
+
+def _device(rank: Rank) -> str:
+    if rank.device is None:
+        return "CPU"
+    return f"{rank.device} {one_line(rank.gpu or '')}".strip()
 
 
 def _share_of_window(measures: Measures, measure: str) -> str:
@@ -180,7 +171,7 @@ class _Bar:
 def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
     if not any(result.steps for result in results):
         return None
-    table = _table("rank", "steps", "step", *(part[1] for part in _PARTS), "slowest\nstep")
+    table = new_table("rank", "steps", "step", *(part[1] for part in _PARTS), "slowest\nstep")
     for result in results[:_MOST_RANKS]:
         measures = [step.measures for step in result.steps]
         if not measures:
@@ -200,22 +191,19 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
 
 
 def _findings(analysis: Analysis) -> Iterable[RenderableType]:
-    by_id: dict[str, list[Finding]] = {}
-    for each in analysis.findings:
-        by_id.setdefault(each.id, []).append(each)
-    if not by_id:
+    if not analysis.findings:
         yield Text("No finding reaches 1 % of the window.")
-    for group in by_id.values():
+    for group in by_id(analysis.findings):
         yield _finding_group(group)
 
 
 def _finding_group(group: list[Finding]) -> RenderableType:
     """Show the same finding on several ranks once, by its costliest rank."""
-    worst = max(group, key=lambda each: (each.severity, each.impact_fraction))
+    worst = worst_of(group)
     head = Text.assemble(
         (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
         (f" {worst.id} ", "bold"),
-        f"  {_ranks([each.rank for each in group])}",
+        f"  {ranks_text([each.rank for each in group])}",
     )
     lines: list[RenderableType] = [Text(f"rank {worst.rank}: {worst.title} ({_cost(worst)})")]
     per_step = worst.metrics.get("per_step_ns")
@@ -249,29 +237,14 @@ def _evidence(evidence: Evidence) -> Text:
     )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    """Write ranks shortly: `ranks 0-3, 7`."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][-1] == rank - 1:
-            spans[-1] = [spans[-1][0], rank]
-        else:
-            spans.append([rank])
-    written = ", ".join("-".join(str(each) for each in span) for span in spans)
-    return f"rank{'s' if len(ranks) > 1 else ''} {written}"
-
-
 def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
     """Say once what is missing in the same way for several findings or ranks."""
-    by_text: dict[tuple[str, str], list[NotApplicable]] = {}
-    for each in missing:
-        by_text.setdefault((each.reason, each.how_to_collect), []).append(each)
-    for (reason, how), group in by_text.items():
-        known = sorted({each.rank for each in group if each.rank is not None})
-        where = f" on {_ranks(known)}" if known else ""
+    for group in by_reason(missing):
+        known = {each.rank for each in group if each.rank is not None}
+        where = f" on {ranks_text(known)}" if known else ""
         findings = ", ".join(dict.fromkeys(each.id for each in group))
-        yield Text.assemble((findings, "bold"), f"{where}: {one_line(reason)}")
-        yield Padding(Text(f"→ {how}", "italic"), (0, 0, 0, 3))
+        yield Text.assemble((findings, "bold"), f"{where}: {one_line(group[0].reason)}")
+        yield Padding(Text(f"→ {group[0].how_to_collect}", "italic"), (0, 0, 0, 3))
 
 
 def _notes(analysis: Analysis) -> Iterable[RenderableType]:

@@ -51,7 +51,7 @@ class Events:
         start_ns: int64[n].
         length_ns: n differences of end and start, NULL where the range was still open.
         thread: n threads (Nsight's globalTid).
-        kind: n types: of `RANGES`, or names of threads and domains.
+        kind: n types: of `RANGES`, marks, or names of threads and domains.
         domain: n ids, NULL for none.
         text: n indices into `texts`, -1 where the row has no text of its own.
         text_id: n keys of `strings`, -1 for none.
@@ -71,7 +71,7 @@ class Events:
 
     @cached_property
     def is_range(self) -> Mask:
-        """Which are ranges, bool[n]: the others are names of threads and domains."""
+        """Which are ranges, bool[n]: the others are marks, or names of threads and domains."""
         mask: Mask = self.kind.isin(RANGES) & (self.start_ns != NULL)
         return mask
 
@@ -209,7 +209,7 @@ def _read(database: Database) -> Events:
 
 
 _FIRST_RANGE, _LAST_RANGE = RANGES
-_KINDS = np.array([*RANGES, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
+_KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
 _NUMBERS = ("domainId", "textId")
 _NOTHING = pack(np.empty(0, np.int64))
 

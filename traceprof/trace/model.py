@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from traceprof.trace.packed import pack
+
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.counters import Counters
+    from traceprof.trace.label_ranges import LabelRanges
     from traceprof.trace.nccl_calls import ProcessCalls
     from traceprof.trace.packed import Packed
 
@@ -173,6 +176,16 @@ class RankOperations:
         return (self.kernels, self.copies, self.memsets, self.graphs)
 
 
+_NOTHING = np.empty(0, np.int64)
+_NO_NUMBERS = pack(_NOTHING)
+_NO_BASE = (_NOTHING, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
+NO_OPERATIONS = RankOperations(
+    Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING), Copies(*_NO_BASE, *[_NOTHING] * 6),
+    Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),
+)  # fmt: skip
+"""Of a process that ran nothing on a GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiCalls:
     """CUDA API calls of one process, ordered by correlation id, then start.
@@ -288,6 +301,23 @@ class NamedRanges:
     thread: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Where and when a report was captured, as far as it tells.
+
+    Attributes:
+        host: the machine's name.
+        num_cores: its logical processors.
+        start_utc_ns: what the machine's clock showed at time 0 of the report, in ns since 1970.
+        is_utc: whether the report's times are themselves ns since 1970.
+    """
+
+    host: str | None
+    num_cores: int | None
+    start_utc_ns: int | None
+    is_utc: bool
+
+
 class Progress(Protocol):
     """Somebody who wants to know how far the reading is."""
 
@@ -347,6 +377,10 @@ class Trace(Protocol):
         """Return who communicated what on the host, as NCCL's ranges and labels tell."""
 
     @property
+    def label_ranges(self) -> Mapping[int, LabelRanges]:
+        """The ranges of `instrument` by process, where it has some."""
+
+    @property
     def counters(self) -> Counters:
         """Sampled counters of links; empty where nothing was sampled."""
 
@@ -362,6 +396,13 @@ class Trace(Protocol):
 
     def global_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where the report tells it."""
+
+    @property
+    def session(self) -> Session:
+        """Where and when the report was captured."""
+
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads the process had, or None where the report does not tell."""
 
     def contents(self) -> Mapping[str, int]:
         """Return the number of rows of each event table that is not empty."""

@@ -16,14 +16,16 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.trace import schema
+from traceprof.trace.call_labels import BARRIER, read_call
 from traceprof.trace.nccl_payloads import Fields, PayloadReader
-from traceprof.trace.nccl_ranges import read_domains, read_rows
+from traceprof.trace.nccl_ranges import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
+    from traceprof.trace.label_ranges import LabelRanges
 
 NCCL_DOMAIN = "NCCL"
 UNKNOWN = -1
@@ -38,15 +40,6 @@ OPERATIONS = (
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}
 _NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
-# Beginnings of the names of PyTorch's functions, the longer one first where one begins another:
-# `all_gather_into_tensor`, `reduce_scatter_single` and `broadcast_object_list` among them.
-_PYTORCH = (
-    ("all_reduce", "AllReduce"), ("all_gather", "AllGather"), ("reduce_scatter", "ReduceScatter"),
-    ("all_to_all", "AlltoAll"), ("broadcast", "Broadcast"), ("reduce", "Reduce"),
-    ("batch_isend_irecv", "SendRecv"), ("isend", "Send"), ("send", "Send"), ("irecv", "Recv"),
-    ("recv", "Recv"), ("gather", "Gather"), ("scatter", "Scatter"), ("barrier", "AllReduce"),
-)  # fmt: skip
-_FACTS = {"bytes", "group", "seq", "dst", "src"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +130,24 @@ class _Range(NamedTuple):
     fields: Fields
 
 
-def read_communication_calls(database: Database) -> dict[int, ProcessCalls]:
+def read_communication_calls(
+    database: Database,
+    domains: Mapping[tuple[int, int], str],
+    label_ranges: Mapping[int, LabelRanges],
+) -> dict[int, ProcessCalls]:
     """Return the communication calls of each process (globalPid) that has some.
+
+    Args:
+        database: the export.
+        domains: names of NVTX domains by process and id.
+        label_ranges: those of `instrument` by process.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    table = schema.NVTX.name
-    if table not in database.columns:
-        return {}
-    database.require(table, schema.NVTX.required)
-    domains = read_domains(database)
     payloads = PayloadReader(database)
     nccl: dict[int, list[_Range]] = defaultdict(list)
-    labelled: dict[int, list[_Range]] = defaultdict(list)
-    for start, end, thread, domain, name, binary, text in read_rows(database, domains, _NAMES):
+    for start, end, thread, domain, name, binary, text in read_rows(database, _NAMES):
         process = schema.process_of_thread(thread)
         # An export may lack the row that names a domain; NCCL's functions are named unmistakably.
         named = domains.get((process, domain), NCCL_DOMAIN if domain != 0 else "")
@@ -159,41 +155,34 @@ def read_communication_calls(database: Database) -> dict[int, ProcessCalls]:
             fields = payloads.read(domain, binary, text)
             each = _Range(start, max(start, end), thread, _FUNCTIONS.get(name), name, fields)
             nccl[process].append(each)
-        elif named == labels.DOMAIN and (fact := _labelled(name)) is not None:
-            labelled[process].append(_Range(start, max(start, end), thread, fact[0], name, fact[1]))
+    labelled = {process: _labelled(ranges) for process, ranges in label_ranges.items()}
     sizes = _world_sizes(nccl.values())
     return {
         process: ProcessCalls(
             _in_groups(nccl.get(process, []), sizes), _nested(labelled.get(process, []))
         )
-        for process in sorted({*nccl, *labelled})
+        for process in sorted({*nccl, *(each for each, calls in labelled.items() if calls)})
     }
 
 
 # -- labels --------------------------------------------------------------------------------------
 
 
-def _labelled(name: str) -> tuple[str, Fields] | None:
-    """Return the operation and the facts of a label; None where it is no communication."""
-    label = labels.parse(name)
-    word = label.operation.lstrip("_")
-    operation = next((each for begin, each in _PYTORCH if word.startswith(begin)), None)
-    facts = label.facts
-    # A range of the user's own says no facts, whatever it is called.
-    if not facts.keys() & _FACTS and operation != "SendRecv":
-        return None
-    if operation is None:
-        if not {"bytes", "group"} <= facts.keys():
-            return None
-        operation = "Unknown"
-    peer = facts.get("dst", facts.get("src"))
-    numbers = [_number(facts.get(key)) for key in ("bytes", "size", "seq")]
-    size, world_size, sequence = numbers
-    return operation, Fields(facts.get("group"), size, _number(peer), world_size, sequence)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 15 else UNKNOWN
+def _labelled(ranges: LabelRanges) -> list[_Range]:
+    """Return the pushed ranges that are labels of communication calls, in their order."""
+    kinds = [read_call(label) for label in ranges.kinds]
+    is_call = np.array([call is not None for call in kinds], np.bool_)
+    chosen = np.flatnonzero(ranges.nests & is_call[ranges.kind])
+    columns = (ranges.start_ns, ranges.end_ns, ranges.thread, ranges.text)
+    found = []
+    for start, end, thread, text in zip(*(each[chosen].tolist() for each in columns), strict=True):
+        name = ranges.texts[text]
+        call = read_call(labels.parse(name))  # with its running number, which the kinds leave out
+        if call is not None:
+            # NCCL's barrier is an all-reduce.
+            operation = "AllReduce" if call.operation == BARRIER else call.operation
+            found.append(_Range(start, end, thread, operation, name, call.fields))
+    return found
 
 
 def _world_sizes(processes: Iterable[Sequence[_Range]]) -> dict[str, int]:

@@ -1,16 +1,14 @@
-"""The rows of NVTX_EVENTS that tell of communication: ranges of NCCL and of `instrument`."""
+"""The rows of NVTX_EVENTS that NCCL's ranges are in."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from traceprof import labels
 from traceprof.trace import schema
 from traceprof.trace.events import OPEN_END
 from traceprof.trace.nvtx import name_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from traceprof.trace.database import Database
@@ -19,36 +17,17 @@ if TYPE_CHECKING:
 Row: TypeAlias = "tuple[int, int, int, int, str, str | None, str | None]"
 
 
-def read_domains(database: Database) -> dict[tuple[int, int], str]:
-    """Return the names of NVTX domains by process and id."""
-    if not database.has(schema.NVTX.name, "domainId"):
-        return {}
-    rows = database.query(
-        f"SELECT globalTid, domainId, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
-        f"WHERE eventType = {schema.NVTX_DOMAIN} AND globalTid IS NOT NULL",
-        schema.NVTX.name,
-        {"globalTid": int, "domainId": int, "name": str},
-    )
-    return {
-        (schema.process_of_thread(row["globalTid"]), row["domainId"]): row["name"] or ""
-        for row in rows
-        if row["domainId"] is not None
-    }
-
-
-def read_rows(
-    database: Database, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
-) -> list[Row]:
-    """Return the push/pop ranges of NCCL and of `instrument`, by thread, start and nesting.
+def read_rows(database: Database, names: AbstractSet[str]) -> list[Row]:
+    """Return the push/pop ranges of NCCL, by thread, start and nesting.
 
     Args:
         database: the export.
-        domains: their names by process and id.
         names: functions of NCCL that are asked for, beside those that make communicators.
     """
     table = schema.NVTX.name
-    ours = sorted({number for (_, number), name in domains.items() if name == labels.DOMAIN})
-    condition = _condition(database, names, ours)
+    if table not in database.columns:
+        return []
+    condition = _condition(database, names)
     if not condition:
         return []
     domain = "ifnull(domainId, -1)" if database.has(table, "domainId") else "-1"
@@ -64,14 +43,10 @@ def read_rows(
         if not {type(row[index]) for row in rows} <= {int}:
             strange = next(row[index] for row in rows if type(row[index]) is not int)
             raise database.misplaced(table, name, strange)
-    return [
-        row
-        for row in rows
-        if isinstance(row[4], str) and (_is_call(row[4], names) or row[3] in ours)
-    ]
+    return [row for row in rows if isinstance(row[4], str) and _is_call(row[4], names)]
 
 
-def _condition(database: Database, names: AbstractSet[str], domains: Sequence[int]) -> str:
+def _condition(database: Database, names: AbstractSet[str]) -> str:
     """Return the SQL condition that rows of interest meet; empty where there are none."""
     conditions = []
     if database.has(schema.NVTX.name, "textId"):
@@ -82,8 +57,6 @@ def _condition(database: Database, names: AbstractSet[str], domains: Sequence[in
         conditions += [f"textId IN ({', '.join(ids)})"] if ids else []
     if database.has(schema.NVTX.name, "text"):
         conditions.append("text GLOB 'nccl[ABCGRS]*'")
-    if domains:
-        conditions.append(f"domainId IN ({', '.join(map(str, domains))})")
     return " OR ".join(conditions)
 
 

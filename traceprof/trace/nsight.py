@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof.trace import host, nccl_calls, nvtx, schema
+from traceprof import labels
+from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, schema
+from traceprof.trace.call_labels import rank_of
 from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, groups
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
 from traceprof.trace.events import forget_events, strings
-from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
+from traceprof.trace.label_ranges import read_label_ranges
+from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
 from traceprof.trace.packed import pack
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.counters import Counters
+    from traceprof.trace.label_ranges import LabelRanges
     from traceprof.trace.model import (
         ApiCalls,
         LaunchStalls,
@@ -112,6 +116,8 @@ class NsightTrace:
                 " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
                 " later"
             )
+        if labels.DOMAIN in self._domains.values() and not self.label_ranges:
+            said.append(nvtx_domains.silence_note(labels.DOMAIN))
         return [*self._notes, *said]
 
     @cached_property
@@ -198,6 +204,11 @@ class NsightTrace:
         return self._communication_calls.get(process, nccl_calls.NO_PROCESS_CALLS)
 
     @cached_property
+    def label_ranges(self) -> Mapping[int, LabelRanges]:
+        """The ranges of `instrument` by process, where it has some."""
+        return read_label_ranges(self._database, self._domains, self.target.capture_end_ns)
+
+    @cached_property
     def counters(self) -> Counters:
         """Sampled counters of links."""
         return read_counters(self._database, list(self.operations))
@@ -226,8 +237,24 @@ class NsightTrace:
         return self.target.gpu_name(key)
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank that the process has in its run, where the export tells it."""
-        return self.target.global_rank(process)
+        """Return the rank of the process in its run, by its labels, else as MPI tells it."""
+        ranges = self.label_ranges.get(process)
+        told = rank_of(ranges.kinds) if ranges is not None else None
+        return told if told is not None else self.target.global_rank(process)
+
+    @cached_property
+    def session(self) -> Session:
+        """Where and when the report was captured."""
+        target = self.target
+        return Session(target.hostname, target.num_cores, target.session_start_ns, target.is_utc)
+
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads of the process were seen; None where that is not told."""
+        return self.target.num_threads(process)
+
+    def silent_domains(self) -> list[str]:
+        """Return the names of NVTX domains, not those of libraries, without any event."""
+        return nvtx_domains.silent(self._database, self._domains)
 
     def contents(self) -> dict[str, int]:
         """Return the number of rows of each event table that is not empty."""
@@ -314,7 +341,11 @@ class NsightTrace:
 
     @cached_property
     def _communication_calls(self) -> dict[int, ProcessCalls]:
-        return nccl_calls.read_communication_calls(self._database)
+        return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
+
+    @cached_property
+    def _domains(self) -> dict[tuple[int, int], str]:
+        return nvtx_domains.read_domains(self._database)
 
     @cached_property
     def _waits(self) -> dict[int, Waits]:

@@ -101,6 +101,7 @@ EVENT_TABLES = {
 NVTX_PUSH_POP = 59
 NVTX_START_END = 60
 NVTX_THREAD_NAME = 39
+NVTX_MARK = 34
 NVTX_DOMAIN = 75
 
 # Metadata: META_DATA_EXPORT from schema 3.4, EXPORT_META_DATA before, none in 2020 and 2021.
@@ -228,7 +229,7 @@ ENUMERATIONS = {
     EVENT_TYPES: {
         number: (name, name)
         for number, name in (
-            (34, "NvtxMark"),
+            (NVTX_MARK, "NvtxMark"),
             (NVTX_THREAD_NAME, "NvtxThread"),
             (NVTX_PUSH_POP, "NvtxPushPopRange"),
             (NVTX_START_END, "NvtxStartEndRange"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ from traceprof.trace import nvtx, schema
 if TYPE_CHECKING:
     from traceprof.trace.database import Database
     from traceprof.trace.model import RankKey
+
+
+_OF_NSIGHT = "[[]NSys*"  # `[NSys]` and `[NSys Comms]`, by which it records
 
 
 class Target:
@@ -49,10 +52,35 @@ class Target:
         return rows[0]["utcTime"] or None if rows else None
 
     @property
+    def session_start_ns(self) -> int | None:
+        """The same in ns since 1970."""
+        rows = self._database.rows(schema.SESSION_START, {"utcEpochNs": int})
+        return (rows[0]["utcEpochNs"] or None) if rows else None
+
+    @property
+    def is_utc(self) -> bool:
+        """Whether the report's times are themselves ns since 1970."""
+        return self.metadata.get(schema.TIME_NORMALIZED, "").lower() == "true"
+
+    @property
+    def capture_end_ns(self) -> int | None:
+        """When the capture ended, in the report's own time."""
+        rows = self._database.rows(schema.ANALYSIS_DETAILS, {"duration": int})
+        if not rows or rows[0]["duration"] is None:
+            return None
+        start = self.session_start_ns if self.is_utc else 0
+        return None if start is None else start + int(rows[0]["duration"])
+
+    @property
     def hostname(self) -> str | None:
         """The name of the machine."""
-        rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
-        return next((row["value"] for row in rows if row["name"] == "Hostname"), None)
+        return self._machine("Hostname")
+
+    @property
+    def num_cores(self) -> int | None:
+        """How many logical processors the machine has."""
+        told = self._machine("CpuCores")
+        return int(told) if told is not None and told.isdecimal() else None
 
     @property
     def gpus(self) -> list[str]:
@@ -79,6 +107,10 @@ class Target:
         kinds = set(boards.values())
         return kinds.pop() if len(kinds) == 1 else None
 
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads of the process were seen; None where that is not told."""
+        return self._threads.get(process)
+
     def global_rank(self, process: int) -> int | None:
         """Return the MPI rank of the process: from MPI_RANKS, or the names MPI gives threads."""
         found = self._mpi_ranks.get(process) or self._named_ranks.get(process) or set()
@@ -92,6 +124,11 @@ class Target:
         rows = self._database.rows(schema.DIAGNOSTICS, {"text": str})
         texts = {row["text"] or "" for row in rows}
         return sorted(text for text in texts if telling.search(text))
+
+    def _machine(self, name: str) -> str | None:
+        """Return a fact about the machine."""
+        rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
+        return next((row["value"] for row in rows if row["name"] == name), None)
 
     @cached_property
     def _boards(self) -> dict[int | None, str]:
@@ -107,6 +144,19 @@ class Target:
     @cached_property
     def _device_map(self) -> list[dict[str, Any]]:
         return self._database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
+
+    @cached_property
+    def _threads(self) -> Counter[int]:
+        """Threads by process, without Nsight's own."""
+        rows = self._database.rows(schema.THREAD_NAMES, {"globalTid": int, "nameId": int})
+        own = self._database.rows(schema.STRINGS, {"id": int}, "value GLOB ?", [_OF_NSIGHT])
+        nsight = {row["id"] for row in own}
+        threads = {
+            row["globalTid"]
+            for row in rows
+            if row["globalTid"] is not None and row["nameId"] not in nsight
+        }
+        return Counter(map(schema.process_of_thread, threads))
 
     @cached_property
     def _mpi_ranks(self) -> dict[int, set[int]]:

@@ -1,0 +1,259 @@
+"""An independent reference for ranks without a GPU, by the ranges of `instrument`; tests only.
+
+It shares no code with ``traceprof``. Time is cut at every start and end of a range, and each piece
+is judged by itself, by what the threads are in at that time.
+
+* rank: a process with ranges in the domain `traceprof`, without rows of GPU operations, that
+  communicates, has steps, or computes
+* blocked: a thread in a pushed range of a communication call, of `wait`, `batch_isend_irecv` or
+  `coalesced`
+* in flight: a started, not pushed, range of a communication call is open
+* computing: some thread is in a pushed `forward`, `backward` or `optimizer step`, is not blocked,
+  and is not in the tail of its `backward`: after the start of the last `bucket … last=1` range in
+  it, while anything is in flight
+* communicating: some thread is blocked, or something is in flight
+* a range that was open when the capture ended lasts to the latest known time of its process
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path  # noqa: TC003
+from statistics import median
+from typing import Any, NamedTuple
+
+CALLS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "isend",
+    "send", "irecv", "recv", "gather", "scatter", "barrier",
+)  # fmt: skip
+NAMES = dict(
+    zip(
+        CALLS,
+        ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast", "Reduce", "Send",
+         "Send", "Recv", "Recv", "Gather", "Scatter", "Barrier"),
+        strict=True,
+    )
+)  # fmt: skip
+COMPUTES = ("forward", "backward", "optimizer step")
+GPU_TABLES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+
+
+class Range(NamedTuple):
+    start: int
+    end: int
+    thread: int
+    pushed: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class HostStep:
+    number: int
+    start_ns: int
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True)
+class HostRankReference:
+    pid: int
+    whole: HostStep
+    steps: tuple[HostStep, ...]
+    uses: tuple[dict[str, Any], ...]
+
+
+def fact(text: str, name: str) -> str | None:
+    match = re.search(rf"(?:^| ){name}=(\S+)", text)
+    return match[1] if match else None
+
+
+def call_name(text: str) -> str | None:
+    """The operation of a communication call's label, None for other ranges."""
+    word = text.split(" ", maxsplit=1)[0].lstrip("_")
+    known = next((NAMES[each] for each in CALLS if word.startswith(each)), None)
+    has_fact = any(fact(text, each) for each in ("bytes", "group", "seq", "dst", "src"))
+    return known if has_fact else None
+
+
+def is_container(text: str) -> bool:
+    return text.split(" ", maxsplit=1)[0] in {"batch_isend_irecv", "coalesced"}
+
+
+def blocks(each: Range) -> bool:
+    return each.pushed and (
+        call_name(each.text) is not None
+        or is_container(each.text)
+        or each.text.split()[0] == "wait"
+    )
+
+
+def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
+    """The ranges of the domain by process, ends that are not known as the latest time."""
+    strings = dict(db.execute("SELECT id, value FROM StringIds"))
+    stop = {row[0] for row in db.execute("SELECT duration FROM ANALYSIS_DETAILS")} if has(
+        db, "ANALYSIS_DETAILS"
+    ) else set()  # fmt: skip
+    rows = db.execute(
+        "SELECT start, end, eventType, text, textId, globalTid, domainId FROM NVTX_EVENTS"
+    ).fetchall()
+    domains = {
+        (tid >> 24, domain)
+        for _, _, kind, text, _, tid, domain in rows
+        if kind == 75 and text == "traceprof"
+    }
+    found: dict[int, list[Any]] = defaultdict(list)
+    for start, end, kind, text, text_id, tid, domain in rows:
+        if kind in {59, 60} and (tid >> 24, domain) in domains:
+            name = text if text is not None else strings[text_id]
+            known = None if end in stop else end
+            found[tid >> 24 << 24].append((start, known, tid, kind == 59, name))
+    closed = {}
+    for process, ranges in found.items():
+        last = max(time for start, end, *_ in ranges for time in (start, end) if time is not None)
+        closed[process] = [Range(a, last if b is None else b, *rest) for a, b, *rest in ranges]
+    return closed
+
+
+def has(db: sqlite3.Connection, table: str) -> bool:
+    return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchall())
+
+
+def judge(ranges: list[Range], time: int) -> tuple[bool, bool]:
+    """Whether the process computes and communicates at a time."""
+    now = [each for each in ranges if each.start <= time < each.end]
+    flying = any(
+        not each.pushed and (call_name(each.text) or is_container(each.text)) for each in now
+    )
+    blocked = {each.thread for each in now if blocks(each)}
+    computes = False
+    for thread in {each.thread for each in now} - blocked:
+        inside = [each for each in now if each.thread == thread and each.pushed]
+        working = [each for each in inside if each.text in COMPUTES]
+        in_tail = any(
+            each.start <= bucket.start <= time and bucket.start < each.end
+            for each in working
+            if each.text == "backward"
+            for bucket in ranges
+            if bucket.text.startswith("bucket ") and fact(bucket.text, "last") == "1"
+            if bucket.start == max(
+                other.start
+                for other in ranges
+                if other.text.startswith("bucket ") and fact(other.text, "last") == "1"
+                and other.start < each.end
+            )
+        )  # fmt: skip
+        computes |= bool(working) and not (in_tail and flying)
+    return computes, bool(blocked) or flying
+
+
+def measure(ranges: list[Range], number: int, start: int, end: int) -> HostStep:
+    cuts = sorted({start, end, *(t for r in ranges for t in r[:2] if start < t < end)})
+    compute = communication = exposed = idle = 0
+    for begin, stop in pairwise(cuts):
+        computes, communicates = judge(ranges, begin)
+        compute += (stop - begin) * computes
+        communication += (stop - begin) * communicates
+        exposed += (stop - begin) * (communicates and not computes)
+        idle += (stop - begin) * (not communicates and not computes)
+    assert compute + exposed + idle == end - start
+    return HostStep(number, start, end - start, compute, communication, exposed, idle)
+
+
+def operations(ranges: list[Range]) -> list[tuple[int, int, str]]:
+    """Start, end and text of each operation once: calls and flights of a text alternate."""
+    found: list[tuple[int, int, str]] = []
+    by_text: dict[str, list[Range]] = defaultdict(list)
+    for each in ranges:
+        if call_name(each.text):
+            by_text[each.text].append(each)
+    for text, members in by_text.items():
+        waiting: Range | None = None
+        for each in sorted(members, key=lambda r: (r.start, not r.pushed)):
+            if waiting and waiting.pushed != each.pushed and each.start <= waiting.end:
+                found.append((waiting.start, max(waiting.end, each.end), text))
+                waiting = None
+                continue
+            if waiting:
+                found.append((waiting.start, waiting.end, text))
+            waiting = each
+        if waiting:
+            found.append((waiting.start, waiting.end, text))
+    return found
+
+
+def uses_of(ranges: list[Range], start: int, end: int) -> list[dict[str, Any]]:
+    groups: dict[tuple[str | None, str | None, int | None], list[tuple[int, int | None]]]
+    groups = defaultdict(list)
+    for begin, stop, text in operations(ranges):
+        if start <= begin < end:
+            name, peer = call_name(text), fact(text, "dst") or fact(text, "src")
+            other = int(peer) if peer and name in {"Send", "Recv"} else None
+            size = fact(text, "bytes")
+            entry = (stop - begin, int(size) if size else None)
+            groups[name, fact(text, "group"), other].append(entry)
+    return [
+        {
+            "operation": operation,
+            "communicator": None if group is None else f"group {group}",
+            "peer": peer,
+            "count": len(members),
+            "bytes": None
+            if any(size is None for _, size in members)
+            else sum(size or 0 for _, size in members),
+            "total_ns": sum(took for took, _ in members),
+            "median_ns": int(median(took for took, _ in members)),
+        }
+        for (operation, group, peer), members in groups.items()
+    ]
+
+
+def host_ranks(path: Path, time_range: tuple[int, int] | None = None) -> list[HostRankReference]:
+    """Every rank without a GPU, by pid; steps are those inside the window."""
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        ranges_of = read(db)
+        with_gpu = {
+            row[0]
+            for table in GPU_TABLES
+            if has(db, f"CUPTI_ACTIVITY_KIND_{table}")
+            for row in db.execute(f"SELECT globalPid FROM CUPTI_ACTIVITY_KIND_{table}")
+        }
+    finally:
+        db.close()
+    result = []
+    for process, ranges in ranges_of.items():
+        telling = [
+            each
+            for each in ranges
+            if call_name(each.text) or each.text in COMPUTES or re.fullmatch(r"step \d+", each.text)
+        ]
+        if process in with_gpu or not telling:
+            continue
+        start = min(each.start for each in ranges)
+        end = max(time for each in ranges for time in each[:2])
+        begin, stop = time_range or (start, end + 1)  # its own window holds its very end
+        window = time_range or (start, end)
+        steps = sorted(
+            (each for each in ranges if re.fullmatch(r"step \d+", each.text)), key=lambda r: r[:2]
+        )
+        ends = [each.start for each in steps[1:]] + [each.end for each in steps[-1:]]
+        result.append(
+            HostRankReference(
+                process >> 24 & 0xFFFFFF,
+                measure(ranges, -1, *window),
+                tuple(
+                    measure(ranges, int(each.text.split()[1]), each.start, until)
+                    for each, until in zip(steps, ends, strict=True)
+                    if window[0] <= each.start and until <= window[1]
+                ),
+                tuple(uses_of(ranges, begin, stop)),
+            )
+        )
+    return sorted(result, key=lambda rank: rank.pid)

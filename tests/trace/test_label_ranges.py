@@ -1,0 +1,189 @@
+"""The ranges of the domain `traceprof`: all of them, of nobody else, each with its true end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import TraceBuilder, global_pid, global_tid
+from traceprof.errors import TraceFormatError
+from traceprof.labels import Label
+from traceprof.trace import schema
+from traceprof.trace.call_labels import read_call
+from traceprof.trace.events import OPEN_END
+from traceprof.trace.label_ranges import read_label_ranges
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.trace.label_ranges import LabelRanges
+
+CALL = "all_reduce bytes=400 dtype=float32 group=1 rank=3 size=2"
+
+
+def ranges_of(path: Path) -> dict[int, LabelRanges]:
+    trace = open_trace(path)
+    try:
+        return dict(trace.label_ranges)
+    finally:
+        trace.close()
+
+
+def only(path: Path) -> LabelRanges:
+    (ranges,) = ranges_of(path).values()
+    return ranges
+
+
+def rows(ranges: LabelRanges) -> list[tuple[int, int, bool, str]]:
+    columns = (ranges.start_ns, ranges.end_ns, ranges.nests, ranges.text)
+    return [
+        (start, end, nests, ranges.texts[text])
+        for start, end, nests, text in zip(*(each.tolist() for each in columns), strict=True)
+    ]
+
+
+def test_pushed_and_started_ranges(tmp_path: Path) -> None:
+    builder = TraceBuilder().label(f"{CALL} seq=1", 12, 14).label(f"{CALL} seq=0", 0, 5)
+    builder.label(f"{CALL} seq=1", 11, 40, in_flight=True)
+    found = only(builder.shuffled(2).write(tmp_path / "t.sqlite"))
+    assert rows(found) == [
+        (0, 5, True, f"{CALL} seq=0"),
+        (11, 40, False, f"{CALL} seq=1"),
+        (12, 14, True, f"{CALL} seq=1"),
+    ]
+    facts = {"bytes": "400", "dtype": "float32", "group": "1", "rank": "3", "size": "2"}
+    assert list(found.kinds) == [Label("all_reduce", facts)]  # the running number left out
+    assert found.kind.tolist() == [0, 0, 0]
+    assert set(found.thread.tolist()) == {global_tid()}
+
+
+def test_texts_in_the_row_and_registered_ones(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 10)
+    builder.nvtx("forward", 1, 2, domain="traceprof").nvtx("backward", 3, 4, domain="other")
+    builder.nvtx("optimizer step", 5, 6)
+    assert rows(only(builder.write(tmp_path / "t.sqlite"))) == [
+        (0, 10, True, "step 0"),
+        (1, 2, True, "forward"),
+    ]
+
+
+def test_a_number_of_the_domain_that_another_process_gave_to_its_own(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 10, pid=1)
+    for kind, text, start in ((schema.NVTX_DOMAIN, "theirs", 0), (59, "step 1", 20)):
+        builder.raw(
+            "NVTX_EVENTS", start=start, end=30, eventType=kind, text=text, domainId=1,
+            globalTid=global_tid(2),
+        )  # fmt: skip
+    assert list(ranges_of(builder.write(tmp_path / "t.sqlite"))) == [global_pid(1)]
+
+
+def test_ends_that_are_not_known(tmp_path: Path) -> None:
+    # Nsight writes the capture's end for what was open then, and other exporters may write nothing.
+    builder = TraceBuilder().label("step 0", 0, 100).label("step 1", 50, None)
+    builder.label("step 2", 60, 99).machine(end=100)
+    found = only(builder.write(tmp_path / "t.sqlite"))
+    assert found.end_ns.tolist() == [OPEN_END, OPEN_END, 99]
+
+
+def test_the_captures_end_in_utc(tmp_path: Path) -> None:
+    epoch = 1_795_181_992_641_883_397
+    builder = TraceBuilder().machine(end=100, start_utc=epoch)
+    builder.label("step 0", epoch, epoch + 100).label("step 1", epoch + 1, epoch + 99)
+    path = builder.write(tmp_path / "t.sqlite")
+    assert only(path).end_ns.tolist() == [epoch + 100, epoch + 99]
+    builder.raw(schema.EXPORT_METADATA[0], name=schema.TIME_NORMALIZED, value="true")
+    normalized = only(builder.write(tmp_path / "n.sqlite"))
+    assert normalized.end_ns.tolist() == [OPEN_END, epoch + 99]
+
+
+def test_without_the_domain_nothing_is_read() -> None:
+    nothing_to_ask = None
+    assert read_label_ranges(nothing_to_ask, {(1, 1): "NCCL"}, 100) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("column", ["domainId", "textId"])
+def test_exports_without_a_column(tmp_path: Path, column: str) -> None:
+    builder = TraceBuilder().label("step 0", 0, 9).nvtx("step 1", 9, 19, domain="traceprof")
+    path = builder.without(schema.NVTX.name, column).write(tmp_path / "t.sqlite")
+    found = ranges_of(path)
+    assert [row[3] for each in found.values() for row in rows(each)] == (
+        ["step 1"] if column == "textId" else []
+    )
+
+
+def test_rows_that_mean_nothing(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 9)
+    row = {"eventType": 59, "domainId": 1, "globalTid": global_tid()}
+    builder.raw("NVTX_EVENTS", **row, start=None, end=3, text="no start")
+    builder.raw("NVTX_EVENTS", **(row | {"globalTid": None}), start=1, end=3, text="no thread")
+    builder.raw("NVTX_EVENTS", **row, start=1, end=3)
+    builder.raw("NVTX_EVENTS", **row, start=1, end=3, text="two\0texts")
+    builder.raw("NVTX_EVENTS", **row, start=5, end=3, text="ends before it starts")
+    assert [row[:2] for row in rows(only(builder.write(tmp_path / "t.sqlite")))] == [(0, 9), (5, 5)]
+
+
+@pytest.mark.parametrize("column", ["start", "globalTid", "domainId"])
+def test_text_where_an_integer_belongs(tmp_path: Path, column: str) -> None:
+    builder = TraceBuilder().label("step 0", 0, 9)
+    row = {"start": 0, "end": 9, "eventType": 59, "domainId": 1, "globalTid": global_tid()}
+    builder.raw("NVTX_EVENTS", **(row | {column: "1x"}), text="step 1")
+    path = builder.write(tmp_path / "t.sqlite")
+    if column == "domainId":  # it is not ours
+        assert len(only(path)) == 1
+        return
+    with pytest.raises(TraceFormatError, match="where an integer belongs"):
+        ranges_of(path)
+
+
+def test_times_beyond_any_clock(tmp_path: Path) -> None:
+    path = TraceBuilder().label("step 0", 0, 1 << 62).write(tmp_path / "t.sqlite")
+    with pytest.raises(TraceFormatError, match="beyond any clock"):
+        ranges_of(path)
+
+
+# -- labels of calls ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "operation"),
+    [
+        ("all_reduce", "AllReduce"), ("all_reduce_coalesced", "AllReduce"),
+        ("all_gather_into_tensor", "AllGather"), ("all_gather_single", "AllGather"),
+        ("all_gather_object", "AllGather"), ("_all_gather_base", "AllGather"),
+        ("all_gather_tensor", "AllGather"), ("reduce_scatter_tensor", "ReduceScatter"),
+        ("reduce_scatter_single", "ReduceScatter"), ("reduce", "Reduce"),
+        ("all_to_all_single", "AlltoAll"), ("broadcast_object_list", "Broadcast"),
+        ("gather", "Gather"), ("gather_object", "Gather"), ("scatter_object_list", "Scatter"),
+        ("send", "Send"), ("isend", "Send"), ("send_object_list", "Send"), ("irecv", "Recv"),
+        ("barrier", "Barrier"), ("monitored_barrier", "Barrier"), ("permute", "Unknown"),
+    ],
+)  # fmt: skip
+def test_functions(function: str, operation: str) -> None:
+    call = read_call(Label(function, {"bytes": "8", "group": "tp", "size": "4"}))
+    assert call is not None
+    assert (call.operation, call.is_container) == (operation, False)
+    assert (call.fields.bytes, call.fields.communicator, call.fields.world_size) == (8, "tp", 4)
+
+
+def test_ranges_around_others() -> None:
+    for name, operation in (("batch_isend_irecv", "SendRecv"), ("coalesced", "Unknown")):
+        call = read_call(Label(name, {"group": "0", "rank": "1", "size": "2"}))
+        assert call is not None
+        assert (call.operation, call.is_container) == (operation, True)
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        Label("all_reduce"),  # the user's own range
+        Label("coalesced"),
+        Label("forward"),
+        Label("wait", {"op": "all_reduce", "group": "0", "seq": "1"}),
+        Label("bucket", {"index": "0", "bytes": "4", "last": "1"}),
+        Label("to h2d", {"bytes": "4", "pinned": "1"}),
+    ],
+)
+def test_labels_of_no_call(label: Label) -> None:
+    assert read_call(label) is None

@@ -1,0 +1,80 @@
+"""The gradient buckets of DistributedDataParallel: how long each took from ready to reduced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.host_work import host_buckets
+from traceprof.trace import schema
+from traceprof.trace.events import OPEN_END
+
+if TYPE_CHECKING:
+    from traceprof.findings import Finding, NotApplicable
+    from traceprof.rank import Rank, Window
+
+IDS: tuple[str, ...] = ()
+REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)
+EXPLANATIONS: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class BucketUse:
+    """One bucket of one rank. DDP makes its buckets anew after the first step: sizes tell.
+
+    Attributes:
+        index: its place among the buckets; None where not told.
+        bytes: its size; None where not told.
+        count: how often it was ready in the window.
+        median_ready_to_done_ns: the median time until it was reduced; None where the capture ended
+            before each time.
+    """
+
+    index: int | None
+    bytes: int | None
+    count: int
+    median_ready_to_done_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DdpBucketsResult:
+    """The buckets of one rank, by index and size.
+
+    Attributes:
+        rank: the rank's number.
+        uses: one for each index and size.
+    """
+
+    rank: int
+    uses: tuple[BucketUse, ...]
+
+
+def run(rank: Rank, window: Window) -> DdpBucketsResult:
+    """Measure the buckets that were ready in the window."""
+    ranges = rank.trace.label_ranges.get(rank.process)
+    if ranges is None:
+        return DdpBucketsResult(rank.rank, ())
+    buckets = host_buckets(ranges)
+    inside = window.holds_start(buckets.start_ns)
+    is_done, duration = buckets.end_ns != OPEN_END, buckets.end_ns - buckets.start_ns
+    uses = []
+    for index, size in np.unique(np.stack((buckets.index, buckets.bytes))[:, inside], axis=1).T:
+        chosen = inside & (buckets.index == index) & (buckets.bytes == size)
+        done = duration[chosen & is_done]
+        uses.append(
+            BucketUse(
+                index=int(index) if index >= 0 else None,
+                bytes=int(size) if size >= 0 else None,
+                count=int(chosen.sum()),
+                median_ready_to_done_ns=int(np.median(done)) if len(done) else None,
+            )
+        )
+    return DdpBucketsResult(rank.rank, tuple(uses))
+
+
+def findings(result: DdpBucketsResult) -> list[Finding | NotApplicable]:
+    """Return nothing: `exposed-communication` and `late-allreduce` judge what buckets cost."""
+    del result
+    return []

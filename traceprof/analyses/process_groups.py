@@ -1,0 +1,178 @@
+"""What a rank without a GPU communicated, by operation, process group and peer.
+
+Durations are of the host: from the call to the end of the operation, waiting for the others
+included, so that rates of collectives are lower bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.collectives import OperationUse, by_cost, rates
+from traceprof.rank import HostRank
+from traceprof.trace import schema
+from traceprof.trace.nccl_calls import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.findings import Finding, NotApplicable
+    from traceprof.host_work import HostOperations
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.rank import Rank, Window
+    from traceprof.trace.call_labels import CallLabel
+
+Value = TypeVar("Value")
+
+IDS: tuple[str, ...] = ()
+REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)
+EXPLANATIONS: dict[str, str] = {}
+
+# A socket takes bytes before they are asked for, and keeps those that come early: how long a call
+# of one side lasted is not how long they travelled.
+_ONE_SIDED = ("Send", "Recv")
+
+
+class Signature(NamedTuple):
+    """What operations that may be compared have in common.
+
+    Attributes:
+        operation: as NCCL names it, or `Barrier`.
+        bytes: of one rank's message; -1 where not told, as is the number of ranks.
+        num_ranks: of the group.
+    """
+
+    operation: str
+    bytes: int
+    num_ranks: int
+
+
+class _Row(NamedTuple):
+    operation: str
+    group: str | None
+    peer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroupsResult:
+    """The communication operations of one rank that begin in the window, by start.
+
+    Attributes:
+        rank: the rank's number.
+        report: index of its report.
+        uses: by operation, group and peer, the longest-running first.
+        start_ns: int64[n], when each was called, in the report's time.
+        end_ns: int64[n], when it was over, as far as that is known.
+        group: int64[n], indices into `groups`; -1 where not told.
+        signature: int64[n], indices into `signatures`.
+        groups: names of process groups.
+        signatures: what is communicated.
+        exposed: when the rank communicated and did not compute.
+        num_threads: of the process; None where the report does not tell.
+        window_ns: the length of the window.
+    """
+
+    rank: int
+    report: int
+    uses: tuple[OperationUse, ...]
+    start_ns: Int64
+    end_ns: Int64
+    group: Int64
+    signature: Int64
+    groups: tuple[str, ...]
+    signatures: tuple[Signature, ...]
+    exposed: Intervals
+    num_threads: int | None
+    window_ns: int
+
+
+def run(rank: Rank, window: Window) -> ProcessGroupsResult:
+    """Add up the operations that begin in the window.
+
+    Raises:
+        TypeError: a rank with a GPU, whose operations are its kernels.
+    """
+    if not isinstance(rank, HostRank):
+        raise TypeError(f"rank {rank.rank} has a GPU")
+    operations, calls = rank.work.operations, rank.work.calls
+    inside = np.flatnonzero(window.holds_start(operations.start_ns))
+    kind = operations.kind[inside]
+    group, groups = _numbered([each and each.fields.communicator for each in calls])
+    signature, signatures = _numbered([each and _signature(each) for each in calls])
+    communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
+    return ProcessGroupsResult(
+        rank=rank.rank,
+        report=rank.report,
+        uses=_uses(operations, inside, calls),
+        start_ns=operations.start_ns[inside],
+        end_ns=operations.end_ns[inside],
+        group=group[kind],
+        signature=signature[kind],
+        groups=groups,
+        signatures=signatures,
+        exposed=intervals.subtract(communication, rank.compute),
+        num_threads=rank.trace.num_threads(rank.process),
+        window_ns=window.length_ns,
+    )
+
+
+def findings(result: ProcessGroupsResult) -> list[Finding | NotApplicable]:
+    """Return nothing: what many groups cost shows only beside the other ranks."""
+    del result
+    return []
+
+
+def _signature(call: CallLabel) -> Signature:
+    return Signature(call.operation, call.fields.bytes, call.fields.world_size)
+
+
+def _row(call: CallLabel) -> _Row:
+    peer = call.fields.peer if call.operation in _ONE_SIDED and call.fields.peer >= 0 else None
+    return _Row(call.operation, call.fields.communicator, peer)
+
+
+def _uses(
+    operations: HostOperations, inside: Int64, calls: Sequence[CallLabel | None]
+) -> tuple[OperationUse, ...]:
+    kind, duration = operations.kind, operations.end_ns - operations.start_ns
+    row, rows = _numbered([each and _row(each) for each in calls])
+    size, num_ranks = (
+        np.array([UNKNOWN if each is None else getattr(each.fields, name) for each in calls])[kind]
+        for name in ("bytes", "world_size")
+    )
+    uses = []
+    for number, (operation, group, peer) in enumerate(rows):
+        chosen = inside[row[kind[inside]] == number]
+        if len(chosen) == 0:
+            continue
+        told, has_rate = size[chosen], operation not in _ONE_SIDED
+        algbw, busbw = rates(operation, told, num_ranks[chosen], duration[chosen])
+        has_rate &= bool(operations.is_over[chosen].all())
+        uses.append(
+            OperationUse(
+                operation=operation,
+                communicator=None if group is None else f"group {group}",
+                peer=peer,
+                count=len(chosen),
+                bytes=intervals.total(told) if (told != UNKNOWN).all() else None,
+                total_ns=intervals.total(duration[chosen]),
+                median_ns=int(np.median(duration[chosen])),
+                algbw_gb_per_s=algbw if has_rate else None,
+                busbw_gb_per_s=busbw if has_rate else None,
+                peak_gb_per_s=None,
+            )
+        )
+    return tuple(sorted(uses, key=by_cost))
+
+
+def _numbered(values: Sequence[Value | None]) -> tuple[Int64, tuple[Value, ...]]:
+    """Return for each value the number of the first that is equal, -1 for None, and the values."""
+    numbers: dict[Value, int] = {}
+    found = [
+        UNKNOWN if value is None else numbers.setdefault(value, len(numbers)) for value in values
+    ]
+    return np.array(found, np.int64), tuple(numbers)

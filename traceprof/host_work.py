@@ -1,0 +1,277 @@
+"""What a process did by the ranges of `instrument`: computing, communicating, reducing buckets.
+
+A process without GPU work has nothing else to be measured by. Where ranges lie within each other,
+what a thread waits in counts: a call inside `backward` is communication, not compute.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals, labels
+from traceprof.trace.call_labels import CallLabel, operation_of, read_call
+from traceprof.trace.events import OPEN_END
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.labels import Label
+    from traceprof.trace.label_ranges import LabelRanges
+
+    Mask = npt.NDArray[np.bool_]
+
+
+class _Role(IntEnum):
+    """What a range is to the breakdown."""
+
+    OTHER = 0
+    STEP = 1
+    COMPUTE = 2
+    OPERATION = 3
+    CONTAINER = 4  # stands around operations
+    WAIT = 5
+    BUCKET = 6
+    GPU_COPY = 7
+
+
+_COMPUTE = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP)
+_STEP = re.compile(rf"{labels.STEP} \d+")
+_GPU_COPY = re.compile(r"\w+ (?:h2d|d2h|d2d|p2p)")
+# Functions that return before the operation is done.
+_ALWAYS_ASYNCHRONOUS = re.compile(r"_*(?:isend|irecv)")
+
+
+@dataclass(frozen=True, slots=True)
+class HostOperations:
+    """The communication operations of a process, each once, by start; n of each column.
+
+    Attributes:
+        start_ns: int64[n], when it was called.
+        end_ns: int64[n], when it was over, as far as that is known; else when its call returned.
+        is_over: bool[n], whether the end is the operation's and not only its call's.
+        kind: int64[n], indices into `LabelRanges.kinds`.
+        text: int64[n], indices into `LabelRanges.texts`.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    is_over: Mask
+    kind: Int64
+    text: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuckets:
+    """The gradient buckets of a process by start; n of each column.
+
+    Attributes:
+        start_ns: int64[n], when it was ready.
+        end_ns: int64[n], when it was reduced, `OPEN_END` where the capture ended before.
+        index: int64[n], its place among the buckets; -1 where not told, as are bytes.
+        bytes: int64[n].
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    index: Int64
+    bytes: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """What a process did, as its ranges tell.
+
+    Attributes:
+        start_ns: when its first range began.
+        end_ns: when the last one ended. One that was open when the capture ended lasts to the
+            latest time that the others tell of.
+        compute: when a thread was in `forward`, `backward` or `optimizer step` and did not wait
+            for communication.
+        communication: when a thread was in a communication call or waited for one, or an operation
+            was in flight.
+        communicates: which of the ranges are communication, bool[n].
+        operations: what was communicated.
+        calls: what the label of each of `LabelRanges.kinds` says of its call, None for no call.
+        num_open: ranges that were open when the capture ended.
+        used_gpu: whether its ranges tell of copies to or from a GPU.
+    """
+
+    start_ns: int
+    end_ns: int
+    compute: Intervals
+    communication: Intervals
+    communicates: Mask
+    operations: HostOperations
+    calls: Sequence[CallLabel | None]
+    num_open: int
+    used_gpu: bool
+
+
+def is_rank(ranges: LabelRanges) -> bool:
+    """Say whether a process takes part in the training: it communicates, computes or has steps.
+
+    One that loads data for others does none of these.
+    """
+    telling = (_Role.STEP, _Role.COMPUTE, _Role.OPERATION)
+    return any(_role(each, read_call(each)) in telling for each in ranges.kinds)
+
+
+def host_work(ranges: LabelRanges) -> HostWork:
+    """Return what a process did by its ranges, of which there is at least one."""
+    calls = [read_call(label) for label in ranges.kinds]
+    of_kind = [_role(*each) for each in zip(ranges.kinds, calls, strict=True)]
+    role = np.array(of_kind, np.int64)[ranges.kind]
+    start, is_open = ranges.start_ns, ranges.end_ns == OPEN_END
+    last = max(int(start.max()), int(ranges.end_ns[~is_open].max(initial=start.max())))
+    end = np.where(is_open, last, ranges.end_ns)
+    blocks = np.isin(role, (_Role.OPERATION, _Role.CONTAINER, _Role.WAIT)) & ranges.nests
+    flies = np.isin(role, (_Role.OPERATION, _Role.CONTAINER)) & ~ranges.nests
+    in_flight = intervals.union(start[flies], end[flies])
+    computes = (role == _Role.COMPUTE) & ranges.nests
+    compute = intervals.empty()
+    for thread in np.unique(ranges.thread[computes]).tolist():
+        of_thread = ranges.thread == thread
+        working, blocked = (
+            intervals.union(start[chosen], end[chosen])
+            for chosen in (computes & of_thread, blocks & of_thread)
+        )
+        tail = intervals.intersect(_tails(ranges, end, of_thread), in_flight)
+        waiting = intervals.merge(blocked, tail)
+        compute = intervals.merge(compute, intervals.subtract(working, waiting))
+    return HostWork(
+        start_ns=int(start.min()),
+        end_ns=last,
+        compute=compute,
+        communication=intervals.merge(intervals.union(start[blocks], end[blocks]), in_flight),
+        communicates=blocks | flies,
+        operations=_operations(ranges, end, role == _Role.OPERATION, calls),
+        calls=calls,
+        num_open=int(is_open.sum()),
+        used_gpu=_Role.GPU_COPY in of_kind,
+    )
+
+
+def text_at(ranges: LabelRanges, work: HostWork, time_ns: int) -> str | None:
+    """Return the text of the communication range that went on at a time, the last to begin."""
+    running = work.communicates & (ranges.start_ns <= time_ns) & (ranges.end_ns > time_ns)
+    rows = np.flatnonzero(running)
+    if len(rows) == 0:
+        return None
+    return ranges.texts[int(ranges.text[rows[np.argmax(ranges.start_ns[rows])]])]
+
+
+def host_buckets(ranges: LabelRanges) -> HostBuckets:
+    """Return the gradient buckets that a process reduced."""
+    chosen = np.flatnonzero(_bucket_kinds(ranges)[ranges.kind])
+    chosen = chosen[np.argsort(ranges.start_ns[chosen], kind="stable")]
+    index, size = (
+        np.array([_fact(label, name) for label in ranges.kinds], np.int64)
+        for name in ("index", "bytes")
+    )
+    kind = ranges.kind[chosen]
+    return HostBuckets(ranges.start_ns[chosen], ranges.end_ns[chosen], index[kind], size[kind])
+
+
+def _role(label: Label, call: CallLabel | None) -> _Role:
+    if label.operation == labels.WAIT:
+        return _Role.WAIT
+    if call is not None:
+        return _Role.CONTAINER if call.is_container else _Role.OPERATION
+    if label.operation in _COMPUTE:
+        return _Role.COMPUTE
+    if label.operation == labels.BUCKET:
+        return _Role.BUCKET
+    if _GPU_COPY.fullmatch(label.operation):
+        return _Role.GPU_COPY
+    return _Role.STEP if _STEP.fullmatch(label.operation) else _Role.OTHER
+
+
+def _fact(label: Label, name: str) -> int:
+    text = label.facts.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 15 else -1
+
+
+def _bucket_kinds(ranges: LabelRanges) -> Mask:
+    return np.array([label.operation == labels.BUCKET for label in ranges.kinds], np.bool_)
+
+
+def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
+    """Return what is left of each `backward` of a thread after its last bucket was ready.
+
+    Every gradient of DistributedDataParallel is there then: what is still in flight is waited for,
+    in C++, where no range can show it.
+    """
+    is_last = np.array([label.facts.get("last") == "1" for label in ranges.kinds], np.bool_)
+    is_backward = np.array([label.operation == labels.BACKWARD for label in ranges.kinds], np.bool_)
+    ready = np.sort(ranges.start_ns[(_bucket_kinds(ranges) & is_last)[ranges.kind]])
+    backward = np.flatnonzero(is_backward[ranges.kind] & ranges.nests & of_thread)
+    at = np.searchsorted(ready, end[backward], side="left") - 1
+    backward, at = backward[at >= 0], at[at >= 0]
+    holds = ready[at] >= ranges.start_ns[backward]
+    return intervals.union(ready[at[holds]], end[backward[holds]])
+
+
+def _operations(
+    ranges: LabelRanges, end: Int64, chosen: Mask, calls: Sequence[CallLabel | None]
+) -> HostOperations:
+    """Return each operation once: its call, and its flight where that is told, are one.
+
+    Both have the same text and the flight begins with the call. Where a text is used again, calls
+    and flights alternate: of a run of them that touch, each odd one belongs to the next.
+    """
+    rows = np.flatnonzero(chosen)
+    start = ranges.start_ns
+    rows = rows[np.lexsort((~ranges.nests[rows], start[rows], ranges.text[rows]))]
+    text, nests = ranges.text[rows], ranges.nests[rows]
+    is_linked = (
+        (text[1:] == text[:-1]) & (nests[1:] != nests[:-1]) & (start[rows[1:]] <= end[rows[:-1]])
+    )
+    is_linked = np.append(is_linked, False)  # to the next
+    run_begins = np.insert(~is_linked[:-1], 0, True) if len(rows) else is_linked[:0]
+    number = np.arange(len(rows))
+    place = number - np.maximum.accumulate(np.where(run_begins, number, 0))
+    is_pair = is_linked & (place % 2 == 0)
+    is_second = np.append(False, is_pair[:-1])[: len(rows)]
+    first = np.flatnonzero(~is_second)
+    finish = end[rows]
+    finish[is_pair] = np.maximum(finish[is_pair], finish[np.flatnonzero(is_pair) + 1])
+    is_told = is_pair | ~nests | ~_returns_early(ranges, calls)[ranges.kind[rows]]
+    order = first[np.argsort(start[rows[first]], kind="stable")]
+    return HostOperations(
+        start[rows[order]],
+        finish[order],
+        is_told[order],
+        ranges.kind[rows[order]],
+        ranges.text[rows[order]],
+    )
+
+
+def _returns_early(ranges: LabelRanges, calls: Sequence[CallLabel | None]) -> Mask:
+    """Say of each kind of call whether it may return before its operation is done, bool[kinds]."""
+    waited_for = {
+        (operation_of(label.facts["op"]), label.facts.get("group"))
+        for label in ranges.kinds
+        if label.operation == labels.WAIT and "op" in label.facts
+    }
+    return np.array(
+        [
+            call is not None
+            and (
+                _ALWAYS_ASYNCHRONOUS.match(label.operation) is not None
+                or (call.operation, call.fields.communicator) in waited_for
+            )
+            for label, call in zip(ranges.kinds, calls, strict=True)
+        ],
+        np.bool_,
+    )

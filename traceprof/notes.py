@@ -1,0 +1,55 @@
+"""What a reader of a run's results should know about its data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.rank import HostRank
+from traceprof.trace import schema
+from traceprof.units import ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.run import Run
+
+
+def notes_of(run: Run) -> Iterator[tuple[int, str]]:
+    """Yield (report index, what to know)."""
+    with_ranks = {rank.report for rank in run.ranks}
+    for index, trace in enumerate(run.traces):
+        for note in trace.notes:
+            yield index, note
+        if index not in with_ranks:
+            held = [
+                f"{count} {schema.EVENT_TABLES.get(table, table)}"
+                for table, count in trace.contents().items()
+            ]
+            yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
+    of_hosts = [rank for rank in run.ranks if isinstance(rank, HostRank)]
+    for note in host_rank_notes(of_hosts):
+        yield of_hosts[0].report, note  # once, of all reports
+
+
+def host_rank_notes(ranks: Sequence[HostRank]) -> Iterator[str]:
+    """Say of the ranks that have no GPU how they were measured."""
+    if not ranks:
+        return
+    yield (
+        f"{ranks_text([each.rank for each in ranks])}: no GPU operation was recorded of"
+        f" {'this process' if len(ranks) == 1 else 'these processes'}. Compute is what the ranges"
+        " forward, backward and optimizer step hold without communication, idle is what no range"
+        " tells of; findings that need a GPU are not judged"
+    )
+    used_gpu = [each.rank for each in ranks if each.work.used_gpu]
+    if used_gpu:
+        yield (
+            f"{ranks_text(used_gpu)}: ranges tell of copies to or from a GPU: record what it did"
+            " with nsys profile --trace=cuda,nvtx …"
+        )
+    num_open = sum(each.work.num_open for each in ranks)
+    if num_open:
+        yield (
+            f"{num_open} ranges were open when the capture ended: they count up to the last time"
+            " that is known of their process"
+        )

@@ -1,0 +1,319 @@
+"""A rank of a training run: what one process did, on one device or without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof import intervals
+from traceprof.communication import function_name
+from traceprof.host_work import HostWork, host_work, text_at
+from traceprof.launches import launching_calls
+from traceprof.steps import (
+    StepRanges,
+    StepWindows,
+    host_step_windows,
+    step_windows,
+)
+from traceprof.trace import schema
+from traceprof.trace.model import RankKey
+from traceprof.trace.reader import NULL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.trace.model import ApiCalls, Operations, RankOperations, Trace
+
+    Label = Callable[[int], str]
+    Spans = tuple[tuple[Int64, Int64], ...]
+
+Mask = npt.NDArray[np.bool_]
+Made = TypeVar("Made")
+_FEW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A half-open span of a report's time.
+
+    Attributes:
+        start_ns: its first nanosecond.
+        end_ns: one past its last.
+        is_whole: whether it is the rank's own, from its first operation to the end of its last.
+    """
+
+    start_ns: int
+    end_ns: int
+    is_whole: bool = False
+
+    @property
+    def length_ns(self) -> int:
+        """How long it is."""
+        return self.end_ns - self.start_ns
+
+    def holds_start(self, start_ns: Int64) -> Mask:
+        """Return what starts in the window, bool[n]; a rank's own holds its very end, too."""
+        stop = self.end_ns + self.is_whole
+        inside: Mask = (start_ns >= self.start_ns) & (start_ns < stop)
+        return inside
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process on one device of one report, with its operations told apart.
+
+    A process without GPU work is one, too, if it takes part in the training: see `HostRank`.
+
+    Attributes:
+        rank: the global rank where the report tells it, else a running number.
+        report: index of the report in the run.
+        process: the process within its report (Nsight's globalPid).
+        pid: the operating system's process id.
+        device: the CUDA ordinal as the process sees it; None for a process without GPU work.
+        gpu: the GPU's name where the report tells it.
+        trace: the report itself, for what only some analyses read.
+        operations: all that the GPU did.
+        kernel_names: demangled names by the ids in `operations.kernels.name`.
+        communication_operations: operations (`AllReduce`, …) by the same ids.
+        copy_kinds: labels by the ids in `operations.copies.kind`.
+        step_ranges: the process's training steps on the host, None where it has none.
+        peak_overrides: peak rates of links that the user knows better, GB/s by link.
+    """
+
+    rank: int
+    report: int
+    process: int
+    pid: int
+    device: int | None
+    gpu: str | None
+    trace: Trace
+    operations: RankOperations
+    kernel_names: Mapping[int, str]
+    communication_operations: Mapping[int, str]
+    copy_kinds: Mapping[int, str]
+    step_ranges: StepRanges | None
+    peak_overrides: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> RankKey:
+        """The process and its device, as the report keeps its GPU operations by.
+
+        Raises:
+            ValueError: a rank without a device, which nothing that asks for it may be given.
+        """
+        if self.device is None:
+            raise ValueError(f"rank {self.rank} has no device")
+        return RankKey(self.process, self.device)
+
+    @cached_property
+    def is_communication_kernel(self) -> Mask:
+        """Which kernels communicate, bool[kernels]."""
+        return self.operations.kernels.are_named(self.communication_operations)
+
+    @cached_property
+    def is_peer_copy(self) -> Mask:
+        """Which copies go from one GPU to another, bool[copies]."""
+        copies = self.operations.copies
+        peer_kinds = [
+            kind for kind, label in self.copy_kinds.items() if label == schema.PEER_TO_PEER
+        ]
+        source, destination = copies.source_device, copies.destination_device
+        known = (source != NULL) & (destination != NULL)
+        mask: Mask = np.isin(copies.kind, np.array(peer_kinds, np.int64))
+        is_peer: Mask = mask | (known & (source != destination))
+        return is_peer
+
+    @cached_property
+    def compute(self) -> Intervals:
+        """When a kernel that does not communicate ran."""
+        kernels, graphs = self.operations.kernels, self.operations.graphs
+        chosen = ~self.is_communication_kernel
+        return _union((kernels, chosen), (graphs, None))
+
+    @cached_property
+    def communication(self) -> Intervals:
+        """When a communication kernel or a peer copy ran."""
+        return _union(
+            (self.operations.kernels, self.is_communication_kernel),
+            (self.operations.copies, self.is_peer_copy),
+        )
+
+    @cached_property
+    def copy(self) -> Intervals:
+        """When a copy that is no communication, or a memory set, ran."""
+        return _union((self.operations.copies, ~self.is_peer_copy), (self.operations.memsets, None))
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When the GPU did anything for this rank."""
+        return intervals.merge(self.compute, self.communication, self.copy)
+
+    @cached_property
+    def exposed(self) -> Intervals:
+        """When it communicated and did not compute."""
+        return intervals.subtract(self.communication, self.compute)
+
+    @cached_property
+    def overlapped(self) -> Intervals:
+        """When it communicated and computed."""
+        return intervals.intersect(self.communication, self.compute)
+
+    @property
+    def counted(self) -> tuple[Spans, Spans, Spans]:
+        """Start and end of compute kernels, communication and other copies, each by start."""
+        kernels, copies, memsets, _ = self.operations.groups
+        communicates, peer = self.is_communication_kernel, self.is_peer_copy
+        return (
+            (_span(kernels, ~communicates),),
+            (_span(kernels, communicates), _span(copies, peer)),
+            (_span(copies, ~peer), (memsets.start_ns, memsets.end_ns)),
+        )
+
+    @cached_property
+    def window(self) -> Window:
+        """From the start of the first GPU operation to the end of the last."""
+        groups = [each for each in self.operations.groups if len(each)]
+        return Window(
+            min(int(each.start_ns[0]) for each in groups),
+            max(int(each.end_ns.max()) for each in groups),
+            is_whole=True,
+        )
+
+    @cached_property
+    def calls(self) -> ApiCalls | None:
+        """The process's API calls; None where the report has none."""
+        return self.trace.api_calls(self.process)
+
+    @cached_property
+    def launched_by(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """For kernels, copies, memsets and graphs, which of `calls` launched each; -1 for none."""
+        kernels, copies, memsets, graphs = (
+            np.full(len(group), -1, np.int64)
+            if self.calls is None
+            else launching_calls(group, self.calls)
+            for group in self.operations.groups
+        )
+        return kernels, copies, memsets, graphs
+
+    @cached_property
+    def steps(self) -> StepWindows | None:
+        """The training steps on this GPU; None where the report cannot tell them."""
+        if self.step_ranges is None or self.calls is None:
+            return None
+        return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """Return what was made under this name, making it on first use; `forget` lets go of it."""
+        kept: dict[str, Made] = self.__dict__
+        try:
+            return kept[name]
+        except KeyError:
+            return kept.setdefault(name, make())
+
+    def forget(self) -> None:
+        """Let go of what was derived from the operations: it is made again when it is needed."""
+        for name in self.__dict__.keys() - {each.name for each in fields(self)}:
+            self.__dict__.pop(name, None)  # another thread may forget, too
+
+    def name_at(self, time_ns: int) -> str | None:
+        """Return what ran at a time: the operation that started last, or None."""
+        for group, label in zip(self.operations.groups, self._labels, strict=True):
+            index = _last(group, time_ns, lambda end: end > time_ns)
+            if index >= 0:
+                return label(index)
+        return None
+
+    def name_ending_at(self, time_ns: int) -> str | None:
+        """Return the operation that ended at this very time, or None."""
+        for group, label in zip(self.operations.groups, self._labels, strict=True):
+            index = _last(group, time_ns, lambda end: end == time_ns)
+            if index >= 0:
+                return label(index)
+        return None
+
+    @property
+    def _labels(self) -> tuple[Label, ...]:
+        return (self._kernel_label, self._copy_label, lambda _: "memset", lambda _: "CUDA graph")
+
+    def _kernel_label(self, index: int) -> str:
+        return function_name(self.kernel_names[self.operations.kernels.name_id(index)])
+
+    def _copy_label(self, index: int) -> str:
+        kind = int(self.operations.copies.kind[index])
+        return f"{self.copy_kinds.get(kind, 'unknown')} copy"
+
+
+class HostRank(Rank):
+    """A process without GPU operations that takes part in the training, by `instrument`'s ranges.
+
+    What its threads did stands where the GPU's work stands in others; see `host_work`.
+    """
+
+    @cached_property
+    def work(self) -> HostWork:
+        """What its ranges tell."""
+        return host_work(self.trace.label_ranges[self.process])
+
+    @cached_property
+    def compute(self) -> Intervals:
+        """When a thread was in `forward`, `backward` or `optimizer step` and did not wait."""
+        return self.work.compute
+
+    @cached_property
+    def communication(self) -> Intervals:
+        """When a thread communicated or waited for it, or an operation was in flight."""
+        return self.work.communication
+
+    @cached_property
+    def window(self) -> Window:
+        """From the start of the first range to the end of the last."""
+        return Window(self.work.start_ns, self.work.end_ns, is_whole=True)
+
+    @property
+    def counted(self) -> tuple[Spans, Spans, Spans]:
+        """Start and end of its communication operations; it has no kernels and no copies."""
+        operations = self.work.operations
+        return (), ((operations.start_ns, operations.end_ns),), ()
+
+    @cached_property
+    def steps(self) -> StepWindows | None:
+        """The training steps: from the start of each one's range to the start of the next."""
+        if self.step_ranges is None:
+            return None
+        return host_step_windows(self.step_ranges, self.window.end_ns)
+
+    def name_at(self, time_ns: int) -> str | None:
+        """Return the communication that went on at a time: what began last, or None."""
+        return text_at(self.trace.label_ranges[self.process], self.work, time_ns)
+
+
+def _span(operations: Operations, chosen: Mask) -> tuple[Int64, Int64]:
+    return operations.start_ns[chosen], operations.ends(chosen)
+
+
+def _last(group: Operations, time_ns: int, holds: Callable[[Int64], Mask]) -> int:
+    """Return the last operation that starts by a time and whose end meets a condition, else -1."""
+    stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
+    number = _FEW
+    while stop:  # most often it is among the last ones
+        first = max(stop - number, 0)
+        found = np.flatnonzero(holds(group.ends(slice(first, stop))))
+        if len(found):
+            return first + int(found[-1])
+        stop, number = first, 4 * number
+    return -1
+
+
+def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:
+    starts: list[Int64] = []
+    ends: list[Int64] = []
+    for operations, chosen in groups:
+        selected: Mask | slice = slice(None) if chosen is None else chosen
+        starts.append(operations.start_ns[selected])
+        ends.append(operations.ends(selected))
+    return intervals.union(np.concatenate(starts), np.concatenate(ends))

@@ -1,0 +1,102 @@
+"""Which window of each rank is looked at: its own, some steps, or a time range."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof import intervals
+from traceprof.errors import UsageError
+from traceprof.rank import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.rank import Rank
+
+Range = tuple["int | None", "int | None"]
+
+
+def choose_windows(
+    ranks: Sequence[Rank], steps: Range | None = None, time_range: Range | None = None
+) -> list[Window | None]:
+    """Return the window of each rank; None for a rank without the steps asked for.
+
+    Args:
+        ranks: of the run.
+        steps: steps A up to but not including B; None leaves that side open.
+        time_range: nanoseconds of the report's own time, likewise.
+
+    Raises:
+        UsageError: steps or a time range that no rank has.
+    """
+    if steps is not None and time_range is not None:
+        raise UsageError(
+            "cannot choose a window", "both steps and a time range are given", "give one of them"
+        )
+    if steps is not None:
+        return _step_windows(ranks, steps)
+    if time_range is not None:
+        return [_time_window(rank, time_range) for rank in ranks]
+    return [rank.window for rank in ranks]
+
+
+def _step_windows(ranks: Sequence[Rank], steps: Range) -> list[Window | None]:
+    windows = [_step_window(rank, steps) for rank in ranks]
+    if not any(windows):
+        numbers = [each for rank in ranks if rank.steps for each in rank.steps.number.tolist()]
+        raise UsageError(
+            f"cannot analyse the steps {_written(steps)}",
+            f"the steps found are {min(numbers)} to {max(numbers)}"
+            if numbers
+            else "no training step was found",
+            "choose among them"
+            if numbers
+            else "name the range around a step with --step-pattern, or use --time-range",
+        )
+    return windows
+
+
+def _step_window(rank: Rank, steps: Range) -> Window | None:
+    if rank.steps is None:
+        return None
+    first, stop = steps
+    numbers = rank.steps.number
+    chosen = numbers >= (numbers.min(initial=0) if first is None else first)
+    if stop is not None:
+        chosen &= numbers < stop
+    indices = chosen.nonzero()[0]
+    if len(indices) == 0:
+        return None
+    if indices[-1] - indices[0] + 1 != len(indices):
+        raise UsageError(
+            f"cannot analyse the steps {_written(steps)}",
+            "these numbers occur more than once in the report",
+            "choose by --time-range",
+        )
+    return Window(int(rank.steps.start_ns[indices[0]]), int(rank.steps.end_ns[indices[-1]]))
+
+
+def _time_window(rank: Rank, time_range: Range) -> Window:
+    """Return the range, an open side being the rank's own; empty where it misses the rank."""
+    start, end = time_range
+    own = rank.window
+    if start is None and end is None:
+        return own
+    if start is not None and end is not None and end < start:
+        raise UsageError(
+            f"cannot analyse the time range {_written(time_range)}",
+            "it ends before it starts",
+            "write it as START:END",
+        )
+    if any(each is not None and abs(each) >= intervals.BEYOND_NS for each in time_range):
+        raise UsageError(
+            f"cannot analyse the time range {_written(time_range)}",
+            "it reaches beyond any clock",
+            "write times in ns, or with a unit, such as 1.5s:1.7s",
+        )
+    low = own.start_ns if start is None else start
+    return Window(low, max(low, own.end_ns if end is None else end))
+
+
+def _written(limits: Range) -> str:
+    return ":".join("" if each is None else str(each) for each in limits)
