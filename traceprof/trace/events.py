@@ -56,6 +56,10 @@ class Events:
         text: n indices into `texts`, -1 where the row has no text of its own.
         text_id: n keys of `strings`, -1 for none.
         texts: with 0 in the place of each digit.
+        binary: n indices into `payloads`, -1 without, -2 where there are too many to be kept.
+        json: likewise.
+        json_id: n ids of strings, NULL for none.
+        payloads: extended payloads, bytes or their hexadecimal digits or JSON.
     """
 
     database: Database
@@ -68,6 +72,10 @@ class Events:
     text: Packed
     text_id: Packed
     texts: tuple[str, ...]
+    binary: Packed
+    json: Packed
+    json_id: Packed
+    payloads: tuple[Text, ...]
 
     @cached_property
     def is_range(self) -> Mask:
@@ -132,7 +140,7 @@ class Events:
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
         """Return the texts of rows as they are."""
         rowid, found = self.database.rowid(schema.NVTX.name), {}
-        for some in _portions(rowids):
+        for some in portions(rowids):
             query = (
                 f"SELECT {rowid} AS row, text FROM {schema.NVTX.name}"  # noqa: S608
                 f" WHERE {rowid} IN ({', '.join(map(str, some))})"
@@ -167,7 +175,7 @@ def forget_events(database: Database) -> None:
 def strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
     """Return strings by StringIds.id, of those of the ids that are there."""
     found: dict[int, str] = {}
-    for some in _portions(sorted(ids)):
+    for some in portions(sorted(ids)):
         marks = ", ".join("?" * len(some))
         columns = {"id": int, "value": str}
         for row in database.rows(schema.STRINGS, columns, f"id IN ({marks})", some):
@@ -181,7 +189,9 @@ def _read(database: Database) -> Events:
     rowid, texts = database.rowid(table), Texts(digits_alike=True)
     columns = [rowid, *schema.NVTX.required]
     columns += [name for name in _NUMBERS if database.has(table, name)]
-    numbered = {"text": texts} if database.has(table, "text") else {}
+    payloads = Texts(most=_MOST_PAYLOADS)
+    numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
+    numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
     parts: Parts[int] = Parts()
     for chunk in read_columns(database, table, columns, numbered):
@@ -205,16 +215,22 @@ def _read(database: Database) -> Events:
         text=every.get("text") or pack(np.full(length, NONE)),
         text_id=every.get("textId") or pack(np.full(length, NONE)),
         texts=tuple(_as_text(each) for each in texts.known),
+        binary=every.get("binaryData") or pack(np.full(length, NONE)),
+        json=every.get("jsonText") or pack(np.full(length, NONE)),
+        json_id=every.get("jsonTextId") or pack(np.full(length, NULL)),
+        payloads=tuple(payloads.known),
     )
 
 
 _FIRST_RANGE, _LAST_RANGE = RANGES
 _KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
-_NUMBERS = ("domainId", "textId")
+_NUMBERS = ("domainId", "textId", "jsonTextId")
+_MOST_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
 
 
-def _portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield ids, so many at a time as SQLite takes."""
     for first in range(0, len(ids), _IDS_PER_QUERY):
         yield ids[first : first + _IDS_PER_QUERY]
 

@@ -70,8 +70,8 @@ def read_label_ranges(
         TraceFormatError: the file is damaged.
     """
     ours = sorted({number for (_, number), name in domains.items() if name == labels.DOMAIN})
-    events = events_of(database)
-    if not ours or events is None:
+    events = events_of(database) if ours else None
+    if events is None:
         return {}
     rows = np.flatnonzero(events.is_range & events.domain.isin(ours))
     start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)

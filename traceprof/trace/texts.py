@@ -22,18 +22,22 @@ Text: TypeAlias = "str | bytes"
 NONE = -1
 """The number of NULL."""
 
+UNKEPT = -2
+"""The number of texts that are too many to be kept."""
+
 
 class Texts:
     """Numbers texts in the order in which they are met.
 
-    With `digits_alike` each digit counts as 0, so that texts that number something are few.
+    With `digits_alike` each digit counts as 0, so that texts that number something are few. Only so
+    many different texts are kept.
 
     Attributes:
         known: the texts by number; bytes where the export has a blob.
     """
 
-    def __init__(self, *, digits_alike: bool = False) -> None:
-        self._digits_alike = digits_alike
+    def __init__(self, *, digits_alike: bool = False, most: int | None = None) -> None:
+        self._digits_alike, self._most = digits_alike, most
         self.known: list[Text] = []
         self._numbers: dict[Text, int] = {}
         self._of_stored: dict[tuple[bool, bytes], int] = {}
@@ -102,15 +106,19 @@ class Texts:
 
     def _number_stored(self, is_blob: bool, stored: bytes) -> int:
         key = is_blob, stored
-        if key not in self._of_stored:
-            text = stored if is_blob else stored.decode("utf-8", "replace")
-            self._of_stored[key] = self._number(text)
-        return self._of_stored[key]
+        if key in self._of_stored:
+            return self._of_stored[key]
+        number = self._number(stored if is_blob else stored.decode("utf-8", "replace"))
+        if number != UNKEPT:
+            self._of_stored[key] = number
+        return number
 
     def _number(self, text: Text) -> int:
         if self._digits_alike and isinstance(text, str):
             text = text.translate(_DIGITS)
         if text not in self._numbers:
+            if self._most is not None and len(self.known) >= self._most:
+                return UNKEPT
             self._numbers[text] = len(self.known)
             self.known.append(text)
         return self._numbers[text]
