@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
+from dashboards.palette import PARTS
+
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.rank import Rank
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
-_PARTS = (
-    ("compute_ns", "compute", "#009E73"),
-    ("exposed_communication_ns", "exposed communication", "#D55E00"),
-    ("exposed_copy_ns", "exposed copy", "#E69F00"),
-    ("idle_ns", "idle", "#BBBBBB"),
-)
 _ROW_HEIGHT = 44
 
 
@@ -25,7 +20,7 @@ def breakdown(analysis: Analysis) -> go.Figure:
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
     names = [f"rank {result.rank} · {_device(ranks[result.rank])}" for result in analysis.breakdown]
     figure = go.Figure()
-    for measure, name, color in _PARTS:
+    for measure, name, color in PARTS:
         values = [getattr(result.whole, measure) for result in analysis.breakdown]
         windows = [result.whole.window_ns for result in analysis.breakdown]
         shares = [

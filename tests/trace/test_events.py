@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder, global_pid
+from tests.builders import TraceBuilder, global_pid, global_tid
 from traceprof.trace import reader, schema
 from traceprof.trace.events import OPEN_END, events_of
 from traceprof.trace.nvtx import read_ranges, thread_names
@@ -112,8 +112,8 @@ def test_texts_that_number_are_few(export: Path) -> None:
         assert "aten::mm, seq = 0" in events.texts
         assert len(events.texts) < len(NAMES)
         assert thread_names(trace._database) == [
-            (global_pid(1000), "MPI Rank 1"),
-            (global_pid(1001), "MPI Rank 12"),
+            (global_tid(1000), "MPI Rank 1"),
+            (global_tid(1001, 7), "MPI Rank 12"),
         ]
 
 

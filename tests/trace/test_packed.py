@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.trace.columns import Parts, groups
+from traceprof.trace.columns import Parts, groups, pieces
 from traceprof.trace.packed import Growing, pack, pack_few
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
@@ -85,12 +85,16 @@ def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     first, second = np.array(keys, np.int64).T
     number = np.arange(len(keys))
     parts: Parts[int] = Parts()
-    for rows in groups(first, second):
+    for rows in pieces(first, second):
         assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
         parts.add(int(first[rows][0]) * 10 + int(second[rows][0]), {"number": number}, rows)
     assert len(parts) == len({*keys})
+    whole = [
+        (int(first[rows[0]]) * 10 + int(second[rows[0]]), rows) for rows in groups(first, second)
+    ]
     found = {key: columns["number"].values.tolist() for key, columns in parts.finished()}
     assert [*found] == sorted(found)
+    assert {key: rows.tolist() for key, rows in whole} == found
     for key, rows_of_key in found.items():
         of = divmod(key, 10)
         assert rows_of_key == [row for row, each in enumerate(keys) if each == of]

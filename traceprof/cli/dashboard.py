@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
+import webbrowser
+from contextlib import closing
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
 import click
 
 from traceprof.cli.inputs import expand, progress, reports_argument
 from traceprof.errors import MissingExtraError
 
+if TYPE_CHECKING:
+    from dashboards.serving import DashboardServer
+
 
 @click.command("dashboard", short_help="Show the findings in a browser.")
 @reports_argument
-@click.option("--port", type=click.IntRange(1, 65535), default=8050, show_default=True)
-def command(reports: tuple[str, ...], port: int) -> None:
-    """Show where the time of each REPORT went, and its findings, on 127.0.0.1."""
-    try:
-        from dashboards.app import serve
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "cannot start the dashboard",
-            f"the package {error.name} is not installed",
-            "install the extra: pip install 'traceprof[dashboard]'",
-        ) from error
-    from traceprof.analysis import analyze
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen at. Elsewhere than on loopback a token is asked for.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8050,
+    show_default=True,
+    help="The port to listen at; 0 takes any that is free.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None:
+    """Show where the time of each REPORT went, and its findings, in a browser.
 
-    with progress() as shown:
-        analysis = analyze(*expand(reports), progress=shown)
+    Everything is served from this machine; no network is needed. Ctrl-C ends it.
+    """
+    for package in ("dash", "dash_ag_grid"):
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                "cannot start the dashboard",
+                f"the package {package} is not installed",
+                "install the extra: pip install 'traceprof[dashboard]'",
+            )
+    from dashboards.serving import DashboardServer
+
+    paths = expand(reports)
+    with DashboardServer(host, port) as server:
+        click.echo(server.url)
+        if server.is_open:
+            click.echo(
+                f"traceprof: {host} can be reached from other machines: whoever has the address"
+                " with its token can see the reports",
+                err=True,
+            )
+        if opens:
+            webbrowser.open(server.url)
+        from traceprof.analysis import analyze
+
+        with progress() as shown:
+            server.waiting.also = shown
+            analysis = analyze(*paths, progress=server.waiting)
+        with closing(analysis):
+            server.show(analysis)
+            _serve(server)
+
+
+def _serve(server: DashboardServer) -> None:
     try:
-        serve(analysis, port)
-    finally:
-        analysis.close()
+        server.wait()
+    except KeyboardInterrupt:
+        click.echo("", err=True)  # after the terminal's ^C

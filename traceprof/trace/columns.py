@@ -41,12 +41,24 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
         raise database.damaged(f"{table} names more than {_MOST_PROCESSES} processes")
 
 
-def groups(*keys: Int64) -> Iterator[slice | Int64]:
+def groups(*keys: Int64) -> Iterator[Int64]:
+    """Yield the indices of the rows that agree in every key, in the order of the rows."""
+    found: dict[tuple[int, ...], list[Int64]] = {}
+    every = np.arange(len(keys[0]))
+    for rows in pieces(*keys):
+        found.setdefault(tuple(int(key[rows][0]) for key in keys), []).append(every[rows])
+    for parts in found.values():
+        yield np.concatenate(parts)
+
+
+def pieces(*keys: Int64) -> Iterator[slice | Int64]:
     """Yield rows that agree in every key: in their order, and as few times as that is quick.
 
     Rows of one process or device often follow each other: then slices are yielded, which need no
     copy, and one key may come several times.
     """
+    if len(keys[0]) == 0:
+        return
     differ = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     first = np.flatnonzero(np.append(True, differ))
     stop = np.append(first[1:], len(keys[0]))

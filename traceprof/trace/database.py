@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
+from traceprof.trace import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 _HEADER_BYTES = 100
+_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 
 class Database:
@@ -158,6 +160,20 @@ class Database:
         condition = f" WHERE {where}" if where else ""
         query = f"SELECT {names} FROM {quote(table)}{condition}"  # noqa: S608
         return self.query(query, table, columns, arguments)
+
+    def strings(self, ids: Iterable[int]) -> dict[int, str]:
+        """Return what these ids of strings mean, as far as the export tells."""
+        wanted = sorted(ids)
+        found: dict[int, str] = {}
+        for first in range(0, len(wanted), _IDS_PER_QUERY):
+            some = wanted[first : first + _IDS_PER_QUERY]
+            marks = ", ".join("?" * len(some))
+            for row in self.rows(
+                schema.STRINGS, {"id": int, "value": str}, f"id IN ({marks})", some
+            ):
+                if row["value"] is not None:
+                    found[row["id"]] = row["value"]
+        return found
 
     def query(
         self, sql: str, table: str, columns: Columns, arguments: Any = ()  # noqa: ANN401

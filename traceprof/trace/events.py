@@ -17,7 +17,7 @@ from traceprof.trace.reader import NULL, expect_rows, read_columns
 from traceprof.trace.texts import NONE, Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -86,7 +86,7 @@ class Events:
     @cached_property
     def strings(self) -> Mapping[int, str]:
         """Names by StringIds.id, of those that the rows mention and the export has."""
-        return strings(self.database, self.text_id.distinct.tolist())
+        return self.database.strings(self.text_id.distinct.tolist())
 
     def ends(self, chosen: Int64) -> Int64:
         """Return when these ranges were over, `OPEN_END` where they were not."""
@@ -170,18 +170,6 @@ def events_of(database: Database) -> Events | None:
 def forget_events(database: Database) -> None:
     """Let go of what `events_of` read; it is read again when it is asked for."""
     _EVENTS.pop(database, None)
-
-
-def strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
-    """Return strings by StringIds.id, of those of the ids that are there."""
-    found: dict[int, str] = {}
-    for some in portions(sorted(ids)):
-        marks = ", ".join("?" * len(some))
-        columns = {"id": int, "value": str}
-        for row in database.rows(schema.STRINGS, columns, f"id IN ({marks})", some):
-            if row["value"] is not None:
-                found[row["id"]] = row["value"]
-    return found
 
 
 def _read(database: Database) -> Events:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace import schema
-from traceprof.trace.columns import Parts, check_few_processes, check_times, groups
+from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.model import ApiCalls, LaunchStalls, Waits
 from traceprof.trace.packed import pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
@@ -110,7 +110,7 @@ def _by_process(
         check_times(database, table.name, kept["start"], end)
         kept["length"] = end - kept["start"]
         of_row = schema.process_of_thread(kept[owner])
-        for rows in groups(of_row):
+        for rows in pieces(of_row):
             parts.add(int(of_row[rows][0]), kept, rows)
         check_few_processes(database, table.name, len(parts))
     for process, found in parts.finished():

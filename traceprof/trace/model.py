@@ -318,6 +318,31 @@ class Session:
     is_utc: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RangeTable:
+    """All NVTX ranges of one process, ordered by start, longer ones first.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        name: int64[n], indices into `names`.
+        thread: int64[n], the thread that opened it (Nsight's globalTid).
+        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
+            thread; else it was started and ended, perhaps by another thread.
+        names: the names of the whole report.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int64
+    thread: Int64
+    nests: npt.NDArray[np.bool_]
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
 class Progress(Protocol):
     """Somebody who wants to know how far the reading is."""
 
@@ -390,6 +415,13 @@ class Trace(Protocol):
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return the NVTX ranges by process whose whole name, or part of it, matches."""
+
+    def range_table(self, process: int) -> RangeTable | None:
+        """Return all NVTX ranges of a process, or None where it has none."""
+
+    @property
+    def thread_names(self) -> Mapping[int, str]:
+        """Names of threads by globalTid, as far as the report tells them."""
 
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the report tells it."""

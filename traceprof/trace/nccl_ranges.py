@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace import schema
-from traceprof.trace.events import events_of, portions, strings
+from traceprof.trace.events import events_of, portions
 from traceprof.trace.nccl_payloads import Fields, PayloadReader
 from traceprof.trace.reader import NULL
 from traceprof.trace.texts import UNKEPT
@@ -114,7 +114,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     json_id = events.json_id.at(rows)
     said, kinds = _distinct(events.domain.at(rows), binary, text, json_id)
     known = [*events.payloads, None, None]  # neither NULL nor what was not kept
-    of_id = strings(events.database, [each for *_, each in kinds if each != NULL])
+    of_id = events.database.strings({each for *_, each in kinds if each != NULL})
     fields = []
     for domain, of_binary, of_text, key in kinds:
         digits, json = known[of_binary], known[of_text]

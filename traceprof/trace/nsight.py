@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, schema
+from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
 from traceprof.trace.call_labels import rank_of
-from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, groups
+from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, pieces
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
-from traceprof.trace.events import forget_events, strings
+from traceprof.trace.events import forget_events
 from traceprof.trace.label_ranges import read_label_ranges
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
 from traceprof.trace.packed import pack
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         LaunchStalls,
         NamedRanges,
         Progress,
+        RangeTable,
         Signatures,
         Waits,
     )
@@ -179,7 +180,7 @@ class NsightTrace:
         ids = set().union(
             *(each.packed_name.distinct.tolist() for each in self._api_calls.values())
         )
-        return {key: _VERSION.sub("", name) for key, name in strings(self._database, ids).items()}
+        return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -227,6 +228,15 @@ class NsightTrace:
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
         return nvtx.read_ranges(self._database, matching)
+
+    def range_table(self, process: int) -> RangeTable | None:
+        """Return all NVTX ranges of a process, or None where it has none."""
+        return self._range_tables.get(process)
+
+    @cached_property
+    def thread_names(self) -> Mapping[int, str]:
+        """Names of threads by globalTid: those that NVTX gave, else those of the system."""
+        return nvtx_table.read_thread_names(self._database)
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
@@ -304,7 +314,7 @@ class NsightTrace:
                 self._sign(kept)
             process, device = kept.pop("globalPid"), kept.pop("deviceId")
             kept[_LENGTH] = kept.pop("end") - kept["start"]
-            for rows in groups(process, device):
+            for rows in pieces(process, device):
                 parts.add(RankKey(int(process[rows][0]), int(device[rows][0])), kept, rows)
             check_few_processes(self._database, table.name, len(parts))
         if unusable:
@@ -340,6 +350,10 @@ class NsightTrace:
         return host.read_api_calls(self._database)
 
     @cached_property
+    def _range_tables(self) -> dict[int, RangeTable]:
+        return nvtx_table.read_range_tables(self._database)
+
+    @cached_property
     def _communication_calls(self) -> dict[int, ProcessCalls]:
         return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
 
@@ -358,7 +372,7 @@ class NsightTrace:
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        return strings(self._database, self._signer.names)
+        return self._database.strings(self._signer.names)
 
     def _labels(self, enumeration: str, usual: Mapping[int, str]) -> dict[int, str]:
         """Return the labels of an enumeration by id."""

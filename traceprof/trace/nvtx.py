@@ -61,13 +61,12 @@ def longest_names(database: Database, limit: int) -> list[str]:
 
 
 def thread_names(database: Database) -> list[tuple[int, str]]:
-    """Return (process, name) of each thread that NVTX named."""
+    """Return (globalTid, name) of each thread that NVTX named."""
     events = events_of(database)
     if events is None:
         return []
     rows = np.flatnonzero(events.kind.isin([schema.NVTX_THREAD_NAME]))
-    process = schema.process_of_thread(events.thread.at(rows))
-    return list(zip(process.tolist(), events.names(rows), strict=True))
+    return list(zip(events.thread.at(rows).tolist(), events.names(rows), strict=True))
 
 
 def _has_events(database: Database) -> bool:

@@ -167,6 +167,11 @@ def process_of_thread(global_tid: IntOrArray) -> IntOrArray:
     return global_tid & ~_THREAD_BITS
 
 
+def thread_number(global_tid: int) -> int:
+    """Return the operating system's thread id, the last 24 bits of a globalTid."""
+    return global_tid & _THREAD_BITS
+
+
 def pid_of_process(global_pid: int) -> int:
     """Return the operating system's process id, bits 24 to 47 of a globalPid."""
     return (global_pid >> 24) & _THREAD_BITS

@@ -169,8 +169,8 @@ class Target:
     @cached_property
     def _named_ranks(self) -> dict[int, set[int]]:
         ranks: dict[int, set[int]] = defaultdict(set)
-        for process, name in nvtx.thread_names(self._database):
+        for thread, name in nvtx.thread_names(self._database):
             match = re.fullmatch(r"MPI Rank (\d{1,9})", name)
             if match:
-                ranks[process].add(int(match[1]))
+                ranks[schema.process_of_thread(thread)].add(int(match[1]))
         return ranks

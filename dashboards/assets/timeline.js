@@ -1,0 +1,544 @@
+// The timeline: what is in view, what is selected, and what mouse, keyboard and address do to it.
+// time.js counts, timeline_data.js asks the server, timeline_draw.js draws, timeline_panel.js is
+// what stands around. An element with the id `timeline` becomes one (dashboards/pages/timeline.py).
+(() => {
+  const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15 };
+  const GPU_KINDS = ["compute", "communication", "copy"];
+  const HOVER_MS = 60;
+  const NOTE_MS = 250;
+  const RETRY_MS = 2000;
+  const CLICK_PIXELS = 4;
+  const parameter = (name) => new URLSearchParams(location.search).get(name);
+  const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
+
+  class Timeline {
+    constructor(root) {
+      const { GUTTER, AXIS, MARKS } = window.traceprofTimelinePainter;
+      Object.assign(this, { root, GUTTER, AXIS, MARKS });
+      this.numbers = JSON.parse(root.dataset.ranks);
+      this.opened = new Set(JSON.parse(root.dataset.opened));
+      this.compares = this.opened.size > 1;
+      this.labels = JSON.parse(root.dataset.labels);
+      this.colors = JSON.parse(root.dataset.colors);
+      this.timeLabel = root.dataset.time;
+      this.data = new window.traceprofTimelineData(BigInt(root.dataset.base), () => this.#arrived());
+      this.panel = new window.traceprofTimelinePanel(root, this.colors, {
+        color: (kind) => this.colors[kind],
+        search: (direction) => this.search(direction),
+        searchFor: (text) => this.searchFor(text),
+        follow: (event) => this.follow(event),
+        evidence: (rank, evidence) => this.showEvidence(rank, evidence),
+        zoom: (factor) => this.zoom(factor, this.view.start + this.view.span / 2),
+        fit: () => this.fit(),
+        home: () => this.home(),
+      });
+      this.painter = new window.traceprofTimelinePainter(this.panel.canvas, this.colors);
+      this.folds = new Map(); // by group: whether the reader folded it
+      this.view = null;
+      this.pointer = this.pointerX = null;
+      this.forgetSelection();
+      this.#listen();
+      this.start();
+    }
+
+    // -- the address ----------------------------------------------------------------------------
+
+    // Show what the address says; again when the reader goes back.
+    async start() {
+      this.forgetSelection();
+      this.panel.query.value = parameter("search") ?? "";
+      this.panel.forgetFound();
+      this.panel.showMessage("Reading the rows …");
+      const ranks = await Promise.all([...this.opened].map((each) => this.data.loadRank(each)));
+      this.panel.showNothing();
+      const [start, end] = ["start", "end"].map((name) =>
+        isNumber(parameter(name)) ? this.data.toOffset(parameter(name)) : null);
+      const extent = this.extent();
+      const from = start ?? extent.start;
+      this.setView({ start: from, span: (end ?? extent.end) - from });
+      const select = parameter("select");
+      const finding = parameter("finding");
+      if (select) await this.select(select, { scroll: true });
+      else if (finding) {
+        const number = [...this.opened][0];
+        const evidence = ranks[0]?.evidence.find((each) =>
+          each.finding === finding && each.evidence === Number(parameter("evidence") ?? 0));
+        if (evidence) this.chooseEvidence(number, evidence);
+      }
+      if (this.panel.query.value) this.count();
+    }
+
+    // Keep the address up to date: a jump can be undone by going back, a movement is only noted.
+    note(jump = false) {
+      clearTimeout(this.noting);
+      const write = () => {
+        if (!this.root.isConnected) return;
+        const query = new URLSearchParams(location.search);
+        const set = (name, value) => (value === null ? query.delete(name) : query.set(name, value));
+        set("start", this.data.toTime(this.view.start));
+        set("end", this.data.toTime(this.view.start + Math.max(this.view.span, 1)));
+        set("select", this.selected?.id ?? null);
+        set("finding", this.chosenEvidence?.finding ?? null);
+        set("evidence", this.chosenEvidence?.evidence ?? null);
+        set("search", this.panel.query.value || null);
+        const href = `${location.pathname}?${String(query).replaceAll("%2C", ",")}`;
+        history[jump ? "pushState" : "replaceState"](history.state, "", href);
+      };
+      if (jump) write();
+      else this.noting = setTimeout(write, NOTE_MS);
+    }
+
+    // -- the view -------------------------------------------------------------------------------
+
+    extent() {
+      const ready = [...this.opened].map((each) => this.data.ranks.get(each))
+        .filter((each) => each?.start !== undefined);
+      if (!ready.length) return { start: 0, end: 1e9 };
+      return {
+        start: Math.min(...ready.map((each) => each.start)),
+        end: Math.max(...ready.map((each) => each.end)),
+      };
+    }
+
+    setView(view, { jump = false } = {}) {
+      this.view = window.traceprofTime.clamped(view, this.extent());
+      this.hover = null;
+      this.panel.hideTooltip();
+      this.note(jump);
+      this.refresh();
+    }
+
+    zoom(factor, at) {
+      const { start, span } = this.view;
+      const wide = window.traceprofTime.clamped({ start, span: span * factor }, this.extent()).span;
+      this.setView({ start: at - ((at - start) / span) * wide, span: wide });
+    }
+
+    pan(share) {
+      this.setView({ start: this.view.start + share * this.view.span, span: this.view.span });
+    }
+
+    home() {
+      const { start, end } = this.extent();
+      this.setView({ start, span: end - start }, { jump: true });
+    }
+
+    // Have a piece of time fill so much of the view.
+    frame(start, end, share = 0.6) {
+      const span = Math.max(end - start, 10) / share;
+      this.setView({ start: (start + end) / 2 - span / 2, span }, { jump: true });
+    }
+
+    fit() {
+      const { selected, block, chosenEvidence } = this;
+      if (selected) this.frame(selected.begin, selected.begin + selected.length);
+      else if (block) this.frame(block.start, block.end, 0.9);
+      else if (chosenEvidence) this.frame(chosenEvidence.start, chosenEvidence.end, 0.5);
+    }
+
+    timeAt(x) {
+      return this.view.start + ((x - this.GUTTER) / this.painter.plotWidth) * this.view.span;
+    }
+
+    // -- rows -----------------------------------------------------------------------------------
+
+    // What stands where, from the top of all rows.
+    layout() {
+      const rows = [];
+      let top = 0;
+      const add = (type, height, row) => {
+        rows.push({ type, y: top, height, ...row });
+        top += height + (type === "track" ? 2 : 0);
+      };
+      const several = this.numbers.length > 1;
+      for (const number of this.numbers) {
+        const rank = this.data.ranks.get(number);
+        const folded = !this.opened.has(number);
+        if (several) {
+          const label = this.labels[number];
+          add("rank", HEIGHTS.rank, { label, number, folded, foldable: true });
+        }
+        if (folded) continue;
+        if (rank?.state === "failed") add("message", HEIGHTS.message, { label: rank.error, number });
+        else if (rank?.state !== "ready") {
+          add("message", HEIGHTS.message, { label: `Reading the rows of rank ${number} …`, number });
+        } else if (!rank.rows.length) {
+          add("message", HEIGHTS.message, { label: "This report holds no event of this rank.", number });
+        }
+        this.#layoutRank(number, rank?.rows ?? [], add);
+      }
+      this.contentHeight = top;
+      return rows;
+    }
+
+    #layoutRank(number, tracks, add) {
+      let group = "";
+      for (const track of tracks) {
+        const key = `${number} ${track.group}`;
+        const isGpu = GPU_KINDS.includes(track.kind);
+        // Where several ranks were asked for, what their GPUs did is what one compares.
+        const closed = track.folded || (this.compares && !isGpu);
+        const folded = track.group !== "" && (this.folds.get(key) ?? closed);
+        if (track.group !== group && track.group !== "") {
+          const own = tracks.filter((each) => each.group === track.group);
+          const events = own.reduce((sum, each) => sum + each.events, 0);
+          const note = folded ? `${window.traceprofTime.grouped(events)} events` : "";
+          add("group", HEIGHTS.group,
+            { label: track.group, key, folded, foldable: true, number, note, hides: own });
+        }
+        group = track.group;
+        if (!folded) {
+          add("track", isGpu ? HEIGHTS.gpu : HEIGHTS.host, { label: track.label, track, number });
+        }
+      }
+    }
+
+    // The row of a key; where it is folded, what it is folded into.
+    rowOf(key) {
+      return this.rows.find((row) =>
+        row.track ? row.track.row === key : row.folded && row.hides?.some((each) => each.row === key));
+    }
+
+    fold(row) {
+      if (row.type === "rank") {
+        if (!this.opened.delete(row.number)) {
+          this.opened.add(row.number);
+          this.data.loadRank(row.number);
+        }
+      } else this.folds.set(row.key, !row.folded);
+      this.refresh();
+    }
+
+    // Open what a row is folded into and bring it into sight.
+    reveal(key) {
+      const row = this.rowOf(key);
+      if (!row) return;
+      if (row.folded) {
+        this.folds.set(row.key, false);
+        this.#place();
+      }
+      const { y, height } = this.rowOf(key);
+      const { scroller } = this.panel;
+      const room = scroller.clientHeight - this.AXIS;
+      if (y < scroller.scrollTop) scroller.scrollTop = y - 30;
+      else if (y + height > scroller.scrollTop + room) scroller.scrollTop = y + height - room + 30;
+    }
+
+    // -- drawing --------------------------------------------------------------------------------
+
+    refresh() {
+      this.frameAsked ??= requestAnimationFrame(() => {
+        this.frameAsked = null;
+        if (this.root.isConnected) this.#draw();
+      });
+    }
+
+    #place() {
+      const { scroller, spacer } = this.panel;
+      this.rows = this.layout();
+      const height = scroller.clientHeight;
+      spacer.style.height = `${Math.max(this.contentHeight + this.AXIS + 8 - height, 0)}px`;
+      for (const row of this.rows) row.top = this.AXIS + row.y - scroller.scrollTop;
+    }
+
+    #draw() {
+      const { scroller } = this.panel;
+      const [width, height] = [scroller.clientWidth, scroller.clientHeight];
+      if (width !== this.painter.width || height !== this.painter.height) {
+        this.painter.resize(width, height);
+      }
+      this.#place();
+      const ranks = [...this.opened].map((each) => [each, this.data.ranks.get(each)]);
+      this.marks = ranks.flatMap(([number, rank]) => (rank?.evidence ?? []).map((each) =>
+        ({ ...each, rank: number, chosen: this.#isChosen(number, each) })));
+      this.bands = this.marks
+        .filter((each) => each.finding === this.chosenEvidence?.finding &&
+          each.rank === this.chosenEvidence.rank)
+        .map((each) => ({ ...each, ...this.#heightOf(each.rank) }));
+      this.painter.draw({
+        view: this.view ?? { start: 0, span: 1e9 },
+        rows: this.rows,
+        rowOf: (key) => this.rowOf(key),
+        tiles: this.data.tiles,
+        marks: this.marks,
+        bands: this.bands,
+        hover: this.hover ?? this.block,
+        selected: this.selected,
+        pointerX: this.pointerX,
+        chosen: this.chosen,
+        timeLabel: this.timeLabel,
+      });
+      if (!this.view) return;
+      const seen = this.rows.filter((row) =>
+        row.track && row.top + row.height > this.AXIS - 100 && row.top < height + 100);
+      this.data.show(seen.map((row) => row.track.row), this.view, this.painter.plotWidth);
+      this.root.dataset.state = this.data.failure ? "failed" : "ready";
+      if (this.data.failure) {
+        this.panel.showMessage(`The dashboard cannot be reached: ${this.data.failure}`);
+        clearTimeout(this.retrying);
+        this.retrying = setTimeout(() => this.refresh(), RETRY_MS);
+      }
+    }
+
+    #heightOf(rank) {
+      const own = this.rows.filter((row) => row.number === rank);
+      return { top: own[0]?.top ?? 0, bottom: Math.max(...own.map((row) => row.top + row.height)) };
+    }
+
+    // -- selecting ------------------------------------------------------------------------------
+
+    forgetSelection() {
+      this.selected = this.block = this.hover = this.chosenEvidence = this.chosen = null;
+      this.panel.showNothing();
+    }
+
+    // go: bring it into view; scroll: bring its row into sight.
+    async select(id, { go = false, scroll = false } = {}) {
+      const rank = Number(id.split(".")[0]);
+      let event;
+      try {
+        if (!this.opened.has(rank) && this.numbers.includes(rank)) this.opened.add(rank);
+        await this.data.loadRank(rank);
+        event = await this.data.event(id);
+      } catch (error) {
+        this.panel.showMessage(error.message);
+        return;
+      }
+      this.forgetSelection();
+      this.selected = event;
+      this.panel.showEvent(event);
+      if (go) this.#bringIntoView(event.begin, event.begin + event.length);
+      else this.note();
+      if (go || scroll) {
+        this.#place();
+        this.reveal(event.row);
+      }
+      this.refresh();
+    }
+
+    // Go from the selected event to one that it is linked to, with both in view.
+    async follow(event) {
+      const { selected } = this;
+      const start = Math.min(selected.begin, event.begin);
+      const end = Math.max(selected.begin + selected.length, event.begin + event.length);
+      const { start: left, span } = this.view;
+      if (start < left || end > left + span) this.frame(start, end, 0.8);
+      await this.select(event.id, { scroll: true });
+    }
+
+    // Move there; zoom only where the event would be too narrow or too wide to be seen.
+    #bringIntoView(begin, end) {
+      const { start, span } = this.view;
+      const share = (end - begin) / span;
+      if (share > 1 || share < 3 / this.painter.plotWidth) this.frame(begin, end, 0.04);
+      else if (begin < start || end > start + span) {
+        this.setView({ start: (begin + end) / 2 - span / 2, span }, { jump: true });
+      } else this.note(true);
+    }
+
+    async selectBlock(block) {
+      this.forgetSelection();
+      this.block = block;
+      this.refresh();
+      const summary = await this.data.block(block.row, block.start, block.end);
+      if (this.block !== block) return;
+      if (summary.id) this.select(summary.id);
+      else this.panel.showBlock(block, summary);
+      this.note();
+    }
+
+    #isChosen(rank, evidence) {
+      const { chosenEvidence } = this;
+      return chosenEvidence?.rank === rank && chosenEvidence.finding === evidence.finding &&
+        chosenEvidence.evidence === evidence.evidence;
+    }
+
+    chooseEvidence(rank, evidence) {
+      this.forgetSelection();
+      this.chosenEvidence = { ...evidence, rank };
+      const all = this.data.ranks.get(rank).evidence
+        .filter((each) => each.finding === evidence.finding);
+      this.panel.showEvidence(rank, all, all.indexOf(evidence));
+      this.refresh();
+    }
+
+    showEvidence(rank, evidence) {
+      this.chooseEvidence(rank, evidence);
+      this.frame(evidence.start, evidence.end, 0.5);
+    }
+
+    // -- searching ------------------------------------------------------------------------------
+
+    // Say how many match, without going anywhere.
+    async count() {
+      const found = await this.#find("next", null);
+      if (found) this.panel.showFound(found);
+    }
+
+    async search(direction) {
+      const found = await this.#find(direction, this.selected?.id);
+      if (!found) return;
+      this.panel.showFound(found);
+      this.panel.names.hidden = true;
+      if (found.next) await this.select(found.next.id, { go: true });
+    }
+
+    searchFor(text) {
+      this.panel.query.value = text.replace(/…$/, ""); // of a long name, what was shown
+      this.search("next");
+    }
+
+    async #find(direction, from) {
+      const text = this.panel.query.value;
+      if (!text) {
+        this.panel.forgetFound();
+        return null;
+      }
+      try {
+        return await this.data.search([...this.opened], text, direction, this.view.start, from);
+      } catch (error) {
+        this.panel.showMessage(error.message);
+        return null;
+      }
+    }
+
+    // -- what the pointer is on -----------------------------------------------------------------
+
+    // What is drawn at a place: a row, and the event or block that the place is on.
+    hit(x, y) {
+      const row = this.rows?.find((each) => y >= each.top && y < each.top + each.height);
+      if (y < this.AXIS || !row?.track || x < this.GUTTER) return { row };
+      const tile = this.data.tiles.get(row.track.row);
+      if (!tile) return { row };
+      const near = (2 * this.view.span) / this.painter.plotWidth;
+      const time = this.timeAt(x) - tile.start;
+      let best = null;
+      tile.begin.forEach((begin, index) => {
+        const away = Math.max(begin - time, time - begin - tile.length[index], 0);
+        if (away <= near && (!best || away <= best.away)) best = { away, index };
+      });
+      const unit = tile.span / tile.columns;
+      const column = tile.column.indexOf(Math.floor(time / unit));
+      if (column >= 0 && (!best || best.away > 0)) {
+        const start = tile.start + tile.column[column] * unit;
+        return { row, mark: {
+          row: row.track.row, start, end: start + unit,
+          share: tile.share[column], count: tile.count[column],
+        } };
+      }
+      if (!best) return { row };
+      const start = tile.start + tile.begin[best.index];
+      const source = { compute: "op", communication: "op", copy: "op", host: "call", nvtx: "range" };
+      const kind = source[row.track.kind] ?? row.track.kind;
+      return { row, mark: {
+        row: row.track.row, start, end: start + tile.length[best.index],
+        id: `${row.number}.${kind}.${tile.event[best.index]}`,
+        name: tile.names[tile.name[best.index]],
+      } };
+    }
+
+    markAt(x, y) {
+      if (y < this.AXIS - this.MARKS || y >= this.AXIS) return null;
+      return this.marks?.find((each) =>
+        x >= this.painter.x(each.start) - 2 && x <= this.painter.x(each.start) +
+          Math.max(this.painter.x(each.end) - this.painter.x(each.start), 5) + 2);
+    }
+
+    // More came from the server: what is under the pointer may be something else now.
+    #arrived() {
+      if (this.pointer && !this.chosen) this.point(...this.pointer);
+      this.refresh();
+    }
+
+    point(x, y, pageX, pageY) {
+      this.pointer = [x, y, pageX, pageY];
+      this.pointerX = x >= this.GUTTER ? x : null;
+      const { row, mark } = this.hit(x, y);
+      const found = this.markAt(x, y);
+      const isSame = mark && this.hover && mark.row === this.hover.row &&
+        mark.start === this.hover.start && mark.id === this.hover.id;
+      this.hover = mark ?? null;
+      this.panel.canvas.style.cursor =
+        mark || found || (row?.foldable) ? "pointer" : x < this.GUTTER ? "default" : "grab";
+      this.refresh();
+      if (found) {
+        this.panel.showTooltip([`${found.severity}: ${found.finding}`, found.label], pageX, pageY);
+      } else if (!mark) this.panel.hideTooltip();
+      else if (!isSame) {
+        clearTimeout(this.hovering);
+        this.panel.hideTooltip();
+        this.hovering = setTimeout(() => this.#tell(mark, pageX, pageY), HOVER_MS);
+      }
+    }
+
+    async #tell(mark, x, y) {
+      const { duration, grouped } = window.traceprofTime;
+      let lines;
+      try {
+        if (mark.id) {
+          const event = await this.data.event(mark.id);
+          lines = [event.label, `${duration(event.length)} · ${event.group}`,
+            ...event.facts.slice(0, 9).map(([name, value]) => `${name}: ${value}`)];
+        } else {
+          const summary = await this.data.block(mark.row, mark.start, mark.end);
+          lines = [`${grouped(summary.count)} ${summary.count === 1 ? "event" : "events"} in`
+            + ` ${duration(mark.end - mark.start)}, ${(mark.share / 10).toFixed(1)} % covered`,
+          ...summary.names.map((each) =>
+            `${grouped(each.count)} × ${each.name}, ${duration(Number(each.total))}`)];
+        }
+      } catch {
+        return; // the canvas says it where the server is gone
+      }
+      if (this.hover === mark) this.panel.showTooltip(lines, x, y);
+    }
+
+    leave() {
+      this.pointer = this.pointerX = this.hover = null;
+      clearTimeout(this.hovering);
+      this.panel.hideTooltip();
+      this.refresh();
+    }
+
+    click(x, y) {
+      const found = this.markAt(x, y);
+      const { row, mark } = this.hit(x, y);
+      if (found) {
+        this.showEvidence(found.rank, this.data.ranks.get(found.rank).evidence.find((each) =>
+          each.finding === found.finding && each.evidence === found.evidence));
+      } else if (row?.foldable) this.fold(row);
+      else if (mark?.id) this.select(mark.id);
+      else if (mark) this.selectBlock(mark);
+      else {
+        this.forgetSelection();
+        this.note();
+        this.refresh();
+      }
+    }
+
+    // -- mouse and keyboard: timeline_input.js --------------------------------------------------
+
+    #listen() {
+      window.traceprofTimelineInput(this, CLICK_PIXELS);
+      new ResizeObserver(() => this.refresh()).observe(this.panel.scroller);
+      this.panel.scroller.addEventListener("scroll", () => this.refresh());
+    }
+  }
+
+  // Pages come and go without the document being loaded anew.
+  let current = null;
+  const mount = () => {
+    const root = document.getElementById("timeline");
+    if (root === (current?.root ?? null)) return;
+    current = root && new Timeline(root);
+    window.traceprofTimeline = current;
+  };
+  window.addEventListener("popstate", () => current?.root.isConnected && current.start());
+  window.addEventListener("traceprof:theme", () => {
+    current?.painter.restyle();
+    current?.refresh();
+  });
+  document.addEventListener("DOMContentLoaded", () => {
+    new MutationObserver(mount).observe(document.body, { childList: true, subtree: true });
+    mount();
+  });
+})();

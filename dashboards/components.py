@@ -1,0 +1,177 @@
+"""Pieces that pages are made of: cards, numbers, links to evidence, and what is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from dashboards import address as addresses
+from traceprof.errors import one_line
+from traceprof.findings import by_reason
+from traceprof.units import duration, ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import plotly.graph_objects as go
+
+    from dashboards.address import Address
+    from traceprof.findings import Evidence, Finding, NotApplicable
+
+    Child = Component | str
+    Children = Child | Sequence[Child] | None
+
+UNKNOWN = "–"  # noqa: RUF001  (what tables show where there is no number)
+
+
+def page(title: str, lead: Children, *children: Children) -> Component:
+    """Return a page: its heading, a sentence that says how to read it, and its cards."""
+    return html.Div(
+        [
+            html.H1(title),
+            html.P(lead, className="lead"),
+            *_flat(children),
+        ],
+        className="page",
+    )
+
+
+def card(title: str, *children: Children, note: Children = None) -> Component:
+    """Return a framed section with a heading, and a note beside it."""
+    head = [html.H2(title), html.P(note, className="note")] if note else [html.H2(title)]
+    return html.Section([html.Header(head), *_flat(children)], className="card")
+
+
+def numbers(*pairs: tuple[str, str, str]) -> Component:
+    """Return numbers to be read at a glance: name, value with its unit, what it means."""
+    return html.Dl(
+        [
+            html.Div([html.Dt(name), html.Dd(value), html.Dd(meaning, className="note")])
+            for name, value, meaning in pairs
+        ],
+        className="numbers",
+    )
+
+
+def nothing(text: str, how: str = "") -> Component:
+    """Return what stands where there is nothing to draw: why, and what would supply it."""
+    parts: list[Child] = [html.P(text)]
+    if how:
+        parts.append(html.P(["→ ", html.Code(how)], className="how"))
+    return html.Div(parts, className="nothing")
+
+
+def labelled(component: Component, label: str) -> Component:
+    """Return the component with a name for those who do not see it."""
+    setattr(component, "aria-label", label)
+    return component
+
+
+def graph(name: str, figure: go.Figure, label: str) -> Component:
+    """Return a chart.
+
+    Args:
+        name: its id in the page.
+        figure: what it draws.
+        label: what it shows, for those who do not see it.
+    """
+    drawn = dcc.Graph(
+        id=name,
+        figure=figure,
+        responsive=True,
+        style={"height": f"{figure.layout.height}px"},
+        config={
+            "displaylogo": False,
+            "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+        },
+    )
+    return labelled(html.Figure(drawn), label)
+
+
+def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
+    """Say once what could not be judged in the same way, why, and how to collect it."""
+    entries = []
+    for group in by_reason(not_applicable):
+        ids = dict.fromkeys(each.id for each in group)
+        ranks = {each.rank for each in group if each.rank is not None}
+        where = f" on {ranks_text(ranks)}" if ranks else ""
+        names: list[Child] = [html.Code(each) for each in ids]
+        entries.append(
+            html.Li(
+                [
+                    html.Div([*_joined(names), where], className="subject"),
+                    html.P(one_line(group[0].reason)),
+                    html.P(["→ ", html.Code(group[0].how_to_collect)], className="how"),
+                ]
+            )
+        )
+    if not entries:
+        return []
+    return [card("Could not be analysed", html.Ul(entries, className="missing"))]
+
+
+def evidence_address(finding: Finding, index: int, address: Address) -> Address:
+    """Return where on the timeline an interval of a finding's evidence is to be seen.
+
+    The interval takes half of the view, so that one sees what came before and after.
+    """
+    return interval_address(
+        finding.evidence[index], finding.rank, address, finding=finding.id, evidence=index
+    )
+
+
+def interval_address(
+    interval: Evidence,
+    rank: int,
+    address: Address,
+    *,
+    finding: str | None = None,
+    evidence: int | None = None,
+) -> Address:
+    """Return where on the timeline an interval of a rank is to be seen, with its surroundings."""
+    margin = max((interval.end_ns - interval.start_ns) // 2, 500)
+    return address.to(
+        addresses.TIMELINE,
+        rank=(rank,),
+        report=(),
+        start_ns=interval.start_ns - margin,
+        end_ns=interval.end_ns + margin,
+        finding=finding,
+        evidence=evidence,
+    )
+
+
+def evidence_list(entries: Iterable[tuple[Evidence, Address]]) -> Component:
+    """Return intervals as links to the timeline: when, how long, what happened."""
+    return html.Ol(
+        [
+            html.Li(
+                dcc.Link(
+                    [
+                        html.Span(f"at {each.start_ns / 1e9:.6f} s", className="when"),
+                        html.Span(duration(each.end_ns - each.start_ns), className="length"),
+                        html.Span(one_line(each.label), className="label"),
+                    ],
+                    href=where.href(),
+                )
+            )
+            for each, where in entries
+        ],
+        className="evidence",
+    )
+
+
+def _joined(parts: Sequence[Child]) -> list[Child]:
+    return [each for part in parts for each in (", ", part)][1:]
+
+
+def _flat(children: Iterable[Children]) -> list[Child]:
+    flat: list[Child] = []
+    for each in children:
+        if isinstance(each, (str, Component)):
+            flat.append(each)
+        elif each is not None:
+            flat += each
+    return flat

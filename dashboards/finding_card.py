@@ -1,0 +1,161 @@
+"""A finding as a card: what it costs, where it is to be seen, what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dash import dcc, html
+
+from dashboards.components import evidence_address, evidence_list
+from traceprof.errors import one_line
+from traceprof.findings import worst_of
+from traceprof.latency import size_text
+from traceprof.units import duration, percent, ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.findings import Finding, Metric
+
+_MOST_ADVICE = 2  # the most promising; the rest is behind a click
+
+
+def finding_card(group: Sequence[Finding], address: Address) -> Component:
+    """Return the card of one finding.
+
+    Args:
+        group: the same finding, by rank.
+        address: of the page that the card is on.
+    """
+    worst = worst_of(group)
+    severity = str(worst.severity)
+    head = html.Header(
+        [
+            html.Span(severity, className=f"severity {severity}"),
+            html.H3(worst.id),
+            html.Span(ranks_text([each.rank for each in group]), className="note"),
+            html.Span(_cost(worst), className="cost"),
+        ]
+    )
+    where = f"rank {worst.rank}: " if len(group) > 1 else ""
+    return html.Article(
+        [
+            head,
+            html.P(f"{where}{one_line(worst.title)}.", className="title"),
+            html.Div(
+                [
+                    html.Div([*_evidence(worst, address), *_ranks(group, address)]),
+                    html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
+                ],
+                className="columns",
+            ),
+        ],
+        className=f"card finding {severity}",
+        id=f"finding-{worst.id}",
+    )
+
+
+def metric_text(name: str, value: Metric) -> str:
+    """Write a metric with the unit that its name tells."""
+    if value is None:
+        return "not known"
+    if isinstance(value, str):
+        return one_line(value)
+    for endings, write in _UNITS.items():
+        if name.endswith(endings):
+            return write(value)
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+_UNITS: dict[tuple[str, ...], Callable[[float], str]] = {
+    ("_ns",): lambda value: duration(round(value)),
+    ("bytes",): lambda value: size_text(int(value)),
+    ("gb_per_s",): "{:.2f} GB/s".format,
+    ("fraction", "share", "coverage", "utilization", "efficiency"): percent,
+}
+
+
+def _cost(finding: Finding) -> str:
+    if not finding.impact_ns:
+        return "costs nothing"
+    return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the window"
+
+
+def _evidence(finding: Finding, address: Address) -> list[Component]:
+    if not finding.evidence:
+        return []
+    places = (
+        (each, evidence_address(finding, index, address))
+        for index, each in enumerate(finding.evidence)
+    )
+    return [html.H4("Where to see it"), evidence_list(places)]
+
+
+def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:
+    """Return each piece of advice once, that for the worst rank first."""
+    return list(dict.fromkeys(each for finding in (worst, *group) for each in finding.advice))
+
+
+def _advice(advice: Sequence[str]) -> list[Component]:
+    if not advice:
+        return []
+    shown: list[Component] = [
+        html.H4("What to do"),
+        html.Ul([html.Li(each) for each in advice[:_MOST_ADVICE]]),
+    ]
+    rest = advice[_MOST_ADVICE:]
+    if rest:
+        items = html.Ul([html.Li(each) for each in rest])
+        shown.append(html.Details([html.Summary(f"{len(rest)} more"), items]))
+    return shown
+
+
+def _ranks(group: Sequence[Finding], address: Address) -> list[Component]:
+    if len(group) < 2:
+        return []
+    rows = []
+    for each in group:
+        name = f"rank {each.rank}"
+        if each.evidence:
+            href = evidence_address(each, 0, address).href()
+            linked = dcc.Link(name, href=href, title="its worst interval on the timeline")
+        rows.append(
+            html.Tr(
+                [
+                    html.Th(linked if each.evidence else name, scope="row"),
+                    html.Td(f"{each.impact_ns / 1e6:.3f}", className="number"),
+                    html.Td(f"{100 * each.impact_fraction:.1f}", className="number"),
+                    html.Td(one_line(each.title)),
+                ]
+            )
+        )
+    heads = [
+        html.Th("rank", scope="col"),
+        html.Th("cost (ms)", scope="col", className="number"),
+        html.Th("of the window (%)", scope="col", className="number"),
+        html.Th("what was found", scope="col"),
+    ]
+    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)])
+    return [
+        html.Details([html.Summary(f"All {len(group)} ranks"), html.Div(table, className="scroll")])
+    ]
+
+
+def _metrics(finding: Finding) -> Component:
+    entries = [
+        html.Div([html.Dt(name), html.Dd(metric_text(name, value))])
+        for name, value in finding.metrics.items()
+    ]
+    return html.Details(
+        [
+            html.Summary(f"Numbers of rank {finding.rank}"),
+            html.Dl(entries, className="metrics"),
+            html.P(
+                ["How each is measured: ", html.Code(f"traceprof explain {finding.id}")],
+                className="note",
+            ),
+        ]
+    )

@@ -1,0 +1,184 @@
+"""Who may ask for what: every request is checked here before Dash sees it.
+
+A page in the same browser may send requests to any address, a name server may say that its name is
+ours (DNS rebinding), and on a machine that others reach anybody may ask. So: on a loopback address
+a request must have been sent to a loopback name; on any other it must bring the token that was
+printed, which a cookie then keeps. A call of a callback must have the form that Dash gives it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+from flask import Response, abort, redirect, request
+from werkzeug.exceptions import HTTPException, InternalServerError
+
+from dashboards.serving import is_loopback
+from traceprof.errors import one_line
+
+if TYPE_CHECKING:
+    from dash import Dash
+    from flask import Flask
+    from werkzeug.wrappers import Response as AnyResponse
+
+TOKEN = "token"  # noqa: S105  (the name of the parameter)
+_COOKIE = "traceprof-token"
+_MOST_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
+_CALLBACKS = "/_dash-update-component"
+
+_log = logging.getLogger("traceprof.dashboard")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may see the dashboard.
+
+    Attributes:
+        token: what a browser must bring once; None where a loopback address keeps others away.
+    """
+
+    token: str | None = None
+
+
+def protect(app: Dash, access: Access) -> None:
+    """Check all requests to an application, and answer with headers that bind the browser."""
+    server: Flask = app.server
+    server.config["MAX_CONTENT_LENGTH"] = _MOST_BYTES
+
+    def check() -> AnyResponse | None:
+        answer = _check_host() if access.token is None else _check_token(access.token)
+        if answer is None and request.method == "POST" and request.path == _CALLBACKS:
+            _check_call(app)
+        return answer
+
+    # Before Dash's own, which prepares the application for its first request.
+    server.before_request_funcs.setdefault(None, []).insert(0, check)
+    server.register_error_handler(Exception, _answer)
+    policy: list[str] = []
+
+    def add_headers(response: Response) -> Response:
+        if not policy:  # Dash knows its scripts once it has served a page
+            policy.append(_content_policy(app))
+        response.headers.update(
+            {
+                "Content-Security-Policy": policy[0],
+                "X-Content-Type-Options": "nosniff",
+                "Referrer-Policy": "no-referrer",
+                "Cross-Origin-Opener-Policy": "same-origin",
+                "Cross-Origin-Resource-Policy": "same-origin",
+            }
+        )
+        return response
+
+    server.after_request(add_headers)
+
+
+def _content_policy(app: Dash) -> str:
+    """Return what a page may load: only what we serve, and Dash's own inline script.
+
+    Styles must be allowed inline: plotly and AG Grid write them into the page.
+    """
+    scripts = " ".join(["'self'", *app.csp_hashes()])
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {scripts}",
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",  # the picture that a chart is saved as
+            "font-src 'self' data:",  # AG Grid's icons
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+# -- who asks -------------------------------------------------------------------------------------
+
+
+def _check_host() -> AnyResponse | None:
+    # The port may be another: the dashboard of a far machine comes through a tunnel.
+    try:
+        host = urlsplit(f"//{request.host}").hostname or ""
+    except ValueError:
+        host = ""
+    if not is_loopback(host):
+        abort(403, f"this dashboard is at a loopback address, not at {request.host!r}")
+    return None
+
+
+def _check_token(token: str) -> AnyResponse | None:
+    given = request.args.get(TOKEN)
+    if given is not None and _is_same(given, token):
+        rest = [(key, value) for key, value in request.args.items(multi=True) if key != TOKEN]
+        # So that the token stays neither in the address bar nor in what is sent to a colleague.
+        response = redirect(f"{request.path}?{urlencode(rest)}" if rest else request.path)
+        response.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
+        return response
+    if not _is_same(request.cookies.get(_COOKIE, ""), token):
+        abort(403, "open the address that traceprof printed, with its token")
+    return None
+
+
+def _is_same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+# -- what is asked --------------------------------------------------------------------------------
+
+
+def _check_call(app: Dash) -> None:
+    """Refuse a call of a callback that Dash's own page would not make."""
+    body = request.get_json()  # 400 or 415 where it is none
+    if not isinstance(body, dict):
+        abort(400, "the call is no object")
+    known = app.callback_map.get(body.get("output")) if _is_text(body.get("output")) else None
+    if known is None or "callback" not in known:  # the others run in the browser
+        abort(400, "there is no such callback")
+    for part, key in (("inputs", "inputs"), ("state", "state")):
+        given = body.get(key, [])
+        if not isinstance(given, list) or [_name(each) for each in given] != known[part]:
+            abort(400, f"the callback has other {part}")
+    changed = body.get("changedPropIds", [])
+    if not isinstance(changed, list) or not all(map(_is_text, changed)):
+        abort(400, "what changed is no list of names")
+    outputs = body.get("outputs")
+    names = [_dotted(each) for each in (outputs if isinstance(outputs, list) else [outputs])]
+    expected = [str(each) for each in _listed(known["output"])]
+    if names != expected:
+        abort(400, "the callback has other outputs")
+
+
+def _name(value: object) -> dict[str, Any] | None:
+    """Return the id and property of an input, without its value."""
+    if not isinstance(value, dict):
+        return None
+    return {"id": value.get("id"), "property": value.get("property")}
+
+
+def _dotted(value: object) -> str | None:
+    return f"{value.get('id')}.{value.get('property')}" if isinstance(value, dict) else None
+
+
+def _listed(value: Any) -> list[Any]:  # noqa: ANN401  (Dash keeps one output or several)
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _answer(error: Exception) -> HTTPException | tuple[str, int]:
+    """Answer a request that failed, and log it in one line; the process goes on."""
+    failed = error if isinstance(error, HTTPException) else InternalServerError()
+    if failed.code is not None and failed.code >= 500:
+        _log.error("cannot answer %s", one_line(request.path), exc_info=error)
+    elif failed.code is not None and failed.code >= 400:
+        why = one_line(failed.description or failed.name)
+        _log.warning("refused (%d) %s: %s", failed.code, one_line(request.path), why)
+    return failed

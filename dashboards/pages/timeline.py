@@ -1,0 +1,73 @@
+"""The timeline: what each rank's host threads and streams did, drawn by `assets/timeline.js`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dash import html
+
+from dashboards import address as addresses
+from dashboards import palette, timeline_rows
+from dashboards.components import nothing, page
+from dashboards.view import View, device_text
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analysis import Analysis
+    from traceprof.run import Rank
+
+PATH = addresses.TIMELINE
+TITLE = "Timeline"
+
+COLORS = {
+    timeline_rows.COMPUTE: palette.COMPUTE,
+    timeline_rows.COMMUNICATION: palette.COMMUNICATION,
+    timeline_rows.COPY: palette.COPY,
+    timeline_rows.HOST: palette.HOST,
+    timeline_rows.NVTX: palette.NVTX,
+    timeline_rows.STEPS: palette.IDLE,
+}
+_EXACT_NS = 1 << 53  # up to which JavaScript's numbers are exact
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page: an element that becomes the timeline of the ranks chosen."""
+    view = View(analysis, address)
+    if not view.ranks:
+        return page(
+            TITLE,
+            "",
+            nothing("No report holds GPU work: there is no rank to show.", "nsys profile …"),
+        )
+    numbers = [each.rank for each in view.ranks]
+    # All ranks are offered; of none chosen in particular the first is open.
+    opened = numbers if address.rank else numbers[:1]
+    labels = {each.rank: _label(view, each) for each in view.ranks}
+    base = _base(analysis)
+    said = "time in the report" if base == 0 else "time since the first GPU operation"
+    attributes: dict[str, Any] = {
+        "data-ranks": json.dumps(numbers),
+        "data-labels": json.dumps(labels),
+        "data-opened": json.dumps(opened),
+        "data-colors": json.dumps(COLORS),
+        "data-base": str(base),
+        "data-time": said,
+    }
+    return html.Div(id="timeline", key=address.href(), **attributes)
+
+
+def _label(view: View, rank: Rank) -> str:
+    parts = [f"rank {rank.rank}", device_text(rank.device, rank.gpu)]
+    if len(view.analysis.run.traces) > 1:
+        parts.append(view.report_name(rank.report))
+    return " · ".join(parts)
+
+
+def _base(analysis: Analysis) -> int:
+    """Return what the browser counts times from: 0, or the run's start where times are UTC."""
+    starts = [each.whole.window_start_ns for each in analysis.breakdown]
+    start = min(starts, default=0)
+    return start if abs(start) >= _EXACT_NS else 0

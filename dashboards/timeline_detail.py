@@ -1,0 +1,290 @@
+"""What is known of one event of a timeline, and of the many that a block stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dashboards.palette import PARTS
+from dashboards.timeline_rows import CALL, OPERATION, RANGE, STEP
+from traceprof.latency import size_text
+from traceprof.launches import launching_calls
+from traceprof.messages import messages
+from traceprof.trace import schema
+from traceprof.trace.events import OPEN_END
+from traceprof.trace.model import Operations
+from traceprof.trace.reader import NULL
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dashboards.timeline_rows import RankTimeline, Track
+    from traceprof.trace.model import ApiCalls, Copies
+
+Fact = tuple[str, str]
+
+_KERNELS, _COPIES, _MEMSETS = range(3)  # of `RankOperations.groups`
+_MOST_NAMES = 5  # of a block: what takes most of its time
+_MOST_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
+
+
+def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
+    """Return what is known of an event; None where there is none.
+
+    Args:
+        timeline: of its rank.
+        source: where it is found.
+        index: its number there.
+
+    Returns:
+        `id`, `row`, `group`, `kind`, `name` in full, `label`, `start`, `end` and `duration` (ns,
+        as text: not every integer is a number in JavaScript); `facts`, pairs of texts; and `links`,
+        the events that launched it or that it launched, described alike but for these two.
+    """
+    found = timeline.find(source, index)
+    if found is None:
+        return None
+    track = timeline.tracks[found[0]]
+    facts: Iterator[Fact] = iter(())
+    links: list[tuple[str, int]] = []
+    if source == OPERATION:
+        call = _launching_call(timeline, index)
+        links = [(CALL, call)] if call >= 0 else []
+        facts = _operation_facts(timeline, track, index, call)
+    elif source == CALL:
+        links = [(OPERATION, each) for each in _launched(timeline, index)]
+        facts = _call_facts(timeline, index, len(links))
+    elif source == RANGE:
+        facts = _range_facts(timeline, index)
+    elif source == STEP:
+        facts = _step_facts(timeline, index)
+    described = _brief(timeline, source, index)
+    linked = [_brief(timeline, *each) for each in links[:_MOST_LAUNCHED]]
+    return {**(described or {}), "facts": list(facts), "links": [each for each in linked if each]}
+
+
+def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Return what the events of a row in [start, end) are, those that take most time first.
+
+    Returns:
+        `count`; `id` where it is a single one; and `names`, of the five names that take most time:
+        in short, how many, their time together and the longest (ns, as text).
+    """
+    running, starting = track.row.in_view(start_ns, end_ns)
+    inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
+    events = timeline.events[track.source]
+    length = track.row.end_ns[inside] - track.row.start_ns[inside]
+    names, of_name, count = np.unique(
+        events.name[track.index[inside]], return_inverse=True, return_counts=True
+    )
+    total, longest = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    np.add.at(total, of_name, length)
+    np.maximum.at(longest, of_name, length)
+    summary: dict[str, Any] = {"count": len(inside), "num_names": len(names)}
+    if len(inside) == 1:
+        summary["id"] = event_id(timeline, track.source, int(track.index[inside[0]]))
+    summary["names"] = [
+        {
+            "name": events.names.label(int(names[each])),
+            "count": int(count[each]),
+            "total": str(total[each]),
+            "longest": str(longest[each]),
+        }
+        for each in np.argsort(-total, kind="stable")[:_MOST_NAMES].tolist()
+    ]
+    return summary
+
+
+def event_id(timeline: RankTimeline, source: str, index: int) -> str:
+    """Return the text by which an event is known: rank, source, number."""
+    return f"{timeline.rank.rank}.{source}.{index}"
+
+
+def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
+    """Return where and when an event is, and its name."""
+    found = timeline.find(source, index)
+    if found is None:
+        return None
+    number, place = found
+    track, events = timeline.tracks[number], timeline.events[source]
+    start, end = int(track.row.start_ns[place]), int(track.row.end_ns[place])
+    return {
+        "id": event_id(timeline, source, index),
+        "row": f"{timeline.rank.rank}.{number}",
+        "group": track.group,
+        "kind": track.kind,
+        "name": events.name_of(index),
+        "label": events.label_of(index),
+        "start": str(start),
+        "end": str(end),
+        "duration": str(end - start),
+    }
+
+
+# -- GPU operations -------------------------------------------------------------------------------
+
+
+def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int) -> Iterator[Fact]:
+    rank = timeline.rank
+    group, place = timeline.operation(index)
+    operation = rank.operations.groups[group]
+    yield "stream", str(operation.stream[place])
+    if group == _KERNELS:
+        yield from _kernel_facts(timeline, track, place)
+    elif group in {_COPIES, _MEMSETS}:
+        yield from _copy_facts(timeline, rank.operations.groups[group], place)
+    correlation = int(operation.correlation[place])
+    yield "correlation", "not known" if correlation == NULL else str(correlation)
+    calls = rank.calls
+    if calls is None:
+        yield "launched by", "not known: the report holds no API calls"
+    elif call < 0:
+        yield "launched by", "a call that the capture does not hold"
+    else:
+        thread = int(calls.thread[call])
+        called, returned = int(calls.start_ns[call]), int(calls.end_ns[call])
+        start = int(operation.start_ns[place])
+        name = timeline.events[CALL].name_of(call)
+        yield "launched by", f"{name} on thread {schema.thread_number(thread)}"
+        yield "the call took", duration(returned - called)
+        yield "from call to start", duration(start - called)
+        around = _ranges_around(timeline, thread, called)
+        if around:
+            yield "launched in", " > ".join(around)
+
+
+def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[Fact]:
+    rank, kernels = timeline.rank, timeline.rank.operations.kernels
+    shape = rank.trace.signatures.shape[kernels.signature[place]].tolist()
+    for what, sizes in (("grid", shape[:3]), ("block", shape[3:])):
+        yield what, " × ".join("?" if each == NULL else str(each) for each in sizes)
+    if track.kind != "communication":
+        return
+    said = messages(rank)
+    each = int(np.searchsorted(said.kernel, place))
+    yield "operation", said.operations[int(said.operation[each])] + said.peer_text(each)
+    size = int(said.bytes[each])
+    yield "message", _bytes(size) if size >= 0 else "not known: no range of NCCL tells its bytes"
+    communicator = said.readable_communicator(each)
+    if communicator:
+        yield "communicator", communicator
+    if said.world_size[each] >= 0:
+        yield "ranks", str(said.world_size[each])
+
+
+def _copy_facts(timeline: RankTimeline, copies: Operations, place: int) -> Iterator[Fact]:
+    rank = timeline.rank
+    of_copies: Copies = copies  # type: ignore[assignment]  # memory sets are copies, too
+    size = int(of_copies.bytes[place])
+    length = int(copies.end_ns[place] - copies.start_ns[place])
+    rate = f", {size / length:.3g} GB/s" if length > 0 else ""
+    yield "size", f"{_bytes(size)}{rate}"
+    for what, memory, device in (
+        ("from", of_copies.source_memory, of_copies.source_device),
+        ("to", of_copies.destination_memory, of_copies.destination_device),
+    ):
+        if memory[place] != NULL:
+            kind = rank.trace.memory_kinds.get(int(memory[place]), "unknown")
+            on = f" of GPU {device[place]}" if device[place] != NULL else ""
+            yield what, f"{kind.lower()} memory{on}"
+
+
+def _launching_call(timeline: RankTimeline, index: int) -> int:
+    """Return the call that launched an operation, -1 where the capture has none."""
+    rank = timeline.rank
+    group, place = timeline.operation(index)
+    if rank.calls is None:
+        return -1
+    only = _chosen(rank.operations.groups[group], np.array([place]))
+    return int(launching_calls(only, rank.calls)[0])
+
+
+def _chosen(operations: Operations, places: np.ndarray[Any, np.dtype[np.int64]]) -> Operations:
+    return Operations(
+        operations.start_ns[places],
+        operations.packed_length.taken(places),
+        operations.packed_stream.taken(places),
+        operations.packed_correlation.taken(places),
+    )
+
+
+def _bytes(size: int) -> str:
+    return size_text(size) if size < 1000 else f"{size_text(size)} ({size:,} bytes)"
+
+
+# -- the host -------------------------------------------------------------------------------------
+
+
+def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterator[Fact]:
+    calls: ApiCalls = timeline.rank.calls  # type: ignore[assignment]  # it is one of them
+    thread = int(calls.thread[index])
+    yield "thread", str(schema.thread_number(thread))
+    yield "correlation", str(calls.correlation[index])
+    yield "launched", f"{num_launched} operations" if num_launched != 1 else "1 operation"
+    around = _ranges_around(timeline, thread, int(calls.start_ns[index]))
+    if around:
+        yield "called in", " > ".join(around)
+
+
+def _launched(timeline: RankTimeline, call: int) -> list[int]:
+    """Return the operations of the rank that a call launched, in order of their start."""
+    rank, calls = timeline.rank, timeline.rank.calls
+    if calls is None:
+        return []
+    found, first = [], 0
+    for group in rank.operations.groups:
+        alike = np.flatnonzero(group.correlation == calls.correlation[call])
+        own = launching_calls(_chosen(group, alike), calls) == call
+        found += [(int(group.start_ns[each]), first + int(each)) for each in alike[own].tolist()]
+        first += len(group)
+    return [index for _, index in sorted(found)]
+
+
+def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
+    if timeline.ranges is None:
+        return
+    ranges = timeline.ranges
+    thread, start = int(ranges.thread[index]), int(ranges.start_ns[index])
+    yield "thread", str(schema.thread_number(thread))
+    if ranges.end_ns[index] == OPEN_END:
+        yield "end", "still open when the capture stopped"
+    if ranges.nests[index]:
+        around = _ranges_around(timeline, thread, start, inside_of=index)
+        if around:
+            yield "inside", " > ".join(around)
+
+
+def _ranges_around(
+    timeline: RankTimeline, thread: int, time_ns: int, inside_of: int | None = None
+) -> list[str]:
+    """Return the names of the nested ranges of a thread that are open at a time, outermost first.
+
+    Args:
+        timeline: of the rank.
+        thread: the thread.
+        time_ns: when.
+        inside_of: a range at which to stop.
+    """
+    names, ranges = [], timeline.ranges
+    if ranges is None:
+        return []
+    for track in timeline.tracks:
+        if track.source != RANGE or ranges.thread[track.index[0]] != thread:
+            continue
+        place = int(np.searchsorted(track.row.start_ns, time_ns, side="right")) - 1
+        if place < 0 or track.row.end_ns[place] <= time_ns or not ranges.nests[track.index[place]]:
+            continue
+        if track.index[place] == inside_of:
+            break
+        names.append(timeline.events[RANGE].label_of(int(track.index[place])))
+    return names
+
+
+def _step_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
+    measures = timeline.steps[index].measures
+    for measure, name, _ in PARTS:
+        part = getattr(measures, measure)
+        share = f" · {percent(part / measures.window_ns)}" if measures.window_ns else ""
+        yield name, f"{duration(part)}{share}"

@@ -1,0 +1,327 @@
+"""The rows of one rank's timeline: NVTX ranges and API calls by thread, and the GPU's streams.
+
+What ran is found through the columns that the analysis holds anyway; a row keeps the indices of its
+events, and what `viewport` needs to show them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dashboards import lanes, viewport
+from dashboards.timeline_names import NameTable
+from traceprof.errors import one_line
+from traceprof.trace import schema
+from traceprof.trace.columns import groups
+from traceprof.trace.events import OPEN_END
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.intervals import Int64
+    from traceprof.run import Rank
+    from traceprof.trace.model import ApiCalls, RangeTable
+
+    Int32 = npt.NDArray[np.int32]
+
+OPERATION, CALL, RANGE, STEP = "op", "call", "range", "step"
+"""Where an event is found: see `Events`."""
+
+COMPUTE, COMMUNICATION, COPY, HOST, NVTX, STEPS = (
+    "compute", "communication", "copy", "host", "nvtx", "step",
+)  # fmt: skip
+"""What a row holds, and with it its colour."""
+
+_GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
+_MOST_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
+_MOST_PACKED = 8
+_OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """All events of one source: a rank's operations, its calls, its ranges or its steps.
+
+    Operations are counted through the rank's kernels, copies, memory sets and graphs.
+
+    Attributes:
+        names: by number.
+        name: int32[n], the number of each event's name.
+    """
+
+    names: NameTable
+    name: Int32
+
+    def name_of(self, index: int) -> str:
+        """Return the full name of an event."""
+        return self.names.names[int(self.name[index])]
+
+    def label_of(self, index: int) -> str:
+        """Return the short name of an event."""
+        return self.names.label(int(self.name[index]))
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One row of the timeline.
+
+    Attributes:
+        group: what it belongs to, such as a thread or the GPU.
+        label: what it is called there; empty where it goes on with the row above.
+        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX` or `STEPS`.
+        source: where its events are found.
+        index: int32[n], the events in order of their start, as the source counts them.
+        row: their times.
+        is_folded: whether its group is closed at first.
+    """
+
+    group: str
+    label: str
+    kind: str
+    source: str
+    index: Int32
+    row: viewport.Row
+    is_folded: bool = False
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """What can be drawn of one rank.
+
+    Attributes:
+        rank: the rank.
+        tracks: its rows, from the top.
+        events: what the rows refer to, by source.
+        ranges: its process's NVTX ranges, None where it has none.
+        steps: its training steps on the GPU.
+    """
+
+    rank: Rank
+    tracks: tuple[Track, ...]
+    events: dict[str, Events]
+    ranges: RangeTable | None
+    steps: tuple[StepMeasures, ...]
+
+    @property
+    def num_events(self) -> int:
+        """How many events its rows hold."""
+        return sum(len(each.row) for each in self.tracks)
+
+    @cached_property
+    def extent_ns(self) -> tuple[int, int] | None:
+        """From the first event's start to the last end; None where there is nothing."""
+        rows = [each.row for each in self.tracks if len(each.row)]
+        if not rows:
+            return None
+        return (
+            min(int(row.start_ns[0]) for row in rows),
+            max(int(row.reach_ns[-1]) for row in rows),
+        )
+
+    def operation(self, index: int) -> tuple[int, int]:
+        """Return the group of `RankOperations.groups` that an operation is in, and where there."""
+        group, within = 0, index
+        for each in self.rank.operations.groups:
+            if within < len(each):
+                break
+            group, within = group + 1, within - len(each)
+        return group, within
+
+    def find(self, source: str, index: int) -> tuple[int, int] | None:
+        """Return the row of an event and its place in that row; None where there is no such."""
+        for number, track in enumerate(self.tracks):
+            if track.source == source:
+                found = np.flatnonzero(track.index == index)
+                if len(found):
+                    return number, int(found[0])
+        return None
+
+
+def read(
+    rank: Rank, steps: Sequence[StepMeasures], range_names: NameTable | None = None
+) -> RankTimeline:
+    """Sort what a rank did into rows.
+
+    Args:
+        rank: the rank.
+        steps: its training steps.
+        range_names: the names of the report's NVTX ranges, where they are shared with other ranks.
+
+    Raises:
+        TraceFormatError: the report is damaged where the analysis had not read it yet.
+    """
+    calls, ranges = rank.calls, rank.trace.range_table(rank.process)
+    ends = [each.end_ns for each in rank.operations.groups]
+    ends += [] if calls is None else [calls.end_ns]
+    latest = max((int(each.max()) for each in ends if len(each)), default=0)
+    events = {OPERATION: _operations(rank)}
+    tracks: list[Track] = []
+    if steps:
+        events[STEP] = _named([f"step {each.number}" for each in steps])
+        start = np.array([each.measures.window_start_ns for each in steps], np.int64)
+        length = np.array([each.measures.window_ns for each in steps], np.int64)
+        index = np.arange(len(steps), dtype=np.int32)
+        row = viewport.Row.of(start, start + length)
+        tracks.append(Track("", "steps on the GPU", STEPS, STEP, index, row))
+    if ranges is not None:
+        events[RANGE] = Events(range_names or NameTable(ranges.names), ranges.name.astype(np.int32))
+    if calls is not None:
+        events[CALL] = _calls(rank, calls)
+    threads = [list(each) for each in _threads(rank, calls, ranges, latest)]
+    # The GPU stands below the threads that keep it busy, and is not lost below all the others.
+    tracks += chain.from_iterable(threads[:_OPEN_THREADS])
+    tracks += _gpu_tracks(rank)
+    tracks += (replace(each, is_folded=True) for each in chain(*threads[_OPEN_THREADS:]))
+    return RankTimeline(rank, tuple(tracks), events, ranges, tuple(steps))
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def _named(names: Sequence[str]) -> Events:
+    return Events(NameTable(names), np.arange(len(names), dtype=np.int32))
+
+
+def _numbered(ids: Int64, names: dict[int, str], unknown: str) -> tuple[Int64, list[str]]:
+    """Return numbers in place of ids of names, and the names by number."""
+    distinct, number = np.unique(ids, return_inverse=True)
+    return number.reshape(-1), [names.get(each, unknown) for each in distinct.tolist()]
+
+
+def _operations(rank: Rank) -> Events:
+    kernels, copies, memsets, graphs = rank.operations.groups
+    kernel, kernel_names = _numbered(
+        rank.operations.kernels.name, dict(rank.kernel_names), "(unnamed kernel)"
+    )
+    kinds = {kind: f"{label} copy" for kind, label in rank.copy_kinds.items()}
+    copy, copy_names = _numbered(rank.operations.copies.kind, kinds, "unknown copy")
+    first = len(kernel_names)
+    memset = first + len(copy_names)
+    name = np.empty(sum(map(len, rank.operations.groups)), np.int32)
+    begin = np.cumsum([0, len(kernels), len(copies), len(memsets), len(graphs)]).tolist()
+    name[begin[0] : begin[1]] = kernel
+    name[begin[1] : begin[2]] = copy + first
+    name[begin[2] : begin[3]] = memset
+    name[begin[3] : begin[4]] = memset + 1
+    names = [*kernel_names, *copy_names, "memset", "CUDA graph"]
+    return Events(NameTable(names, num_kernels=len(kernel_names)), name)
+
+
+def _calls(rank: Rank, calls: ApiCalls) -> Events:
+    number, names = _numbered(calls.name, dict(rank.trace.api_names), "(unnamed call)")
+    return Events(NameTable(names), number.astype(np.int32))
+
+
+# -- the host -------------------------------------------------------------------------------------
+
+
+def _threads(
+    rank: Rank, calls: ApiCalls | None, ranges: RangeTable | None, latest: int
+) -> Iterator[Iterator[Track]]:
+    """Yield the rows of each thread, the busiest first."""
+    calls_of = _by_thread(calls.thread) if calls is not None else {}
+    ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
+    nothing = np.empty(0, np.int32)
+
+    def busyness(thread: int) -> tuple[int, int, int]:
+        num_calls = len(calls_of.get(thread, nothing))
+        return -num_calls, -len(ranges_of.get(thread, nothing)), thread
+
+    for thread in sorted({*calls_of, *ranges_of}, key=busyness):
+        group = _thread_label(rank, thread)
+        of_ranges, of_calls = ranges_of.get(thread, nothing), calls_of.get(thread, nothing)
+        yield chain(
+            _range_tracks(group, ranges, of_ranges, latest) if ranges is not None else (),
+            _call_tracks(group, calls, of_calls) if calls is not None else (),
+        )
+
+
+def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
+    start, end = calls.start_ns[index], calls.end_ns[index]
+    order = np.lexsort((-end, start))
+    index, start, end = index[order], start[order], end[order]
+    lane = lanes.nested(start, end, _MOST_NESTED)
+    yield from _lanes(group, "CUDA API", HOST, CALL, lane, index, start, end)
+
+
+def _range_tracks(group: str, ranges: RangeTable, index: Int32, latest: int) -> Iterator[Track]:
+    start, end = ranges.start_ns[index], ranges.end_ns[index]
+    end = np.where(end == OPEN_END, np.maximum(start, latest), end)
+    order = np.lexsort((-end, start))
+    index, start, end = index[order], start[order], end[order]
+    nests = ranges.nests[index]
+    for chosen, label, split, most in (
+        (~nests, "NVTX start/end", lanes.packed, _MOST_PACKED),
+        (nests, "NVTX", lanes.nested, _MOST_NESTED),
+    ):
+        if chosen.any():
+            lane = split(start[chosen], end[chosen], most)
+            times = start[chosen], end[chosen]
+            yield from _lanes(group, label, NVTX, RANGE, lane, index[chosen], *times)
+
+
+def _lanes(
+    group: str, label: str, kind: str, source: str, lane: Int64, index: Int32, start: Int64,
+    end: Int64,
+) -> Iterator[Track]:  # fmt: skip
+    """Yield a row for each lane."""
+    for number in np.unique(lane).tolist():
+        own = lane == number
+        row = viewport.Row.of(start[own], end[own])
+        yield Track(group, "" if number else label, kind, source, index[own], row)
+
+
+def _by_thread(thread: Int64) -> dict[int, Int32]:
+    if len(thread) == 0:
+        return {}
+    return {int(thread[rows[0]]): rows.astype(np.int32) for rows in groups(thread)}
+
+
+def _thread_label(rank: Rank, thread: int) -> str:
+    name = rank.trace.thread_names.get(thread)
+    number = schema.thread_number(thread)
+    return f"thread {number} · {one_line(name)}" if name else f"thread {number}"
+
+
+# -- the GPU --------------------------------------------------------------------------------------
+
+
+def _gpu_tracks(rank: Rank) -> Iterator[Track]:
+    """Yield the rows of each stream: what computes, what communicates, what copies."""
+    kernels, copies, memsets, graphs = rank.operations.groups
+    kinds = (
+        rank.is_communication_kernel.astype(np.int64),
+        np.where(rank.is_peer_copy, _GPU_KINDS.index(COMMUNICATION), _GPU_KINDS.index(COPY)),
+        np.full(len(memsets), _GPU_KINDS.index(COPY)),
+        np.full(len(graphs), _GPU_KINDS.index(COMPUTE)),
+    )
+    pieces: dict[tuple[int, int], list[tuple[Int32, Int64, Int64]]] = defaultdict(list)
+    first = 0
+    for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
+        for rows in groups(group.stream, kind) if len(group) else ():
+            own = int(group.stream[rows[0]]), int(kind[rows[0]])
+            index = (rows + first).astype(np.int32)
+            pieces[own].append((index, group.start_ns[rows], group.end_ns[rows]))
+        first += len(group)
+    for key in sorted(pieces):
+        parts = pieces.pop(key)
+        index, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if len(parts) > 1:
+            order = np.argsort(start, kind="stable")
+            index, start, end = index[order], start[order], end[order]
+        stream, name = key[0], _GPU_KINDS[key[1]]
+        row = viewport.Row.of(start, end)
+        yield Track(_gpu_label(rank), f"stream {stream} · {name}", name, OPERATION, index, row)
+
+
+def _gpu_label(rank: Rank) -> str:
+    return f"GPU {rank.device}" + (f" · {one_line(rank.gpu)}" if rank.gpu else "")

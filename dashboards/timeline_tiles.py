@@ -1,0 +1,106 @@
+"""What the screen can show of several rows, as JSON that never exceeds a size."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dashboards import viewport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dashboards.timeline_rows import RankTimeline, Track
+    from dashboards.viewport import View
+
+MOST_BYTES = 290_000
+"""Of a reply: below 300 kB, with room for HTTP's own headers."""
+
+_LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
+_MOST_ALONE = 20_000
+
+# What a block and an event take at most, and a row by itself: to guess what fits.
+_BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
+
+
+def tiles(
+    rows: Mapping[str, tuple[RankTimeline, Track]], start_ns: int, end_ns: int, columns: int
+) -> str:
+    """Return the JSON of a view: its rows, each as finely as the size of the reply permits.
+
+    Args:
+        rows: what to show, by the key under which the client knows it.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last.
+        columns: how many columns the screen has.
+
+    Returns:
+        `{"start": "…", "end": "…", "rows": {KEY: {…}}}`; of each row
+
+        * `columns`: how many it was cut into, fewer than asked for where it had to be;
+        * `column`, `share`, `count`: the blocks: how far each is from the one before, how much of
+          it is covered (0 to 1000), how many events it stands for;
+        * `begin`, `length`, `name`, `event`: events shown one by one: ns from the view's start and
+          ns, both within the view, the number of the name, the index of the event;
+        * `names`: names by number, of events that have room for it.
+    """
+    allowed = dict.fromkeys(rows, columns)
+    views = {key: _view(each, start_ns, end_ns, columns) for key, each in rows.items()}
+    budget = MOST_BYTES - 100
+    while True:
+        for key, part in _shares(views, budget).items():
+            while _guess(views[key]) > part and allowed[key] > 1:
+                allowed[key] = -(-allowed[key] // 2)
+                views[key] = _view(rows[key], start_ns, end_ns, allowed[key])
+        parts = [
+            f"{json.dumps(key)}:{_row(*rows[key], each, start_ns, end_ns)}"
+            for key, each in views.items()
+        ]
+        text = f'{{"start":"{start_ns}","end":"{end_ns}","rows":{{{",".join(parts)}}}}}'  # exact
+        if len(text) <= MOST_BYTES or max(allowed.values(), default=1) == 1:
+            return text
+        budget //= 2
+
+
+def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: int) -> View:
+    # Where events overlap, more of them may be long than there are columns.
+    return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MOST_ALONE))
+
+
+def _guess(view: View) -> int:
+    return _ROW_BYTES + _BLOCK_BYTES * len(view.column) + _EVENT_BYTES * len(view.event)
+
+
+def _shares(views: Mapping[str, View], budget: int) -> dict[str, float]:
+    """Return how many bytes each row may take: what one does not need is for the others."""
+    left, shares = float(budget), {}
+    needs = sorted((_guess(view), key) for key, view in views.items())
+    for done, (need, key) in enumerate(needs):
+        shares[key] = left / (len(needs) - done)
+        left -= min(need, shares[key])
+    return shares
+
+
+def _row(timeline: RankTimeline, track: Track, view: View, start_ns: int, end_ns: int) -> str:
+    row, events = track.row, timeline.events[track.source]
+    begin = np.maximum(row.start_ns[view.event], start_ns)
+    length = np.minimum(row.end_ns[view.event], end_ns) - begin
+    index = track.index[view.event]
+    name = events.name[index]
+    roomy = length >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // view.columns)
+    written: dict[str, Any] = {
+        "columns": view.columns,
+        "column": np.diff(view.column, prepend=0).tolist(),
+        "share": view.share.tolist(),
+        "count": view.count.tolist(),
+        "begin": (begin - start_ns).tolist(),
+        "length": length.tolist(),
+        "name": name.tolist(),
+        "event": index.tolist(),
+        "names": {
+            str(number): events.names.label(number) for number in np.unique(name[roomy]).tolist()
+        },
+    }
+    return json.dumps(written, separators=(",", ":"))

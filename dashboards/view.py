@@ -1,0 +1,94 @@
+"""What one page draws: the results of the ranks that its address chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from traceprof.errors import UsageError, one_line
+from traceprof.units import ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from dashboards.address import Address
+    from traceprof.analysis import Analysis, AnalysisModule
+    from traceprof.findings import Finding, NotApplicable
+    from traceprof.run import Rank
+
+
+@dataclass(frozen=True)
+class View:
+    """An analysis, looked at by an address.
+
+    Attributes:
+        analysis: what was found out.
+        address: what is to be seen of it.
+    """
+
+    analysis: Analysis
+    address: Address
+
+    @cached_property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks chosen, in the run's order.
+
+        Raises:
+            UsageError: the address names a rank or a report that the run has not.
+        """
+        run, address = self.analysis.run, self.address
+        _check("rank", address.rank, [each.rank for each in run.ranks])
+        _check("report", address.report, range(len(run.traces)))
+        return tuple(
+            each
+            for each in run.ranks
+            if (not address.rank or each.rank in address.rank)
+            and (not address.report or each.report in address.report)
+        )
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of the ranks chosen."""
+        return frozenset(each.rank for each in self.ranks)
+
+    def of(self, module: AnalysisModule) -> tuple[Any, ...]:
+        """Return what a module of `ANALYSES` measured on the ranks chosen."""
+        return tuple(each for each in self.analysis.of(module) if each.rank in self.numbers)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the ranks chosen, in the analysis' order."""
+        return tuple(each for each in self.analysis.findings if each.rank in self.numbers)
+
+    def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
+        """Return what of these findings, or of all, could not be judged on the ranks chosen."""
+        return tuple(
+            each
+            for each in self.analysis.not_applicable
+            if (not ids or each.id in ids) and (each.rank is None or each.rank in self.numbers)
+        )
+
+    def rank(self, number: int) -> Rank:
+        """Return a rank of the run by its number."""
+        return next(each for each in self.analysis.run.ranks if each.rank == number)
+
+    def report_name(self, index: int) -> str:
+        """Return the file name of a report, fit to be shown."""
+        return one_line(self.analysis.run.traces[index].path.name)
+
+
+def device_text(device: int | None, gpu: str | None) -> str:
+    """Return a rank's device and its name: `GPU 0 · NVIDIA A100-SXM4-80GB`."""
+    if device is None:
+        return "no GPU"
+    return f"GPU {device} · {one_line(gpu)}" if gpu else f"GPU {device}"
+
+
+def _check(what: str, asked: Collection[int], there: Collection[int]) -> None:
+    unknown = sorted({*asked} - {*there})
+    if unknown:
+        has = ranks_text(there).replace("rank", what) if there else f"no {what}"
+        raise UsageError(
+            f"cannot show {what} {unknown[0]}", f"the run has {has}", "choose among them"
+        )

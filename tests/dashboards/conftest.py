@@ -1,0 +1,113 @@
+"""A server for any analysis, and pages of Debian's Chromium that reach nothing but it.
+
+A page fails its test where it logs an error or asks another host for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from werkzeug.serving import make_server
+
+from dashboards.app import create_app
+from dashboards.serving import HOST
+from tests.conftest import SAMPLE
+from traceprof.analysis import analyze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+    Serve = Callable[[Path], str]
+
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[str]:
+    """Serve a report's dashboard on a free port; yields its address without a slash at the end."""
+    with closing(analyze(path)) as analysis:
+        server = make_server(HOST, 0, create_app(analysis).server, threaded=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://{HOST}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Serve]:
+    """Return a function that serves a report, once for all tests, and returns its address."""
+    served: dict[Path, str] = {}
+    with ExitStack() as servers:
+
+        def serve_once(path: Path) -> str:
+            if path not in served:
+                served[path] = servers.enter_context(serving(path))
+            return served[path]
+
+        yield serve_once
+
+
+@pytest.fixture(scope="session")
+def sample_url(serve: Serve) -> str:
+    """Return the address of the dashboard of the sample trace."""
+    return serve(SAMPLE)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Return the system's Chromium, without a network; where CI lacks it, that is a failure."""
+    try:
+        from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may be missing)
+    except ModuleNotFoundError:
+        _missing("the package playwright is not installed")
+    found = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    if found is None:
+        _missing("no Chromium is on PATH")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=found,
+            args=["--no-sandbox", f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {HOST}"],
+        )
+        yield launched
+        launched.close()
+
+
+def _missing(what: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"{what}, and CI must not skip what needs it")
+    pytest.skip(what)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Return an empty page, 1280 × 800."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    opened = context.new_page()
+    errors: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            errors.append(f"{message.type}: {message.text}")
+
+    def on_request(request: Request) -> None:
+        if not request.url.startswith((f"http://{HOST}:", "data:", "blob:")):
+            errors.append(f"asked for {request.url}")
+
+    opened.on("console", on_console)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("request", on_request)
+    yield opened
+    context.close()
+    assert errors == []

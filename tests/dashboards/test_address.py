@@ -1,0 +1,77 @@
+"""Addresses: what is written is read back, and nothing else is read."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.address import PATHS, Address, parse
+from traceprof.analysis import FINDING_IDS
+from traceprof.errors import UsageError
+
+numbers = st.lists(st.integers(0, 2**61), unique=True, max_size=5).map(tuple)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@st.composite
+def addresses(draw: st.DrawFn) -> Address:
+    times = st.integers(-(2**61), 2**61)
+    start, end = sorted(draw(st.lists(times, min_size=2, max_size=2, unique=True)))
+    return Address(
+        path=draw(st.sampled_from(PATHS)),
+        rank=draw(numbers),
+        report=draw(numbers),
+        start_ns=draw(st.sampled_from([None, start])),
+        end_ns=draw(st.sampled_from([None, end])),
+        finding=draw(st.sampled_from([None, *FINDING_IDS])),
+        evidence=draw(st.none() | st.integers(0, 9)),
+        select=draw(st.none() | texts),
+        search=draw(st.none() | texts),
+    )
+
+
+@given(addresses())
+def test_an_address_is_read_back_as_it_was_written(address: Address) -> None:
+    url = urlsplit(address.href())
+    assert parse(url.path, url.query) == address
+    assert parse(url.path, f"?{url.query}") == address
+
+
+@given(st.text(max_size=60), st.text(max_size=200))
+def test_anything_else_is_an_address_or_an_error(path: str, query: str) -> None:
+    for each in (path, *PATHS):
+        try:
+            address = parse(each, query)
+        except UsageError:
+            continue
+        assert parse(*address.href().partition("?")[::2]) == address
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "rank=one", "rank=-1", "rank=1,,2", "rank=1_0", "rank=٣", "rank=" + "9" * 5000,
+        "report=1.5", "start=1e9", "start=", "end=" + str(2**62), "start=5&end=5", "start=9&end=5",
+        "finding=nothing", "finding=../../etc/passwd", "evidence=-1", "rank=1&rank=2", "path=/x",
+        "__class__=1", "search=" + "x" * 1001, "&".join(["rank=1"] * 99), "select=a" * 20_000,
+    ],
+)  # fmt: skip
+def test_what_no_address_can_say_is_refused(query: str) -> None:
+    with pytest.raises(UsageError, match="in the address"):
+        parse("/timeline", query)
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere", "/timeline/", "//timeline", "/../timeline"])
+def test_there_is_no_other_page(path: str) -> None:
+    with pytest.raises(UsageError, match="there is no page"):
+        parse(path, "")
+
+
+def test_another_page_keeps_the_ranks() -> None:
+    address = parse("/steps", "rank=3,1&report=0&start=5&select=x")
+    assert address.to("/timeline", start_ns=7, end_ns=9).href() == (
+        "/timeline?rank=3,1&report=0&start=7&end=9"
+    )

@@ -1,0 +1,87 @@
+"""In which row of a thread an event is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards import lanes
+
+Event = tuple[int, int]
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda each: (each[0], sum(each))),
+    max_size=30,
+).map(lambda events: sorted(events, key=lambda each: (each[0], -each[1])))
+
+
+def columns(events: list[Event]) -> tuple[np.ndarray, np.ndarray]:
+    both = np.array(events, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def nested(events: list[Event], most: int = 99) -> list[int]:
+    return [int(each) for each in lanes.nested(*columns(events), most)]
+
+
+def packed(events: list[Event], most: int = 99) -> list[int]:
+    return [int(each) for each in lanes.packed(*columns(events), most)]
+
+
+def test_calls_nest() -> None:
+    #  0123456789
+    #  [--------)
+    #   [--)[-)
+    #   [) .
+    events = [(0, 9), (1, 4), (1, 2), (4, 6), (9, 12)]
+    assert nested(events) == [0, 1, 2, 1, 0]
+
+
+def test_what_is_deeper_than_the_last_row_is_in_it() -> None:
+    assert nested([(0, 9), (1, 8), (2, 7), (3, 6)], most=2) == [0, 1, 1, 1]
+
+
+def test_a_moment_takes_no_room() -> None:
+    assert nested([(0, 5), (2, 2), (2, 2), (5, 5), (5, 8)]) == [0, 1, 1, 0, 0]
+
+
+def test_equal_ranges_are_one_in_the_other() -> None:
+    assert nested([(0, 5), (0, 5)]) == [0, 1]
+
+
+def test_nothing() -> None:
+    assert nested([]) == []
+    assert packed([]) == []
+
+
+@given(EVENTS)
+def test_depth_is_how_many_are_open(events: list[Event]) -> None:
+    expected = [
+        sum(start < end and end > now for start, end in events[:index])
+        for index, (now, _) in enumerate(events)
+    ]
+    assert nested(events) == expected
+
+
+@given(EVENTS)
+def test_packing_is_first_fit(events: list[Event]) -> None:
+    # Row after row: take what starts after the end of what was taken before.
+    expected, left, row = [0] * len(events), list(range(len(events))), 0
+    while left:
+        taken: list[int] = []
+        for index in left:
+            if not taken or events[index][0] >= events[taken[-1]][1]:
+                taken.append(index)
+                expected[index] = row
+        left = [index for index in left if index not in taken]
+        row += 1
+    assert packed(events) == expected
+
+
+def test_ranges_in_a_pipeline_need_two_rows() -> None:
+    events = [(10 * index, 10 * index + 15) for index in range(1000)]
+    assert packed(events) == [0, 1] * 500
+
+
+def test_what_fits_nowhere_is_in_the_last_row() -> None:
+    assert packed([(0, 9), (1, 9), (2, 9), (3, 9)], most=2) == [0, 1, 1, 1]

@@ -1,0 +1,252 @@
+"""What is told of one event, of many in a block, and of those whose names match."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dashboards.timeline_detail import describe, summarize
+from dashboards.timeline_rows import read
+from dashboards.timeline_search import Place, place_of, search
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from tests.dashboards.timelines import drawn, timelines
+from traceprof.analysis import analyze
+from traceprof.communication import function_name
+from traceprof.messages import messages
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dashboards.timeline_rows import RankTimeline
+
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+GEMM = "void cutlass::Kernel<cutlass_80_gemm>(cutlass_80_gemm::Params)"
+
+
+def told(timeline: RankTimeline, source: str, index: int) -> dict[str, Any]:
+    found = describe(timeline, source, index)
+    assert found is not None
+    return {**found, "facts": dict(found["facts"])}
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Iterator[RankTimeline]:
+    trace = (
+        TraceBuilder()
+        .nvtx("step 0", 0, 500)
+        .nvtx("forward", 2, 450)
+        .nvtx("elsewhere", 0, 999, tid=7)
+        .kernel(100, 300, GEMM, grid=(8, 4, 1), block=(256, 1, 1), launch=(10, 25))
+        .memcpy(310, 330, "HtoD", bytes=4000, launch=(30, 36), pageable=True, stream=9)
+        .memset(340, 341, bytes=64, launch=False)
+        .kernel(400, 405, "a", correlation=77, launch=(390, 395))
+        .kernel(406, 410, "b", correlation=77, launch=False)
+        .nvtx("still open", 420, None)
+    )
+    with timelines(trace, tmp_path) as (found,):
+        yield found
+
+
+def test_a_kernel(timeline: RankTimeline) -> None:
+    found = told(timeline, "op", 0)
+    assert (found["id"], found["kind"], found["name"]) == ("0.op.0", "compute", GEMM)
+    assert found["label"] == "cutlass::Kernel"
+    assert (found["start"], found["end"], found["duration"]) == ("100", "300", "200")
+    assert found["facts"] == {
+        "stream": "7",
+        "grid": "8 × 4 × 1",
+        "block": "256 × 1 × 1",
+        "correlation": "1",
+        "launched by": "cudaLaunchKernel on thread 1000",
+        "the call took": "15 ns",
+        "from call to start": "90 ns",
+        "launched in": "step 0 > forward",
+    }
+    (call,) = found["links"]
+    assert (call["label"], call["start"], call["end"]) == ("cudaLaunchKernel", "10", "25")
+    assert told(timeline, "call", int(call["id"].split(".")[2]))["links"][0]["id"] == "0.op.0"
+
+
+def test_a_copy(timeline: RankTimeline) -> None:
+    facts = told(timeline, "op", 3)["facts"]
+    assert facts["size"] == "4 kB (4,000 bytes), 200 GB/s"
+    assert (facts["from"], facts["to"]) == ("pageable memory", "device memory")
+
+
+def test_an_operation_whose_call_is_not_in_the_capture(timeline: RankTimeline) -> None:
+    found = told(timeline, "op", 4)
+    assert found["name"] == "memset"
+    assert found["facts"]["size"] == "64 B, 64 GB/s"
+    assert found["facts"]["launched by"] == "a call that the capture does not hold"
+    assert found["links"] == []
+
+
+def test_a_call_that_launched_two(timeline: RankTimeline) -> None:
+    (call,) = told(timeline, "op", 2)["links"]
+    found = told(timeline, "call", int(call["id"].split(".")[2]))
+    assert found["facts"]["launched"] == "2 operations"
+    assert [each["label"] for each in found["links"]] == ["a", "b"]
+
+
+def test_ranges(timeline: RankTimeline) -> None:
+    by_name = {
+        timeline.events["range"].name_of(index): told(timeline, "range", index)
+        for index in range(len(timeline.events["range"].name))
+    }
+    assert by_name["forward"]["facts"] == {"thread": "1000", "inside": "step 0"}
+    assert by_name["still open"]["facts"] == {
+        "thread": "1000",
+        "end": "still open when the capture stopped",
+        "inside": "step 0 > forward",
+    }
+    assert by_name["elsewhere"]["facts"] == {"thread": "7"}
+
+
+def test_a_step_has_the_measures_of_the_breakdown(timeline: RankTimeline) -> None:
+    facts = told(timeline, "step", 0)["facts"]
+    assert facts["compute"] == "209 ns · 67.4 %"
+    assert list(facts) == ["compute", "exposed communication", "exposed copy", "idle"]
+
+
+@pytest.mark.parametrize("event", [("op", 6), ("op", 10**9), ("call", 99), ("range", 99)])
+def test_there_is_no_such_event(timeline: RankTimeline, event: tuple[str, int]) -> None:
+    assert describe(timeline, *event) is None
+
+
+def test_without_api_calls(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10, launch=False)
+    with timelines(trace, tmp_path) as (timeline,):
+        launched_by = told(timeline, "op", 0)["facts"]["launched by"]
+        assert launched_by == "not known: the report holds no API calls"
+
+
+def test_the_message_of_a_communication_kernel() -> None:
+    analysis = analyze(SAMPLE.with_name("nccl-serialization.sqlite"))
+    rank = analysis.run.ranks[0]
+    said = messages(rank)
+    with_bytes = [index for index in range(len(said)) if said.bytes[index] >= 0]
+    assert with_bytes
+    timeline = read(rank, ())
+    for index in with_bytes[:5]:
+        facts = told(timeline, "op", int(said.kernel[index]))["facts"]
+        assert facts["operation"].startswith(said.operations[said.operation[index]])
+        assert f"({said.bytes[index]:,} bytes)" in facts["message"]
+    analysis.close()
+
+
+def test_an_unknown_message_is_said_to_be_unknown(tmp_path: Path) -> None:
+    with timelines(TraceBuilder().kernel(0, 10, SEND), tmp_path) as (timeline,):
+        facts = told(timeline, "op", 0)["facts"]
+        assert facts["operation"] == "SendRecv"
+        assert facts["message"].startswith("not known")
+
+
+def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
+    compute = next(each for each in timeline.tracks if each.kind == "compute")
+    assert summarize(compute, timeline, 299, 407) == {
+        "count": 3,
+        "num_names": 3,
+        "names": [
+            {"name": "cutlass::Kernel", "count": 1, "total": "200", "longest": "200"},
+            {"name": "a", "count": 1, "total": "5", "longest": "5"},
+            {"name": "b", "count": 1, "total": "4", "longest": "4"},
+        ],
+    }
+    assert summarize(compute, timeline, 300, 401)["id"] == "0.op.1"
+    assert summarize(compute, timeline, 301, 302) == {"count": 0, "num_names": 0, "names": []}
+
+
+# -- search ---------------------------------------------------------------------------------------
+
+
+def walk(ranks: list[RankTimeline], text: str, *, backwards: bool = False) -> list[str]:
+    """Return the ids of the matches in the order in which the search goes through them."""
+    found: list[str] = []
+    at: Place | None = Place(-(10**6))
+    while True:
+        assert at is not None
+        following = search(ranks, text, at, backwards=backwards)["next"]
+        if following is None or following["id"] in found:
+            return found
+        assert following["number"] == len(found) + 1 or backwards
+        found.append(following["id"])
+        rank, source, index = following["id"].split(".")
+        at = place_of(ranks, int(rank), source, int(index))
+
+
+NAMES = ("alpha", "Beta", "ALPHABET", "gamma<alpha>(int)", "(anonymous namespace)::delta")
+
+
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 9),
+            st.integers(0, 4),
+            st.sampled_from(NAMES),
+            st.sampled_from([0, 1]),
+            st.sampled_from([7, 20]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["alpha", "a", "BETA", "delta", "unnamed", "zeta"]),
+)
+def test_the_search_goes_through_all_that_match(
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[tuple[int, int, str, int, int]],
+    text: str,
+) -> None:
+    trace = TraceBuilder()
+    for start, length, name, device, stream in events:
+        trace.kernel(start, start + length, name, device=device, stream=stream, launch=False)
+    with timelines(trace, tmp_path_factory.mktemp("search")) as ranks:
+        expected = sorted(
+            (start, rank, row, place)
+            for rank, timeline in enumerate(ranks)
+            for row, (_, _, _, in_row) in enumerate(drawn(timeline))
+            for place, (start, _, name) in enumerate(in_row)
+            if text.lower() in f"{name} {function_name(name)}".lower()
+        )
+        ids = [
+            f"{ranks[rank].rank.rank}.op.{ranks[rank].tracks[row].index[place]}"
+            for _, rank, row, place in expected
+        ]
+        assert walk(ranks, text) == ids
+        # Backwards from before the first one, it goes round to the last.
+        assert walk(ranks, text, backwards=True) == ids[::-1]
+        found = search(ranks, text, Place(0))
+        assert found["count"] == len(ids)
+        assert sum(each["count"] for each in found["names"]) == len(ids)
+
+
+def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None:
+    assert search([timeline], "STEP", Place(0))["names"] == [{"label": "step 0", "count": 2}]
+    found = search([timeline], "launch", Place(11))
+    assert found["next"] is not None
+    assert (found["next"]["start"], found["count"]) == ("390", 2)
+
+
+def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 1).nvtx("two\nlines", 0, 9).nvtx("other", 10, 11)
+    with timelines(trace, tmp_path) as ranks:
+        assert search(ranks, "two\nlines", Place(0))["count"] == 1
+        assert search(ranks, "lines\nother", Place(0))["count"] == 0
+
+
+def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dashboards.timeline_search._MOST_COUNTED", 2)
+    trace = TraceBuilder().kernel(0, 1, "k")
+    for index in range(3):
+        trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)
+    with timelines(trace, tmp_path) as ranks:
+        found = search(ranks, "op_id", Place(0))
+        assert (found["count"], found["num_names"], found["names"]) == (3, 3, [])

@@ -1,0 +1,182 @@
+"""Which rows a rank's timeline has, and what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dashboards.timeline_rows import read
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from tests.dashboards.timelines import drawn, timelines
+from traceprof.analysis import analyze
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def test_streams_are_told_apart_by_what_they_do(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel(0, 10, "gemm", launch=False)
+        .kernel(30, 40, "relu", launch=False)
+        .memcpy(12, 15, launch=False)
+        .memset(16, 17, launch=False)
+        .graph(18, 25, launch=False)
+        .kernel(5, 28, ALL_REDUCE, stream=20, launch=False)
+        .memcpy(30, 35, "PtoP", source=0, destination=1, stream=20, launch=False)
+        .memcpy(2, 3, "DtoH", stream=21, launch=False)
+        .shuffled(1)
+    )
+    with timelines(trace, tmp_path) as (timeline,):
+        assert drawn(timeline) == [
+            (
+                "GPU 0",
+                "stream 7 · compute",
+                "compute",
+                [(0, 10, "gemm"), (18, 25, "CUDA graph"), (30, 40, "relu")],
+            ),
+            (
+                "GPU 0",
+                "stream 7 · copy",
+                "copy",
+                [(12, 15, "Host-to-Device copy"), (16, 17, "memset")],
+            ),
+            (
+                "GPU 0",
+                "stream 20 · communication",
+                "communication",
+                [(5, 28, ALL_REDUCE), (30, 35, "Peer-to-Peer copy")],
+            ),
+            ("GPU 0", "stream 21 · copy", "copy", [(2, 3, "Device-to-Host copy")]),
+        ]
+        assert timeline.extent_ns == (0, 40)
+        assert timeline.num_events == 8
+
+
+def test_threads_stand_above_with_their_ranges_and_calls(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .thread_name("trainer")
+        .nvtx("outer", 0, 90)
+        .nvtx("inner", 5, 50)
+        .nvtx("async", 10, 60, event_type=schema.NVTX_START_END)
+        .nvtx("async", 30, 80, event_type=schema.NVTX_START_END)
+        .kernel(20, 30, launch=(11, 15))
+        .api("cuLaunchKernel", 12, 14)
+        .kernel(40, 50, launch=(31, 35), tid=3)
+        .nvtx("backward", 33, 34, tid=3)
+    )
+    with timelines(trace, tmp_path) as (timeline,):
+        main, other = "thread 1000 · trainer", "thread 3"
+        assert [each[:3] for each in drawn(timeline)] == [
+            (main, "NVTX start/end", "nvtx"),
+            (main, "", "nvtx"),
+            (main, "NVTX", "nvtx"),
+            (main, "", "nvtx"),
+            (main, "CUDA API", "host"),
+            (main, "", "host"),
+            (other, "NVTX", "nvtx"),
+            (other, "CUDA API", "host"),
+            ("GPU 0", "stream 7 · compute", "compute"),
+        ]
+        assert [each[3] for each in drawn(timeline)][:6] == [
+            [(10, 60, "async")],
+            [(30, 80, "async")],
+            [(0, 90, "outer")],
+            [(5, 50, "inner")],
+            [(11, 15, "cudaLaunchKernel")],
+            [(12, 14, "cuLaunchKernel")],
+        ]
+
+
+def test_busy_threads_are_open_and_the_others_folded_below_the_gpu(tmp_path: Path) -> None:
+    trace = TraceBuilder().nvtx("watchdog", 0, 9, tid=9)
+    for index in range(3):
+        trace.kernel(100 * index, 100 * index + 50, tid=5)
+    trace.kernel(300, 350, tid=4).kernel(400, 450, tid=4).kernel(500, 550, tid=6)
+    with timelines(trace, tmp_path) as (timeline,):
+        assert [(each.group, each.is_folded) for each in timeline.tracks] == [
+            ("thread 5", False),
+            ("thread 4", False),
+            ("GPU 0", False),
+            ("thread 6", True),
+            ("thread 9", True),
+        ]
+
+
+def test_a_range_that_never_closed_ends_with_the_capture(tmp_path: Path) -> None:
+    trace = TraceBuilder().nvtx("open", 5, None).kernel(10, 70).nvtx("late", 90, None)
+    with timelines(trace, tmp_path) as (timeline,):
+        shown = drawn(timeline)[0][3]
+        assert shown == [(5, 70, "open"), (90, 90, "late")]
+
+
+def test_steps_stand_above_all(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .nvtx("step 4", 0, 99)
+        .kernel(50, 120, launch=(10, 20))
+        .nvtx("step 5", 100, 200)
+        .kernel(150, 190, launch=(110, 120))
+    )
+    with timelines(trace, tmp_path) as (timeline,):
+        assert drawn(timeline)[0] == (
+            "",
+            "steps on the GPU",
+            "step",
+            [(50, 150, "step 4"), (150, 190, "step 5")],
+        )
+
+
+def test_every_rank_has_its_own_process_and_device(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel(0, 10, "a", device=0)
+        .kernel(20, 30, "b", device=1)
+        .kernel(40, 50, "c", pid=2000, device=1)
+    )
+    with timelines(trace, tmp_path) as ranks:
+        assert [drawn(each)[-1][3] for each in ranks] == [
+            [(0, 10, "a")],
+            [(20, 30, "b")],
+            [(40, 50, "c")],
+        ]
+        # Two devices of one process share its threads.
+        assert [len(drawn(each)[0][3]) for each in ranks] == [2, 2, 1]
+
+
+def test_without_calls_or_ranges(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10, launch=False)
+    with timelines(trace, tmp_path) as (timeline,):
+        assert [each.kind for each in timeline.tracks] == ["compute"]
+
+
+def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
+    analysis = analyze(real_trace)
+    for rank in analysis.run.ranks:
+        timeline = read(rank, ())
+        ranges = rank.trace.range_table(rank.process)
+        expected = {
+            "op": sum(map(len, rank.operations.groups)),
+            "call": 0 if rank.calls is None else len(rank.calls),
+            "range": 0 if ranges is None else len(ranges),
+        }
+        for source, count in expected.items():
+            of_source = [each for each in timeline.tracks if each.source == source]
+            indices = [each.index for each in of_source] or [np.empty(0, np.int32)]
+            assert sorted(np.concatenate(indices).tolist()) == list(range(count))
+        for track in timeline.tracks:
+            assert (np.diff(track.row.start_ns) >= 0).all()
+    analysis.close()
+
+
+def test_the_sample_has_what_one_looks_for() -> None:
+    analysis = analyze(SAMPLE)
+    kinds = {each.kind for each in read(analysis.run.ranks[0], ()).tracks}
+    assert kinds == {"nvtx", "host", "compute", "communication", "copy"}
+    analysis.close()

@@ -1,0 +1,301 @@
+"""What the server answers to the timeline, and to anybody who asks for something else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flask import Flask
+
+from dashboards import timeline_server, timeline_tiles
+from dashboards.app import create_app
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from traceprof.analysis import analyze
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from werkzeug.test import TestResponse
+
+    Get = Callable[..., TestResponse]
+
+UTC = 1_726_722_437_796_624_059
+HOSTILE = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u2028'\"\\ü\x00")
+
+
+def client(path: Path) -> Iterator[Get]:
+    with closing(analyze(path)) as analysis:
+        browser = create_app(analysis).server.test_client()
+
+        def get(route: str, **parameters: object) -> TestResponse:
+            response: TestResponse = browser.get(f"/timeline/{route}", query_string=parameters)
+            return response
+
+        yield get
+
+
+@pytest.fixture
+def sample() -> Iterator[Get]:
+    yield from client(SAMPLE)
+
+
+def answer(response: TestResponse) -> Any:
+    assert response.status_code == 200
+    return json.loads(response.get_data())
+
+
+def rows_of(get: Get, rank: int = 0) -> list[str]:
+    return [each["row"] for each in answer(get("rank", rank=rank))["rows"]]
+
+
+def events(tile: dict[str, Any]) -> int:
+    return len(tile["event"]) + int(sum(tile["count"]))
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> None:
+    rank = answer(sample("rank", rank=1))
+    assert rank["rows"][0] == {
+        "row": "1.0",
+        "group": "",
+        "label": "steps on the GPU",
+        "kind": "step",
+        "events": 6,
+        "folded": False,
+    }
+    with closing(analyze(SAMPLE)) as analysis:
+        shown = [(each["finding"], each["evidence"], each["start"]) for each in rank["evidence"]]
+        assert shown == [
+            (finding.id, index, str(each.start_ns))
+            for finding in analysis.findings
+            if finding.rank == 1
+            for index, each in enumerate(finding.evidence)
+        ]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 800, 8192])
+def test_a_view_of_everything_holds_every_event(sample: Get, columns: int) -> None:
+    rank = answer(sample("rank", rank=0))
+    view = {"start": rank["start"], "end": int(rank["end"]) + 1, "columns": columns}
+    keys = ",".join(each["row"] for each in rank["rows"])
+    told = answer(sample("tiles", rows=keys, **view))["rows"]
+    for row in rank["rows"]:
+        assert events(told[row["row"]]) == row["events"]
+
+
+def test_times_are_exact_however_late_the_clock(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(UTC, UTC + 3, "a").kernel(UTC + 5, UTC + 900_001, "b")
+    for get in client(trace.write(tmp_path / "t.sqlite")):
+        rank = answer(get("rank", rank=0))
+        assert (rank["start"], rank["end"]) == (str(UTC), str(UTC + 900_001))
+        row = rank["rows"][-1]["row"]
+        told = answer(get("tiles", rows=row, start=UTC, end=UTC + 10, columns=2000))["rows"][row]
+        assert told["columns"] == 10
+        assert list(zip(told["begin"], told["length"], strict=True)) == [(0, 3), (5, 5)]
+        event = answer(get("event", id=f"0.op.{told['event'][1]}"))
+        assert (event["start"], event["end"]) == (str(UTC + 5), str(UTC + 900_001))
+
+
+def test_names_are_data(tmp_path: Path) -> None:
+    trace = TraceBuilder().thread_name(HOSTILE[1])
+    for index, name in enumerate(HOSTILE):
+        trace.kernel(100 * index, 100 * index + 90, name).nvtx(name, 100 * index, 100 * index + 95)
+    for get in client(trace.write(tmp_path / "t.sqlite")):
+        answered = [get("rank", rank=0), get("search", rank=0, text="<", at=0, direction="next")]
+        keys = ",".join(rows_of(get))
+        answered.append(get("tiles", rows=keys, start=0, end=300, columns=1000))
+        answered.append(get("event", id="0.op.0"))
+        for each in answered:
+            answer(each)
+            assert each.mimetype == "application/json"
+            assert each.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer(answered[1])["count"] == 4
+
+
+def test_a_reply_stays_small_whatever_is_asked(tmp_path: Path) -> None:
+    # Two hundred streams, each with a kernel of its own name in every pixel.
+    rng = np.random.default_rng(5)
+    trace = TraceBuilder()
+    for stream in range(200):
+        for start in range(0, 2000, 50):
+            length = int(rng.integers(1, 50))
+            name = f"{'é' * 150}{stream}_{start}"
+            trace.kernel(start, start + length, name, stream=stream, launch=False)
+    for get in client(trace.write(tmp_path / "t.sqlite")):
+        rows = rows_of(get)
+        response = get("tiles", rows=",".join(rows), start=0, end=2000, columns=2000)
+        assert len(response.get_data()) < 300_000
+        told = answer(response)["rows"]
+        assert set(told) == set(rows)
+        assert {events(each) for each in told.values()} == {40}
+        assert all(1 <= each["columns"] < 2000 for each in told.values())
+
+
+def test_what_one_row_does_not_need_is_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_tiles, "MOST_BYTES", 20_000)
+    trace = TraceBuilder()
+    for start in range(0, 4000, 4):
+        trace.kernel(start, start + 3, launch=False)
+    for stream in range(10, 20):
+        trace.kernel(0, 4000, stream=stream, launch=False)
+    for get in client(trace.write(tmp_path / "t.sqlite")):
+        keys = ",".join(rows_of(get))
+        response = get("tiles", rows=keys, start=0, end=4000, columns=4000)
+        assert len(response.get_data()) <= 20_000
+        columns = [each["columns"] for each in answer(response)["rows"].values()]
+        assert columns[1:] == [4000] * 10
+        assert columns[0] == 1000
+
+
+def test_overlapping_events_are_merged_where_they_are_too_many(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for start in range(3000):
+        trace.kernel(start, start + 5000, launch=False)
+    for get in client(trace.write(tmp_path / "t.sqlite")):
+        row = rows_of(get)[-1]
+        told = answer(get("tiles", rows=row, start=0, end=8000, columns=100))["rows"][row]
+        assert told["event"] == []
+        assert events(told) == 3000
+        assert told["share"] == [1000] * 99 + [told["share"][-1]]
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+VIEW = {"rows": "0.0", "start": 0, "end": 10, "columns": 10}
+SEARCH = {"rank": 0, "text": "a", "at": 0, "direction": "next"}
+EVIL_NUMBERS = ("", " 1", "1_0", "٣", "1e3", "0x10", "nan", "-", "+1", "1" * 40, "../../etc/passwd")
+REFUSED = [
+    *(("rank", {"rank": each}) for each in (*EVIL_NUMBERS, "-1", "0,1")),
+    *(("tiles", {**VIEW, key: each}) for key in VIEW for each in EVIL_NUMBERS),
+    *(("tiles", {**VIEW, "columns": each}) for each in (0, -5, 8193)),
+    *(("tiles", {**VIEW, "rows": each}) for each in ("0", "0.", ".0", "0.0.0", "0.0,", "0.-1")),
+    ("tiles", {**VIEW, "rows": ",".join(["0.0"] * 257)}),
+    ("tiles", {**VIEW, "rows": "0." + "0" * 10_000}),
+    ("tiles", {**VIEW, "start": 10}),
+    ("tiles", {**VIEW, "start": 11}),
+    ("tiles", {**VIEW, "end": 1 << 62}),
+    ("tiles", {**VIEW, "start": -(1 << 62)}),
+    ("tiles", {**VIEW, "start": ["0", "1"]}),
+    *(("tiles", {other: VIEW[other] for other in VIEW if other != key}) for key in VIEW),
+    *(("event", {"id": each}) for each in ("", "0.op", "0.op.-1", "0.file.1", "0.op.1.2")),
+    ("event", {"id": f"0.op.{1 << 31}"}),
+    ("event", {}),
+    ("block", {"row": "0.0", "start": 0}),
+    ("block", {"row": "../x", "start": 0, "end": 1}),
+    ("search", {**SEARCH, "text": ""}),
+    ("search", {**SEARCH, "text": "x" * 201}),
+    ("search", {**SEARCH, "direction": "up"}),
+    ("search", {**SEARCH, "from": "0.op"}),
+    ("search", {**SEARCH, "rank": ",".join(["0"] * 65)}),
+    ("search", {key: SEARCH[key] for key in ("rank", "text", "at")}),
+]
+MISSING = [
+    ("rank", {"rank": 99}),
+    ("tiles", {**VIEW, "rows": "0.99"}),
+    ("tiles", {**VIEW, "rows": "99.0"}),
+    ("event", {"id": "99.op.0"}),
+    ("event", {"id": "0.op.999999"}),
+    ("event", {"id": "0.range.999999"}),
+    ("block", {"row": "0.99", "start": 0, "end": 1}),
+    ("search", {**SEARCH, "rank": "0,99"}),
+    ("search", {**SEARCH, "from": "0.op.999999"}),
+    ("search", {**SEARCH, "from": "1.op.0"}),
+]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Get]:
+    yield from client(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("route", "parameters", "status"),
+    [*((*each, 400) for each in REFUSED), *((*each, 404) for each in MISSING)],
+    ids=str,
+)
+def test_what_cannot_be_answered_is_refused_and_logged(
+    served: Get,
+    caplog: pytest.LogCaptureFixture,
+    route: str,
+    parameters: dict[str, object],
+    status: int,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        response = served(route, **parameters)
+    assert response.status_code == status
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"/timeline/{route}" in line
+    assert line.isprintable()
+    # The process goes on.
+    assert served("rank", rank=0).status_code == 200
+
+
+def test_the_extremes_that_are_allowed(served: Get) -> None:
+    limit = (1 << 62) - 1
+    told = answer(served("tiles", rows="0.0", start=-limit, end=limit, columns=8192))
+    assert events(told["rows"]["0.0"]) == 6
+    told = answer(served("tiles", rows="0.0", start=limit - 1, end=limit, columns=1))
+    assert events(told["rows"]["0.0"]) == 0
+
+
+def test_nothing_else_is_below_the_timeline(served: Get) -> None:
+    # Every other path is the page itself: Dash's, which shows that there is no such view.
+    response = served("../../pyproject.toml")
+    assert b"[project]" not in response.get_data()
+
+
+def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = (
+        TraceBuilder()
+        .kernel(0, 10)
+        .nvtx("a", 0, 9)
+        .raw(schema.THREAD_NAMES, globalTid="soon", nameId=1)
+        .write(tmp_path / "t.sqlite")
+    )
+    for get in client(path):
+        with caplog.at_level(logging.ERROR):
+            response = get("rank", rank=0)
+        assert response.status_code == 500
+        assert "'soon'" in json.loads(response.get_data())["error"]
+        assert any("'soon'" in record.getMessage() for record in caplog.records)
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        kept = timeline_server.Timelines(analysis)
+        first = kept.timeline(0)
+        assert kept.timeline(0) is first
+        monkeypatch.setattr(timeline_server, "_MOST_EVENTS", first.num_events)
+        second = kept.timeline(1)
+        assert kept.timeline(1) is second
+        assert kept.timeline(0) is not first
+
+
+def test_ranks_of_a_report_share_the_names_of_its_ranges() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        kept = timeline_server.Timelines(analysis)
+        names = [kept.timeline(rank).events["range"].names for rank in (0, 1)]
+        assert names[0] is names[1]
+
+
+def test_a_server_of_its_own_will_do() -> None:
+    server = Flask("timeline")
+    with closing(analyze(SAMPLE)) as analysis:
+        timeline_server.register(server, analysis)
+        assert answer(server.test_client().get("/timeline/rank?rank=0"))["rank"] == 0

@@ -1,0 +1,48 @@
+"""Timelines of small traces, for the tests of what is drawn of them."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from dashboards.timeline_rows import read
+from traceprof.analysis import analyze
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dashboards.timeline_rows import RankTimeline
+    from tests.builders import TraceBuilder
+
+    Event = tuple[int, int, str]
+
+
+@contextmanager
+def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]:
+    """Write a trace and yield the timelines of its ranks."""
+    path = trace.write(folder / "t.sqlite")
+    with closing(analyze(path)) as analysis:
+        steps = {each.rank: each.steps for each in analysis.breakdown}
+        yield [read(rank, steps.get(rank.rank, ())) for rank in analysis.run.ranks]
+
+
+def drawn(timeline: RankTimeline) -> list[tuple[str, str, str, list[Event]]]:
+    """Return group, label, kind and events of each row."""
+    return [
+        (
+            track.group,
+            track.label,
+            track.kind,
+            [
+                (start, end, timeline.events[track.source].name_of(index))
+                for start, end, index in zip(
+                    track.row.start_ns.tolist(),
+                    track.row.end_ns.tolist(),
+                    track.index.tolist(),
+                    strict=True,
+                )
+            ],
+        )
+        for track in timeline.tracks
+    ]

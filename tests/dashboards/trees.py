@@ -1,0 +1,36 @@
+"""What a tree of components holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dash.development.base_component import Component
+
+
+def components(tree: Any) -> Iterator[Component]:
+    """Yield all components of a tree, the outer first."""
+    if isinstance(tree, (list, tuple)):
+        for each in tree:
+            yield from components(each)
+    elif hasattr(tree, "to_plotly_json"):
+        yield tree
+        yield from components(getattr(tree, "children", None))
+
+
+def text(tree: Any) -> str:
+    """Return the text of a tree, a space between any two parts."""
+    if tree is None:
+        return ""
+    if isinstance(tree, (list, tuple)):
+        return " ".join(filter(None, map(text, tree)))
+    if hasattr(tree, "to_plotly_json"):
+        return text(getattr(tree, "children", None))
+    return str(tree)
+
+
+def named(tree: Any, kind: str) -> list[Any]:
+    """Return the components of a class, such as `Graph`."""
+    return [each for each in components(tree) if type(each).__name__ == kind]

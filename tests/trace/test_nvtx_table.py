@@ -1,0 +1,200 @@
+"""All NVTX ranges of an export as columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import TraceBuilder, global_pid, global_tid
+from traceprof.errors import TraceFormatError
+from traceprof.trace import reader, schema
+from traceprof.trace.events import OPEN_END
+from traceprof.trace.nsight import NsightTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.trace.model import RangeTable
+
+# Start, end, name, thread, whether it nests.
+Range = tuple[int, int, str, int, bool]
+
+
+def tables(path: Path) -> dict[int, list[Range]]:
+    trace = NsightTrace(path)
+    found = {pid: trace.range_table(global_pid(pid)) for pid in (1000, 2000)}
+    trace.close()
+    return {pid: listed(table) for pid, table in found.items() if table is not None}
+
+
+def listed(table: RangeTable) -> list[Range]:
+    columns = (table.start_ns, table.end_ns, table.name, table.thread, table.nests)
+    return [
+        (start, end, table.names[name], thread & 0xFFFFFF, nests)
+        for start, end, name, thread, nests in zip(
+            *(each.tolist() for each in columns), strict=True
+        )
+    ]
+
+
+def test_names_come_from_the_row_or_from_the_strings(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("outer", 0, 50)
+        .nvtx("registered", 5, 20, registered=True, domain="NCCL")
+        .nvtx("outer", 60, 70, tid=7)
+        .nvtx("copy", 8, 90, event_type=schema.NVTX_START_END)
+        .nvtx("other process", 1, 2, pid=2000)
+        .thread_name("MPI Rank 1")
+        .shuffled(3)
+        .write(tmp_path / "t.sqlite")
+    )
+    assert tables(path) == {
+        1000: [
+            (0, 50, "outer", 1000, True),
+            (5, 20, "registered", 1000, True),
+            (8, 90, "copy", 1000, False),
+            (60, 70, "outer", 7, True),
+        ],
+        2000: [(1, 2, "other process", 2000, True)],
+    }
+
+
+def test_longer_ones_come_first_and_open_ones_are_the_longest(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("short", 0, 5)
+        .nvtx("open", 0, None)
+        .nvtx("long", 0, 9)
+        .write(tmp_path / "t.sqlite")
+    )
+    assert [each[:3] for each in tables(path)[1000]] == [
+        (0, OPEN_END, "open"),
+        (0, 9, "long"),
+        (0, 5, "short"),
+    ]
+
+
+def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
+    known = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0}
+    path = (
+        TraceBuilder()
+        .nvtx("a", 1, 2)
+        .raw(schema.NVTX.name, **known, start=None, end=9, text="no start")
+        .raw(schema.NVTX.name, **{**known, "globalTid": None}, start=3, end=9, text="no thread")
+        .raw(schema.NVTX.name, **known, start=4, end=9, text=None, textId=None)
+        .raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
+        .write(tmp_path / "t.sqlite")
+    )
+    assert [each[:3] for each in tables(path)[1000]] == [
+        (1, 2, "a"),
+        (4, 9, "(unnamed)"),
+        (5, 9, "(unnamed)"),
+    ]
+
+
+def test_texts_of_any_letters(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("zero\0byte", 1, 2)
+        .nvtx("with, comma", 3, 4)
+        .nvtx("ünïcode 🚀", 5, 6)
+        .nvtx("new\nline", 7, 8)
+        .write(tmp_path / "t.sqlite")
+    )
+    names = [name for _, _, name, _, _ in tables(path)[1000]]
+    # A text ends where C ends it.
+    assert names == ["zero", "with, comma", "ünïcode 🚀", "new\nline"]
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    known = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0}
+    path = (
+        TraceBuilder()
+        .raw(schema.NVTX.name, **known, start=1, end=9, text=b"\xff\x00\xfe")
+        .raw(schema.NVTX.name, **known, start=2, end=9, text=17)
+        .raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
+        .write(tmp_path / "t.sqlite")
+    )
+    names = [name for _, _, name, _, _ in tables(path)[1000]]
+    assert names == ["�\0�", "17", "x" * 1000]
+
+
+def test_only_ids_of_strings(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("a", 1, 2, registered=True)
+        .nvtx("b", 3, 4, registered=True)
+        .without(schema.NVTX.name, "text")
+        .write(tmp_path / "t.sqlite")
+    )
+    assert [name for _, _, name, _, _ in tables(path)[1000]] == ["a", "b"]
+
+
+def test_neither_texts_nor_ids(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("a", 1, 2)
+        .without(schema.NVTX.name, "text")
+        .without(schema.NVTX.name, "textId")
+        .write(tmp_path / "t.sqlite")
+    )
+    assert [name for _, _, name, _, _ in tables(path)[1000]] == ["(unnamed)"]
+
+
+def test_no_ranges(tmp_path: Path) -> None:
+    assert tables(TraceBuilder().kernel(0, 1).write(tmp_path / "t.sqlite")) == {}
+
+
+def test_many_rows_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_ROWS", 7)
+    builder = TraceBuilder()
+    for index in range(100):
+        builder.nvtx(f"range {index % 10}", index, index + 1, registered=index % 3 == 0)
+    found = tables(builder.write(tmp_path / "t.sqlite"))[1000]
+    assert [(start, name) for start, _, name, _, _ in found] == [
+        (index, f"range {index % 10}") for index in range(100)
+    ]
+
+
+def test_a_time_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .raw(schema.NVTX.name, eventType=59, globalTid=global_tid(), start="soon", end=9, text="a")
+        .write(tmp_path / "t.sqlite")
+    )
+    with pytest.raises(TraceFormatError, match="soon"):
+        tables(path)
+
+
+def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .thread_name("MPI Rank 3", tid=5)
+        .raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=5))
+        .raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=6))
+        .raw(schema.THREAD_NAMES, nameId=901, priority=0, globalTid=global_tid(tid=7))
+        .raw(schema.STRINGS, id=900, value="pt_autograd_0")
+        .write(tmp_path / "t.sqlite")
+    )
+    trace = NsightTrace(path)
+    assert dict(trace.thread_names) == {
+        global_tid(tid=5): "MPI Rank 3",
+        global_tid(tid=6): "pt_autograd_0",
+    }
+    trace.close()
+
+
+def test_real_exports(real_trace: Path) -> None:
+    trace = NsightTrace(real_trace)
+    database = trace._database
+    rows = 0
+    if schema.NVTX.name in database.columns:
+        query = (
+            f"SELECT count(*) FROM {schema.NVTX.name} WHERE eventType IN (59, 60)"
+            " AND start IS NOT NULL AND globalTid IS NOT NULL"
+        )
+        rows = database.connection.execute(query).fetchone()[0]
+    assert sum(len(each) for each in trace._range_tables.values()) == rows
+    trace.close()

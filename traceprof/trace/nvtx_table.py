@@ -1,0 +1,123 @@
+"""All NVTX ranges of an Nsight export as columns: there can be millions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace import nvtx, schema
+from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
+from traceprof.trace.events import OPEN_END
+from traceprof.trace.model import RangeTable
+from traceprof.trace.reader import NULL, expect_rows, read_columns
+from traceprof.trace.texts import Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.database import Database
+    from traceprof.trace.packed import Packed
+
+_LONGEST = 1000  # characters of a text
+_UNNAMED = "(unnamed)"
+
+
+def read_range_tables(database: Database) -> dict[int, RangeTable]:
+    """Return push/pop and start/end ranges by process (globalPid).
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    table = schema.NVTX
+    if table.name not in database.columns:
+        return {}
+    database.require(table.name, table.required)
+    expect_rows(database, [table.name])
+    texts = Texts()
+    columns = [*table.required, *(["textId"] if database.has(table.name, "textId") else [])]
+    numbered = {"text": texts} if database.has(table.name, "text") else {}
+    parts: Parts[int] = Parts()
+    for chunk in read_columns(database, table.name, columns, numbered):
+        thread = chunk["globalTid"]
+        is_range = np.isin(chunk["eventType"], (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
+        usable = np.flatnonzero(is_range & (chunk["start"] != NULL) & (thread != NULL))
+        kept = {name: values[usable] for name, values in chunk.items()}
+        if len(usable) == 0:
+            continue
+        is_open = kept["end"] == NULL
+        kept["end"] = np.maximum(kept["start"], kept["end"])
+        check_times(database, table.name, kept["start"], kept["end"])
+        kept["end"][is_open] = OPEN_END
+        of_row = schema.process_of_thread(kept["globalTid"])
+        for rows in pieces(of_row):
+            parts.add(int(of_row[rows][0]), kept, rows)
+        check_few_processes(database, table.name, len(parts))
+    found = dict(parts.finished())
+    ids = [each["textId"].distinct for each in found.values() if "textId" in each]
+    names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
+    known = names.known(database)
+    return {process: _table(columns, names, known) for process, columns in found.items()}
+
+
+def read_thread_names(database: Database) -> dict[int, str]:
+    """Return names of threads by globalTid: those that NVTX gave, else those of the system."""
+    columns: dict[str, type[int | str]] = {"globalTid": int, "nameId": int}
+    rows = database.rows(schema.THREAD_NAMES, columns)
+    ids = sorted({row["nameId"] for row in rows if row["nameId"] is not None})
+    strings = database.strings(ids)
+    system = {row["globalTid"]: strings.get(row["nameId"]) for row in rows}
+    return {
+        thread: name
+        for thread, name in {**system, **dict(nvtx.thread_names(database))}.items()
+        if thread is not None and name
+    }
+
+
+class _Names:
+    """Numbers names: texts, then registered strings, then the name of what has none."""
+
+    def __init__(self, texts: Texts, ids: Int64) -> None:
+        self._texts, self._ids = texts, ids
+
+    def of(self, columns: dict[str, Packed], length: int) -> Int64:
+        """Return the number of each row's name, int64[n]; an empty text is none."""
+        num_texts = len(self._texts.known)
+        number = np.full(length, num_texts + len(self._ids), np.int64)
+        if "textId" in columns:
+            has_id = columns["textId"].values != NULL
+            number[has_id] = num_texts + columns["textId"].places_in(self._ids)[has_id]
+        if "text" in columns:
+            says = np.array([len(text) > 0 for text in self._texts.known] + [False], np.bool_)
+            text = columns["text"].values
+            number = np.where(says[text], text, number)
+        return number
+
+    def known(self, database: Database) -> list[str]:
+        """Return the names by number."""
+        strings = database.strings(each for each in self._ids.tolist() if each != NULL)
+        texts = (
+            # A text ends where C ends it.
+            text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")
+            for text in self._texts.known
+        )
+        registered = (strings.get(each, _UNNAMED) for each in self._ids.tolist())
+        return [*(text[:_LONGEST] for text in texts), *registered, _UNNAMED]
+
+
+def _table(columns: dict[str, Packed], names: _Names, known: Sequence[str]) -> RangeTable:
+    """Return one process's ranges in order."""
+    start, end, thread, kind = (
+        columns.pop(name).values for name in ("start", "end", "globalTid", "eventType")
+    )
+    name = names.of(columns, len(start))
+    order = np.lexsort((-end, start))
+    return RangeTable(
+        start[order],
+        end[order],
+        name[order],
+        thread[order],
+        (kind == schema.NVTX_PUSH_POP)[order],
+        known,
+    )
