@@ -6,10 +6,12 @@ import signal
 import sys
 import threading
 import warnings
+from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
 Item = TypeVar("Item")
@@ -25,6 +27,45 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
+@contextmanager
+def ahead(
+    make: Callable[[], Iterable[Made]], in_copy: Callable[[], None]
+) -> Iterator[Callable[[], list[Made]]]:
+    """Have a copy of this process make something while the block goes on with something else.
+
+    Args:
+        make: makes it, piece by piece, so that no more than a piece is held twice.
+        in_copy: what the copy has to do before.
+
+    Yields:
+        What waits for the pieces. Where the copy could not make them, this process does.
+    """
+    from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
+
+    fork = get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    copy = fork.Process(target=_send, args=(ours, theirs, make, in_copy), daemon=True)
+    with _no_warning_of_threads():
+        copy.start()
+    theirs.close()
+
+    def made() -> list[Made]:
+        pieces: list[Made] = []
+        try:
+            while (piece := ours.recv()) is not None:
+                pieces += piece
+        except (EOFError, OSError):
+            return list(make())
+        return pieces
+
+    try:
+        yield made
+    finally:
+        copy.kill()
+        copy.join()
+        ours.close()
+
+
 def shared(
     work: Callable[[Item], Made], items: Sequence[Item], in_copy: Callable[[], None]
 ) -> list[Made]:
@@ -38,39 +79,16 @@ def shared(
         items: the items.
         in_copy: what the copy has to do before.
     """
-    # Only large exports are shared, and small ones shall not pay for the import.
-    from multiprocessing import get_context  # noqa: PLC0415
-
-    fork = get_context("fork")
-    ours, theirs = fork.Pipe(duplex=False)
-    copy = fork.Process(target=_work, args=(ours, theirs, work, items[1::2], in_copy), daemon=True)
-    with warnings.catch_warnings():
-        # numpy's threads for linear algebra, which Python 3.12 warns of, wait for work.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        copy.start()
-    theirs.close()
-    try:
+    with ahead(lambda: map(work, items[1::2]), in_copy) as others:
         made = [work(item) for item in items[::2]]
-        try:
-            others: Sequence[Made] | None = ours.recv()
-        except (EOFError, OSError):
-            others = None
-    finally:
-        copy.kill()
-        copy.join()
-        ours.close()
-    if others is None:
-        others = [work(item) for item in items[1::2]]
-    both = [*made, *others]
-    both[::2], both[1::2] = made, others
-    return both
+        pairs = zip_longest(made, others())
+    return [each for pair in pairs for each in pair][: len(items)]
 
 
-def _work(
+def _send(
     others_end: Connection,
     pipe: Connection,
-    work: Callable[[Any], Any],
-    items: Sequence[Any],
+    make: Callable[[], Iterable[Any]],
     in_copy: Callable[[], None],
 ) -> None:
     # The first process answers Ctrl-C, and ends this one.
@@ -78,6 +96,16 @@ def _work(
     others_end.close()  # so that this process ends, too, if the first one was killed
     try:
         in_copy()
-        pipe.send([work(item) for item in items])
+        for piece in make():
+            pipe.send([piece])
+        pipe.send(None)
     except Exception:  # noqa: BLE001  (whatever it is, the first process meets it, too)
         pipe.close()
+
+
+@contextmanager
+def _no_warning_of_threads() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # numpy's threads for linear algebra, which Python 3.12 warns of, wait for work.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

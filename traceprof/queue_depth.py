@@ -100,12 +100,13 @@ class LaunchQueue:
         """When each call returned; -BEYOND_NS before the capture, int64[n]."""
         return self._of_call(self.calls.end_ns)
 
-    @cached_property
+    @property
     def enter_ns(self) -> Int64:
         """When each launch became pending; -BEYOND_NS before the capture, int64[n]."""
-        return np.maximum(np.minimum(self.returned_ns, self.launches.start_ns), self.called_ns)
+        enter = np.minimum(self.returned_ns, self.launches.start_ns)
+        return np.maximum(enter, self.called_ns, out=enter)
 
-    @cached_property
+    @property
     def leave_ns(self) -> Int64:
         """When each launch was over; BEYOND_NS after the capture, int64[n]."""
         return np.maximum(self.launches.end_ns, self.enter_ns)
@@ -145,7 +146,8 @@ class LaunchQueue:
 
     def _changes(self) -> tuple[Int64, Int32]:
         """Return when one more or one less was pending, ascending, and how many then were."""
-        entered, left = self.enter_ns, self.leave_ns
+        entered = self.enter_ns
+        left = np.maximum(self.launches.end_ns, entered)
         if self._num_before:
             entered = entered[entered > -BEYOND_NS]
         if left.max(initial=0) >= BEYOND_NS:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.trace.columns import Parts, groups, pieces
-from traceprof.trace.packed import Growing, pack, pack_few
+from traceprof.trace.packed import Codes, Growing, Packed, pack
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -22,10 +22,17 @@ NUMBERS = st.one_of(
 COLUMNS = st.lists(NUMBERS, max_size=20)
 
 
+def few(numbers: list[int]) -> Packed:
+    codes = Codes()
+    halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
+    parts = [codes.of(np.array(half, np.int64)) for half in halves]
+    return codes.packed(pack(np.concatenate(parts)))
+
+
 @given(COLUMNS)
 def test_a_column_comes_back(numbers: list[int]) -> None:
     order, distinct = np.arange(len(numbers))[::-1], sorted({*numbers})
-    for packed in (pack(np.array(numbers, np.int64)), pack_few(np.array(numbers, np.int64))):
+    for packed in (pack(np.array(numbers, np.int64)), few(numbers)):
         assert packed.values.dtype == np.int64
         assert packed.values.tolist() == numbers
         assert packed.at(order).tolist() == packed.taken(order).values.tolist() == numbers[::-1]
@@ -40,7 +47,7 @@ def test_a_column_comes_back(numbers: list[int]) -> None:
 @given(st.lists(st.integers(-2, 260)))
 def test_few_numbers_far_apart(indices: list[int]) -> None:
     numbers = [index << 50 for index in indices]
-    packed = pack_few(np.array(numbers, np.int64))
+    packed = few(numbers)
     assert packed.values.tolist() == numbers
     assert packed.kept.itemsize <= 2
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from traceprof.trace import schema
 from traceprof.trace.columns import Parts
-from traceprof.trace.packed import pack, pack_few
+from traceprof.trace.packed import Codes, pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 from traceprof.trace.texts import NONE, Texts
 
@@ -182,6 +182,7 @@ def _read(database: Database) -> Events:
     numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
     parts: Parts[int] = Parts()
+    threads = Codes()
     for chunk in read_columns(database, table, columns, numbered):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)
@@ -189,6 +190,7 @@ def _read(database: Database) -> Events:
         if "textId" in chunk:
             chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
         kept = np.flatnonzero(np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL))
+        chunk["globalTid"] = threads.of(chunk["globalTid"])
         parts.add(0, chunk, kept)
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
     length = len(every["start"])
@@ -197,7 +199,7 @@ def _read(database: Database) -> Events:
         row=every[rowid],
         start_ns=every["start"].values,
         length_ns=every["length"],
-        thread=pack_few(every["globalTid"].values),
+        thread=threads.packed(every["globalTid"]),
         kind=every["eventType"],
         domain=every.get("domainId") or pack(np.full(length, NULL)),
         text=every.get("text") or pack(np.full(length, NONE)),

@@ -24,22 +24,21 @@ NO_WAITS = Waits(*[_NOTHING] * 7)
 NO_STALLS = LaunchStalls(*[_NOTHING] * 4)
 
 
-def read_api_calls(database: Database) -> dict[int, ApiCalls]:
-    """Return the CUDA API calls of each process."""
-    return {
-        process: _in_order(columns)
-        for process, columns in _by_process(database, schema.API_CALL, "globalTid")
-    }
+def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
+    """Yield each process and its CUDA API calls."""
+    for process, columns in _by_process(database, schema.API_CALL, "globalTid"):
+        yield process, _in_order(columns)
 
 
 def _in_order(columns: dict[str, Packed]) -> ApiCalls:
     start = columns.pop("start").values
-    others = [columns[name] for name in ("length", "correlationId", "globalTid", "nameId")]
-    correlation = columns["correlationId"].values
+    length, thread, name = (columns[each] for each in ("length", "globalTid", "nameId"))
+    correlation = columns.pop("correlationId").values
     if not (correlation[1:] > correlation[:-1]).all():
         order = np.lexsort((start, correlation))
-        start, others = start[order], [each.taken(order) for each in others]
-    return ApiCalls(start, *others)
+        start, correlation = start[order], correlation[order]
+        length, thread, name = (each.taken(order) for each in (length, thread, name))
+    return ApiCalls(start, length, pack(correlation - np.arange(len(start))), thread, name)
 
 
 def read_waits(database: Database) -> dict[int, Waits]:

@@ -195,14 +195,15 @@ class ApiCalls:
     Attributes:
         start_ns: int64[n], when the call was entered.
         packed_length: n durations in ns, 0 where the capture ended before the call did.
-        packed_correlation: n ids.
+        packed_ahead: n ids, less 0, 1, 2, …: ids are given one after the other, so that little
+            remains.
         packed_thread: n threads that called (Nsight's globalTid).
         packed_name: n keys of `Trace.api_names`.
     """
 
     start_ns: Int64
     packed_length: Packed
-    packed_correlation: Packed
+    packed_ahead: Packed
     packed_thread: Packed
     packed_name: Packed
 
@@ -212,7 +213,10 @@ class ApiCalls:
     @property
     def correlation(self) -> Int64:
         """The ids, int64[n]."""
-        return self.packed_correlation.values
+        ids = np.arange(len(self))
+        ids += self.packed_ahead.kept
+        ids += self.packed_ahead.base
+        return ids
 
     @property
     def length_ns(self) -> Int64:

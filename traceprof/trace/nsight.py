@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof import labels
+from traceprof import labels, processes
 from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
 from traceprof.trace.call_labels import rank_of
 from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, pieces
@@ -22,7 +22,7 @@ from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from traceprof.trace.packed import Packed
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
+
+# Bytes of an export that take longer to read than a copy of the process takes to be made.
+_WORTH_SHARING = 64 << 20
 
 Columns = dict[str, "Int64"]
 
@@ -123,7 +126,23 @@ class NsightTrace:
 
     @cached_property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by rank, in order of process and device."""
+        """GPU operations by rank, in order of process and device.
+
+        Of a large export a copy of the process reads the API calls meanwhile.
+        """
+        large = self._database.file.stat().st_size >= _WORTH_SHARING
+        if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
+            return self._read_operations()
+
+        def read_calls() -> Iterable[tuple[int, ApiCalls]]:
+            return host.read_api_calls(self._database)
+
+        with processes.ahead(read_calls, self.after_fork) as calls:
+            operations = self._read_operations()
+            self.__dict__["_api_calls"] = dict(calls())
+        return operations
+
+    def _read_operations(self) -> Mapping[RankKey, RankOperations]:
         expect_rows(self._database, [table.name for table in schema.GPU_OPERATIONS])
         kernels = self._by_rank(schema.KERNEL)
         copies = self._by_rank(schema.MEMCPY)
@@ -347,7 +366,7 @@ class NsightTrace:
 
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
-        return host.read_api_calls(self._database)
+        return dict(host.read_api_calls(self._database))
 
     @cached_property
     def _range_tables(self) -> dict[int, RangeTable]:

@@ -122,10 +122,26 @@ def pack(values: Int64) -> Packed:
     return Packed(base, values.astype(kind, copy=False))
 
 
-def pack_few(values: Int64) -> Packed:
-    """Pack a column of few different values, int64[n], however far apart."""
-    table, index = np.unique(values, return_inverse=True)
-    return Packed(0, pack(index.reshape(-1)).kept, table)
+class Codes:
+    """Numbers the few different values of a column in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def of(self, values: Int64) -> Int64:
+        """Return the number of each value, int64[n]."""
+        distinct, which = np.unique(values, return_inverse=True)
+        numbers = self._numbers
+        found = [numbers.setdefault(each, len(numbers)) for each in distinct.tolist()]
+        return np.array(found, np.int64)[which.reshape(-1)]
+
+    def packed(self, numbers: Packed) -> Packed:
+        """Return the column of which these are the numbers."""
+        met = np.array([*self._numbers], np.int64)
+        place = np.empty(len(met), np.min_scalar_type(max(len(met) - 1, 0)))
+        order = np.argsort(met)
+        place[order] = np.arange(len(met))
+        return Packed(0, place[numbers.kept], met[order])
 
 
 class Growing:
