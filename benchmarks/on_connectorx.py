@@ -17,21 +17,21 @@ import pyarrow as pa
 from traceprof.cli.main import main
 from traceprof.trace import reader
 from traceprof.trace.database import quote
-from traceprof.trace.texts import NONE
+from traceprof.trace.numbered import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
-    from traceprof.trace.texts import Texts
+    from traceprof.trace.numbered import NumberedTexts
 
 
 def chunks(
     database: Database,
     table: str,
     columns: Sequence[str],
-    texts: Mapping[str, Texts],
+    texts: Mapping[str, NumberedTexts],
     _chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
     """Yield a table as connectorx reads it, in one piece."""

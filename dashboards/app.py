@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html, no_update
+from dash import Dash, Input, Output, dcc, html, no_update
 from werkzeug.exceptions import BadRequest
 
-from dashboards import guard, timeline_server
+from dashboards import guard, shell, timeline_server
 from dashboards.address import Address, parse
-from dashboards.components import labelled, nothing, page
-from dashboards.pages import overview
-from dashboards.view import View, device_text
+from dashboards.components import nothing, page
+from dashboards.pages import (
+    launch_queue,
+    links,
+    nccl,
+    overlap,
+    overview,
+    ranks,
+    steps,
+    timeline,
+)
+from dashboards.view import View
 from traceprof.errors import TraceprofError, one_line
 
 if TYPE_CHECKING:
@@ -46,16 +53,18 @@ class Page(Protocol):
 
 PAGES: tuple[Page, ...] = (
     overview,
-    *(
-        [cast("Page", import_module("dashboards.pages.timeline"))]
-        if find_spec("dashboards.pages.timeline")  # until it is there
-        else []
-    ),
+    timeline,
+    steps,
+    overlap,
+    nccl,
+    launch_queue,
+    links,
+    ranks,
 )
 
+_MENU = [(each.PATH, each.TITLE) for each in PAGES]
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parent / "index.html").read_text(encoding="utf-8")
-_POLL_MS = 200
 
 
 def create_app(
@@ -81,93 +90,14 @@ def create_app(
         assets_ignore=r"theme\.js",  # it stands in the page's head, before anything is drawn
         suppress_callback_exceptions=True,  # pages bring their own components
         add_log_handler=False,
-        enable_mcp=False,
     )
-    app.layout = _shell(analysis)
+    app.layout = shell.shell(is_ready=analysis is not None)
     _callbacks(app, analysis, waiting)
+    shell.run_in_browser(app)
     guard.protect(app, access or guard.Access())
     if analysis is not None:
         timeline_server.register(app.server, analysis)
     return app
-
-
-# -- the bar --------------------------------------------------------------------------------------
-
-
-def _shell(analysis: Analysis | None) -> Component:
-    return html.Div(
-        [
-            dcc.Location(id="address", refresh="callback-nav"),
-            # What was made of it is of no interest: the address is what counts.
-            dcc.Store(id="went"),
-            dcc.Store(id="title"),
-            dcc.Store(id="ready", data=analysis is not None),
-            dcc.Interval(id="poll", interval=_POLL_MS, disabled=analysis is not None),
-            html.A("Skip to the page", href="#page", className="skip"),
-            html.Header(
-                [
-                    html.Span("traceprof", className="brand"),
-                    labelled(html.Nav(id="menu"), "pages"),
-                    html.Div(_choosers(), className="choose", id="choose"),
-                    labelled(html.Button("◐", id="theme"), "switch between light and dark"),
-                ],
-                className="top",
-            ),
-            html.Div(_loading(0, 0) if analysis is None else None, id="waiting"),
-            dcc.Loading(
-                html.Main(id="page", tabIndex="-1"),
-                delay_show=300,
-                overlay_style={"visibility": "visible", "opacity": 0.5},
-                type="dot",
-            ),
-        ],
-        className="shell",
-    )
-
-
-def _choosers() -> list[Component]:
-    """Return where reports and ranks are chosen, for every page; none chosen is all."""
-    return [
-        labelled(
-            html.Div(
-                dcc.Dropdown(
-                    id=f"choose-{what}", multi=True, options=[], placeholder=f"all {what}s"
-                ),
-                id=f"chooser-{what}",
-                className="chooser",
-                role="group",
-            ),
-            f"{what}s shown",
-        )
-        for what in ("report", "rank")
-    ]
-
-
-def _menu(address: Address) -> list[Component]:
-    return [
-        dcc.Link(
-            each.TITLE,
-            href=address.to(each.PATH).href(),
-            className="active" if address.path == each.PATH else "",
-        )
-        for each in PAGES
-    ]
-
-
-def _loading(done: int, expected: int) -> Component:
-    """Return what stands in for a page while the reports are read."""
-    return html.Div(
-        [
-            html.P("Reading the reports …"),
-            html.Progress(max=str(max(expected, 1)), value=str(done), id="progress"),
-            html.P(f"{done:,} of {expected:,} rows" if expected else "", className="note"),
-        ],
-        className="loading",
-        role="status",
-    )
-
-
-# -- callbacks ------------------------------------------------------------------------------------
 
 
 def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) -> None:
@@ -176,6 +106,10 @@ def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) ->
     @app.callback(
         Output("page", "children"),
         Output("menu", "children"),
+        # With their values: a dropdown lets go of a value that it does not offer yet.
+        Output("choose-report", "options"),
+        Output("choose-rank", "options"),
+        Output("chooser-report", "hidden"),
         Output("choose-report", "value"),
         Output("choose-rank", "value"),
         Output("title", "data"),
@@ -185,7 +119,7 @@ def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) ->
     )
     def show(pathname: Any, search: Any, _ready: Any) -> tuple[Any, ...]:  # noqa: ANN401
         if analysis is None:
-            return no_update, no_update, no_update, no_update, "reading"
+            return *[no_update] * 7, "reading"
         if not isinstance(pathname, str) or not isinstance(search, (str, type(None))):
             raise BadRequest("an address is text")
         address = Address()
@@ -195,19 +129,17 @@ def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) ->
         except TraceprofError as error:
             shown = _refused(error)
         title = next((each.TITLE for each in PAGES if address.path == each.PATH), "")
-        return shown, _menu(address), [*address.report], [*address.rank], title
-
-    @app.callback(
-        Output("choose-report", "options"),
-        Output("choose-rank", "options"),
-        Output("chooser-report", "hidden"),
-        Input("ready", "data"),
-    )
-    def offer(_ready: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        if analysis is None:
-            return [], [], True
-        reports, ranks = _choices(analysis)
-        return reports, ranks, len(reports) < 2
+        reports, ranks = shell.choices(analysis)
+        return (
+            shown,
+            shell.menu(_MENU, address),
+            reports,
+            ranks,
+            len(reports) < 2,
+            [*address.report],
+            [*address.rank],
+            title,
+        )
 
     @app.callback(
         Output("waiting", "children"),
@@ -217,21 +149,9 @@ def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) ->
         prevent_initial_call=True,
     )
     def wait(_number: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        if analysis is not None or waiting is None or waiting.wait(_POLL_MS / 1e3):
+        if analysis is not None or waiting is None or waiting.wait(shell.POLL_MS / 1e3):
             return None, True, True
-        return _loading(*waiting.so_far()), no_update, no_update
-
-    for name, inputs in (
-        ("choose", [Input("choose-report", "value"), Input("choose-rank", "value")]),
-        ("entitle", [Input("title", "data")]),
-        ("switch_theme", [Input("theme", "n_clicks")]),
-    ):
-        app.clientside_callback(  # type: ignore[no-untyped-call]
-            ClientsideFunction("shell", name),
-            Output("went", "data", allow_duplicate=True),
-            *inputs,
-            prevent_initial_call=True,
-        )
+        return shell.loading(*waiting.so_far()), no_update, no_update
 
 
 def _page(analysis: Analysis, address: Address) -> Component:
@@ -258,19 +178,3 @@ def _page(analysis: Analysis, address: Address) -> Component:
 def _refused(error: TraceprofError) -> Component:
     back = dcc.Link("Go to the overview", href="/")
     return page("There is no such view", f"{error.what}: {error.why}.", html.P(back))
-
-
-def _choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    run = analysis.run
-    reports = [
-        {"value": index, "label": one_line(trace.path.name), "title": one_line(trace.path)}
-        for index, trace in enumerate(run.traces)
-    ]
-    several = len(reports) > 1
-    ranks = []
-    for rank in run.ranks:
-        where = device_text(rank.device, rank.gpu)
-        if several:
-            where += f" · {reports[rank.report]['label']}"
-        ranks.append({"value": rank.rank, "label": f"rank {rank.rank} · {where}"})
-    return reports, ranks

@@ -55,6 +55,13 @@ def numbers(*pairs: tuple[str, str, str]) -> Component:
     )
 
 
+def time_note(address: Address) -> str:
+    """Say how the charts of time are zoomed."""
+    if address.start_ns is None and address.end_ns is None:
+        return "drag to zoom in"
+    return "drag to zoom in, double-click for the whole"
+
+
 def nothing(text: str, how: str = "") -> Component:
     """Return what stands where there is nothing to draw: why, and what would supply it."""
     parts: list[Child] = [html.P(text)]
@@ -69,25 +76,35 @@ def labelled(component: Component, label: str) -> Component:
     return component
 
 
-def graph(name: str, figure: go.Figure, label: str) -> Component:
+def graph(
+    name: str, figure: go.Figure, label: str, places: Sequence[Sequence[Address]] = ()
+) -> Component:
     """Return a chart.
 
     Args:
         name: its id in the page.
         figure: what it draws.
         label: what it shows, for those who do not see it.
+        places: where a click leads, by row and point: the row is the `meta` of a point's trace, or
+            its row in a heat map.
     """
     drawn = dcc.Graph(
-        id=name,
+        id={"chart": name},
         figure=figure,
         responsive=True,
         style={"height": f"{figure.layout.height}px"},
         config={
             "displaylogo": False,
+            "doubleClick": "autosize",
             "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
         },
     )
-    return labelled(html.Figure(drawn), label)
+    stores = [
+        dcc.Store(id={"places": name}, data=[[each.href() for each in row] for row in places]),
+        dcc.Store(id={"went": name}),
+        dcc.Store(id={"zoomed": name}),
+    ]
+    return labelled(html.Figure([drawn, *stores], className="leads" if places else ""), label)
 
 
 def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:

@@ -6,6 +6,7 @@ loaded meanwhile goes on with the results.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import secrets
 import socket
@@ -142,12 +143,14 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        remedy = "choose another with --port, or --port 0 for any that is free"
-        if isinstance(error, socket.gaierror):
-            remedy = "choose an address of this machine with --host"
-        raise UsageError(
-            f"cannot serve on {host}:{port}", error.strerror or str(error), remedy
-        ) from error
+        remedy = (
+            "choose another with --port, or --port 0 for any that is free"
+            if error.errno in {errno.EADDRINUSE, errno.EACCES}
+            else "choose an address of this machine with --host"
+        )
+        # Python adds the address, which is said already.
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise UsageError(f"cannot serve on {host}:{port}", why, remedy) from error
 
 
 def is_loopback(host: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -176,11 +175,9 @@ def read(
         events[RANGE] = Events(range_names or NameTable(ranges.names), ranges.name.astype(np.int32))
     if calls is not None:
         events[CALL] = _calls(rank, calls)
-    threads = [list(each) for each in _threads(rank, calls, ranges, latest)]
+    busiest, others = _threads(rank, calls, ranges, latest)
     # The GPU stands below the threads that keep it busy, and is not lost below all the others.
-    tracks += chain.from_iterable(threads[:_OPEN_THREADS])
-    tracks += _gpu_tracks(rank)
-    tracks += (replace(each, is_folded=True) for each in chain(*threads[_OPEN_THREADS:]))
+    tracks += [*busiest, *_gpu_tracks(rank), *(replace(each, is_folded=True) for each in others)]
     return RankTimeline(rank, tuple(tracks), events, ranges, tuple(steps))
 
 
@@ -226,8 +223,8 @@ def _calls(rank: Rank, calls: ApiCalls) -> Events:
 
 def _threads(
     rank: Rank, calls: ApiCalls | None, ranges: RangeTable | None, latest: int
-) -> Iterator[Iterator[Track]]:
-    """Yield the rows of each thread, the busiest first."""
+) -> tuple[list[Track], list[Track]]:
+    """Return the rows of the busiest threads, the main one first, and those of the others."""
     calls_of = _by_thread(calls.thread) if calls is not None else {}
     ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
     nothing = np.empty(0, np.int32)
@@ -236,13 +233,18 @@ def _threads(
         num_calls = len(calls_of.get(thread, nothing))
         return -num_calls, -len(ranges_of.get(thread, nothing)), thread
 
-    for thread in sorted({*calls_of, *ranges_of}, key=busyness):
-        group = _thread_label(rank, thread)
-        of_ranges, of_calls = ranges_of.get(thread, nothing), calls_of.get(thread, nothing)
-        yield chain(
-            _range_tracks(group, ranges, of_ranges, latest) if ranges is not None else (),
-            _call_tracks(group, calls, of_calls) if calls is not None else (),
-        )
+    def tracks(threads: Sequence[int]) -> Iterator[Track]:
+        for thread in threads:
+            group = _thread_label(rank, thread)
+            if ranges is not None and thread in ranges_of:
+                yield from _range_tracks(group, ranges, ranges_of[thread], latest)
+            if calls is not None and thread in calls_of:
+                yield from _call_tracks(group, calls, calls_of[thread])
+
+    threads = sorted({*calls_of, *ranges_of}, key=busyness)
+    busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
+    busiest.sort(key=lambda each: schema.thread_number(each) != rank.pid)
+    return list(tracks(busiest)), list(tracks(others))
 
 
 def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:

@@ -14,7 +14,8 @@ from traceprof.intervals import BEYOND_NS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.timeline_rows import RankTimeline, Track
+    from dashboards.timeline_names import NameTable
+    from dashboards.timeline_rows import Int32, RankTimeline, Track
     from traceprof.intervals import Int64
 
 _MOST_NAMES = 20
@@ -57,6 +58,17 @@ class _Matches:
     track: Track
     place: Int64
 
+    @property
+    def names(self) -> NameTable:
+        """The names that theirs are among."""
+        return self.timeline.events[self.track.source].names
+
+    @property
+    def number_of_name(self) -> Int32:
+        """The number of each one's name, int32[m]."""
+        events = self.timeline.events[self.track.source]
+        return events.name[self.track.index[self.place]]
+
     def before(self, at: Place, *, inclusive: bool = False) -> int:
         """Return how many come before a place, or at it."""
         if self.row == at.row:
@@ -89,13 +101,12 @@ def search(
         nothing matches. No names are listed where there are a hundred thousand.
     """
     rows = _matches(timelines, text)
-    counts = _names(rows)
-    listed = counts.most_common(_MOST_NAMES) if len(counts) <= _MOST_COUNTED else []
+    counts, num_names = _names(rows)
     found = _following(rows, at, backwards=backwards)
     return {
         "count": sum(len(each.place) for each in rows),
-        "num_names": len(counts),
-        "names": [{"label": label, "count": count} for label, count in listed],
+        "num_names": num_names,
+        "names": [{"label": label, "count": count} for label, count in counts],
         "next": found and _event(*found, rows),
     }
 
@@ -132,15 +143,17 @@ def _matches(timelines: Sequence[RankTimeline], text: str) -> list[_Matches]:
     return rows
 
 
-def _names(rows: Sequence[_Matches]) -> Counter[str]:
-    """Return how many matches have each name, in short."""
+def _names(rows: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
+    """Return the most frequent names of the matches, in short, with their counts; and how many."""
     counts: Counter[str] = Counter()
-    for each in rows:
-        events = each.timeline.events[each.track.source]
-        number, count = np.unique(events.name[each.track.index[each.place]], return_counts=True)
+    found = [(each.names, *np.unique(each.number_of_name, return_counts=True)) for each in rows]
+    num_names = sum(len(number) for _, number, _ in found)
+    if num_names > _MOST_COUNTED:
+        return [], num_names
+    for names, number, count in found:
         for name, times in zip(number.tolist(), count.tolist(), strict=True):
-            counts[events.names.label(name)] += times
-    return counts
+            counts[names.label(name)] += times
+    return counts.most_common(_MOST_NAMES), len(counts)
 
 
 def _following(

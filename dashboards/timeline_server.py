@@ -152,13 +152,14 @@ class Timelines:
             "evidence": [
                 {
                     "finding": finding.id,
+                    "number": number_of_finding,
                     "evidence": index,
                     "severity": str(finding.severity),
                     "label": one_line(each.label),
                     "start": str(each.start_ns),
                     "end": str(each.end_ns),
                 }
-                for finding in self._analysis.findings
+                for number_of_finding, finding in enumerate(self._analysis.findings)
                 if finding.rank == number
                 for index, each in enumerate(finding.evidence)
             ],

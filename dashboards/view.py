@@ -73,6 +73,12 @@ class View:
         """Return a rank of the run by its number."""
         return next(each for each in self.analysis.run.ranks if each.rank == number)
 
+    def window(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return what the address chooses of a span of time; all of it where it chooses nothing."""
+        start = start_ns if self.address.start_ns is None else self.address.start_ns
+        end = end_ns if self.address.end_ns is None else self.address.end_ns
+        return start, max(end, start + 1)
+
     def report_name(self, index: int) -> str:
         """Return the file name of a report, fit to be shown."""
         return one_line(self.analysis.run.traces[index].path.name)
@@ -81,7 +87,7 @@ class View:
 def device_text(device: int | None, gpu: str | None) -> str:
     """Return a rank's device and its name: `GPU 0 · NVIDIA A100-SXM4-80GB`."""
     if device is None:
-        return "no GPU"
+        return "CPU"
     return f"GPU {device} · {one_line(gpu)}" if gpu else f"GPU {device}"
 
 

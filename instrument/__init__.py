@@ -4,6 +4,7 @@ Every range goes to the NVTX domain `traceprof`, in the grammar of `traceprof.la
 `traceprof analyze` reads. Without the package nvtx, or without Nsight attached, nothing happens.
 """
 
+from instrument.switch import disable, enable, is_enabled
 from instrument.training import annotate, step
 
-__all__ = ["annotate", "step"]
+__all__ = ["annotate", "disable", "enable", "is_enabled", "step"]

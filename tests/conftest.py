@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,17 @@ def nsys() -> str:
             pytest.fail("nsys is not on PATH, and CI must not skip what needs it")
         pytest.skip("nsys is not on PATH")
     return found
+
+
+@pytest.fixture(scope="session")
+def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the last nvtx whose ranges every Nsight Systems records."""
+    folder = tmp_path_factory.mktemp("nvtx")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    done = subprocess.run([*pip, "nvtx==0.2.11"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:]
+        if os.environ.get("CI"):
+            pytest.fail(f"nvtx==0.2.11 cannot be installed, and CI must not skip: {said}")
+        pytest.skip(f"nvtx==0.2.11 cannot be installed: {said}")
+    return folder

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from traceprof import processes
 from traceprof.analyses import (
+    arrivals,
     breakdown,
     collectives,
     ddp_buckets,
@@ -23,6 +24,7 @@ from traceprof.analyses import (
     peer_transfers,
     process_group_scaling,
     process_groups,
+    straggler,
 )
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
@@ -100,12 +102,13 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     host_sync,
     collectives,
     late_allreduce,
+    arrivals,
     ddp_buckets,
 )
 # Of ranks without.
 HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, ddp_buckets)
 # Of the whole run.
-RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling,)
+RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling, straggler)
 _RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))
 # A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
 _WORTH_SHARING = 400_000
@@ -154,6 +157,7 @@ class Analysis:
         findings: the costliest first.
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
+        ranks: how the ranks met: clocks, waits, transfers.
     """
 
     run: Run
@@ -161,6 +165,7 @@ class Analysis:
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
     notes: tuple[tuple[int, str], ...]
+    ranks: straggler.RanksResult
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
         """Return what a module measured, by rank: see each result's `rank`."""
@@ -240,8 +245,14 @@ def _analyse(run: Run, options: Options) -> Analysis:
         for result in of_module
         for each in module.findings(result)
     ]
-    for of_run in RUN_ANALYSES:
-        judged += of_run.findings(of_run.run(run, results[of_run.OF]))
+    met = [each.run(run, results[each.OF]) for each in RUN_ANALYSES]
+    for module, result in zip(RUN_ANALYSES, met, strict=True):
+        judged += module.findings(result)
+    ranks_met: straggler.RanksResult = met[RUN_ANALYSES.index(straggler)]
+    results[collectives] = tuple(
+        collectives.with_transfers(each, straggler.transfers_of(ranks_met, member))
+        for member, each in enumerate(results[collectives])
+    )
     judged += _without_ranks(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
     # Copies and counters may both see a link at its limit.
@@ -254,6 +265,7 @@ def _analyse(run: Run, options: Options) -> Analysis:
         findings=tuple(found),
         not_applicable=tuple(_merged(missing, results)),
         notes=tuple(notes_of(run)),
+        ranks=ranks_met,
     )
 
 

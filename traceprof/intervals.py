@@ -154,6 +154,30 @@ def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     return Intervals(starts, ends)
 
 
+def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int64, Int64]:
+    """Cut intervals, which may overlap each other, where pieces of time begin and end.
+
+    Args:
+        start_ns: int64[n], in any order.
+        end_ns: int64[n].
+        limits_ns: int64[m + 1], strictly ascending: piece j is [limits[j], limits[j + 1]).
+
+    Returns:
+        Three int64[k], for each part of an interval that lies in a piece: which interval, which
+        piece, and how long the part is; 0 for an interval without length, where it is.
+    """
+    first = np.searchsorted(limits_ns, start_ns, side="right") - 1
+    stop = np.maximum(np.searchsorted(limits_ns, end_ns, side="left"), first + 1)
+    first, stop = np.maximum(first, 0), np.minimum(stop, len(limits_ns) - 1)
+    count = np.maximum(stop - first, 0)
+    which = np.repeat(np.arange(len(start_ns)), count)
+    piece = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + first[which]
+    length = np.minimum(end_ns[which], limits_ns[piece + 1]) - np.maximum(
+        start_ns[which], limits_ns[piece]
+    )
+    return which, piece, length
+
+
 def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     """Return how much of `covered` lies before each time: int64[m] ns for int64[m] times."""
     if len(covered) == 0:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 DOMAIN = "traceprof"
 STEP = "step"
-FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer step"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER_STEP = "optimizer step"
+DATA_LOADING = "data loading"
 WAIT = "wait"
 """Around a wait for an asynchronous operation, whose function is the fact `op`."""
 BUCKET = "bucket"

@@ -40,6 +40,7 @@ class Messages:
         peer_in_communicator: int64[n], the same as NCCL tells (in the communicator).
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
+        sequence: int64[n], the call's number in its group, as labels tell.
         operations: names, as kernel names tell them, or calls where these do not.
         communicators: NCCL's ids in hexadecimal digits, equal on all ranks.
         groups: names of PyTorch's process groups.
@@ -56,6 +57,7 @@ class Messages:
     peer_in_communicator: Int64
     direction: Int64
     world_size: Int64
+    sequence: Int64
     operations: tuple[str, ...]
     communicators: tuple[str, ...]
     groups: tuple[str, ...]
@@ -113,7 +115,7 @@ def _read(rank: Rank) -> Messages:
     num_devices = sum(key.process == rank.process for key in rank.trace.operations)
     nccl, labelled = (
         _facts(each, operation, each.launch_ranges_of(start, end, thread), order, num_devices)
-        for each in found
+        for each in (found.nccl, found.labelled)
     )
     operation = np.where(operation != _ANY, operation, nccl.operation)
     return Messages(
@@ -128,6 +130,7 @@ def _read(rank: Rank) -> Messages:
         peer_in_communicator=nccl.peer,
         direction=_first_known(nccl.direction, labelled.direction),
         world_size=_first_known(nccl.world_size, labelled.world_size),
+        sequence=labelled.sequence,
         operations=names,
         communicators=found.nccl.communicators,
         groups=found.labelled.communicators,
@@ -151,6 +154,7 @@ class _Facts:
     peer: Int64
     direction: Int64
     world_size: Int64
+    sequence: Int64
 
 
 def _facts(
@@ -167,7 +171,7 @@ def _facts(
     """
     num = len(operation)
     if len(calls) == 0 or num == 0:
-        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 6)
+        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 7)
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
     # Every pair of a kernel and a call of its launch range, in order of the kernels.
     first = calls.first_member[launch]
@@ -206,6 +210,7 @@ def _facts(
         peer=np.where(is_exchange, each.common(calls.peer), UNKNOWN),
         direction=np.where(is_exchange & (direction > 0), direction, UNKNOWN),
         world_size=each.common(calls.world_size),
+        sequence=each.common(calls.sequence),
     )
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 def notes_of(run: Run) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
+    for index, number in enumerate(run.run_of):
+        if number:
+            said = f"it is not of the same run as {run.traces[0].path.name}: it was captured at"
+            said += " another time, or of another program; nothing is compared between the two"
+            yield index, said
     with_ranks = {rank.report for rank in run.ranks}
     for index, trace in enumerate(run.traces):
         for note in trace.notes:
@@ -50,6 +55,6 @@ def host_rank_notes(ranks: Sequence[HostRank]) -> Iterator[str]:
     num_open = sum(each.work.num_open for each in ranks)
     if num_open:
         yield (
-            f"{num_open} ranges were open when the capture ended: they count up to the last time"
+            f"ranges that were open when the capture ended ({num_open}) count up to the last time"
             " that is known of their process"
         )

@@ -22,7 +22,7 @@ from traceprof.trace.model import Copies
 from traceprof.trace.reader import NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -93,12 +93,12 @@ class LaunchQueue:
     @cached_property
     def called_ns(self) -> Int64:
         """When each launch was called; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_call(self.calls.start_ns)
+        return self._of_calls(self.calls.start_ns.__getitem__)
 
     @cached_property
     def returned_ns(self) -> Int64:
         """When each call returned; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_call(self.calls.end_ns)
+        return self._of_calls(self.calls.ends)
 
     @property
     def enter_ns(self) -> Int64:
@@ -139,23 +139,26 @@ class LaunchQueue:
     @cached_property
     def _num_before(self) -> int:
         """How many were pending since before anything that was captured."""
-        return int(np.count_nonzero(self.enter_ns == -BEYOND_NS))
+        # No call, and so no time of one.
+        return int(np.count_nonzero(self.launches.call < 0))
 
     def _begin_ns(self, times: Int64) -> int:
         return int(min(self.launches.start_ns.min(), times[0])) - 1
 
     def _changes(self) -> tuple[Int64, Int32]:
         """Return when one more or one less was pending, ascending, and how many then were."""
-        entered = self.enter_ns
-        left = np.maximum(self.launches.end_ns, entered)
-        if self._num_before:
-            entered = entered[entered > -BEYOND_NS]
-        if left.max(initial=0) >= BEYOND_NS:
-            left = left[left < BEYOND_NS]
+        num_entered = len(self.launches.call)
+        changes = np.empty(2 * num_entered, np.int64)  # in one piece: there can be many
+        entered, left = changes[:num_entered], changes[num_entered:]
+        np.minimum(self.returned_ns, self.launches.start_ns, out=entered)
+        np.maximum(entered, self.called_ns, out=entered)
+        np.maximum(self.launches.end_ns, entered, out=left)
+        if self._num_before or left.max(initial=0) >= BEYOND_NS:
+            num_entered -= self._num_before
+            changes = np.concatenate((entered[entered > -BEYOND_NS], left[left < BEYOND_NS]))
         # The sign in a time's lowest bit: one sort of integers, many times faster than argsort.
-        changes = np.concatenate((entered, left))
         changes <<= 1
-        changes[: len(entered)] |= 1
+        changes[:num_entered] |= 1
         changes.sort()
         signs = np.empty(len(changes), np.int8)
         np.bitwise_and(changes, 1, out=signs, casting="unsafe")
@@ -194,9 +197,12 @@ class LaunchQueue:
         device: Int64 = devices[self.launches.stream]
         return device
 
-    def _of_call(self, times_ns: Int64) -> Int64:
-        # The index -1 takes the last: what stands for the time before the capture.
-        times: Int64 = np.append(times_ns, -BEYOND_NS)[self.launches.call]
+    def _of_calls(self, of: Callable[[Int64], Int64]) -> Int64:
+        call = self.launches.call
+        if len(self.calls) == 0:
+            return np.full(len(call), -BEYOND_NS)
+        times = of(call)  # the index -1 takes the last
+        times[call < 0] = -BEYOND_NS
         return times
 
     def _pending(self, chosen: Int64) -> Int64:

@@ -76,6 +76,7 @@ class Rank:
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it; None for a process without GPU work.
         gpu: the GPU's name where the report tells it.
+        gpu_id: the GPU's uuid, else its place on the PCI bus, where the report tells it.
         trace: the report itself, for what only some analyses read.
         operations: all that the GPU did.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
@@ -91,6 +92,7 @@ class Rank:
     pid: int
     device: int | None
     gpu: str | None
+    gpu_id: str | None
     trace: Trace
     operations: RankOperations
     kernel_names: Mapping[int, str]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceprof.clocks import Clocks, seeded
 from traceprof.communication import CommunicationPatterns
 from traceprof.host_work import is_rank
 from traceprof.rank import HostRank, Mask, Rank, Window
+from traceprof.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
 from traceprof.steps import find_steps
 from traceprof.trace.model import NO_OPERATIONS, RankKey
 
@@ -28,10 +30,17 @@ class Run:
         traces: the reports, in the order given.
         ranks: their ranks, in order of (report, pid, device); of each report, those without GPU
             work come last.
+        clocks: the reports' clocks, as their sessions' starts tell them.
+        run_of: for each report, which run it is of: 0, unless reports of several runs were given.
+        rank_source: what told the ranks' numbers: `labels`, `nccl`, `mpi`, `environment`, `file
+            name`, or `order`, where nothing does.
     """
 
     traces: Sequence[Trace]
     ranks: Sequence[Rank]
+    clocks: Clocks
+    run_of: Sequence[int]
+    rank_source: str
 
 
 def open_run(
@@ -54,7 +63,9 @@ def open_run(
         for report, trace in enumerate(traces)
         for process, device in _ranks_of(trace)
     ]
-    numbers = _rank_numbers([trace.global_rank(process) for _, trace, process, _ in found])
+    numbers, rank_source = _rank_numbers(
+        [(report, trace, process) for report, trace, process, _ in found]
+    )
     steps = [find_steps(trace, step_pattern) for trace in traces]
     operations = [patterns.operations(trace.kernel_names) for trace in traces]
     ranks = []
@@ -68,6 +79,7 @@ def open_run(
                 pid=trace.pid(process),
                 device=device,
                 gpu=None if key is None else trace.gpu_name(key),
+                gpu_id=None if key is None else trace.gpu_id(key),
                 trace=trace,
                 operations=NO_OPERATIONS if key is None else trace.operations[key],
                 kernel_names=trace.kernel_names,
@@ -77,7 +89,9 @@ def open_run(
                 peak_overrides=peak_overrides or {},
             )
         )
-    return Run(tuple(traces), tuple(ranks))
+    runs = runs_of([_report(trace) for trace in traces])
+    clocks = seeded([trace.session for trace in traces], runs)
+    return Run(tuple(traces), tuple(ranks), clocks, tuple(runs), rank_source)
 
 
 def _ranks_of(trace: Trace) -> list[tuple[int, int | None]]:
@@ -93,9 +107,35 @@ def _ranks_of(trace: Trace) -> list[tuple[int, int | None]]:
     return [*((key.process, key.device) for key in keys), *((process, None) for process in without)]
 
 
-def _rank_numbers(global_ranks: Sequence[int | None]) -> list[int]:
-    """Return the global ranks if all are known and none twice, else running numbers."""
-    known = [each for each in global_ranks if each is not None]
-    if len(set(known)) == len(global_ranks):
-        return known
-    return list(range(len(global_ranks)))
+def _rank_numbers(found: Sequence[tuple[int, Trace, int]]) -> tuple[list[int], str]:
+    """Return the ranks' numbers and what told them, by report and process."""
+    told = {
+        "labels": [trace.labelled_rank(process) for _, trace, process in found],
+        "nccl": [trace.communication_calls(process).rank for _, trace, process in found],
+        "mpi": [trace.global_rank(process) for _, trace, process in found],
+    }
+    reports = [report for report, *_ in found]
+    if len(set(reports)) == len(reports):  # what is said of a report is said of its only rank
+        told["environment"] = [
+            rank_of_environment(trace.session.environment) for _, trace, _ in found
+        ]
+        told["file name"] = [rank_of_file(trace.path) for _, trace, _ in found]
+    return numbered(told.items(), len(found))
+
+
+def _report(trace: Trace) -> Report:
+    groups = [each for of in trace.operations.values() for each in of.groups if len(each)]
+    processes = sorted({key.process for key in trace.operations})
+    calls = [trace.communication_calls(process).nccl for process in processes]
+    return Report(
+        path=trace.path,
+        session=trace.session,
+        start_ns=min((int(each.start_ns[0]) for each in groups), default=0),
+        end_ns=max((int(each.end_ns.max()) for each in groups), default=0),
+        communicators={
+            name
+            for each in calls
+            for index, name in enumerate(each.communicators)
+            if (each.world_size[each.communicator == index] != 1).all()
+        },
+    )

@@ -7,11 +7,11 @@
 
   window.traceprof = {
     // Go to a view; the browser's way back leads here.
-    go(href) {
+    go(href, { stay = false } = {}) {
       if (href === here()) return;
       history.pushState({}, "", href);
       announce();
-      window.scrollTo(0, 0);
+      if (!stay) window.scrollTo(0, 0);
     },
     // Note in the address what the view shows, without drawing the page anew.
     note(href) {
@@ -43,6 +43,41 @@
           window.traceprof.go(url.pathname + url.search.replaceAll("%2C", ","));
         }
         return nothing();
+      },
+      // A click on a chart leads where the place of that point says.
+      follow(clicked, figure, places) {
+        const point = clicked?.points?.[0];
+        if (!point || !places?.length) return nothing();
+        const [row, index] = Array.isArray(point.pointNumber)
+          ? point.pointNumber
+          : [figure.data[point.curveNumber].meta, point.pointNumber];
+        const href = places[row]?.[index];
+        if (href) window.traceprof.go(href);
+        return nothing();
+      },
+      // Zooming a chart of time draws the page anew for that time, and puts it into the address.
+      zoom(changed, figure) {
+        const base = figure?.layout?.meta?.base;
+        if (base === undefined || !changed) return nothing();
+        const url = new URL(location.href);
+        const axis = Object.keys(changed).find((key) => /^xaxis\d*\.range\[0\]$/.test(key));
+        if (axis) {
+          const limits = [changed[axis], changed[axis.replace("[0]", "[1]")]];
+          const [start, end] = limits.map((each) => BigInt(base) + BigInt(Math.round(each * 1e9)));
+          if (end <= start) return nothing();
+          url.searchParams.set("start", start);
+          url.searchParams.set("end", end);
+        } else if (Object.keys(changed).some((key) => /^xaxis\d*\.autorange$/.test(key))) {
+          url.searchParams.delete("start");
+          url.searchParams.delete("end");
+        } else {
+          return nothing();
+        }
+        window.traceprof.go(url.pathname + url.search.replaceAll("%2C", ","), { stay: true });
+        return nothing();
+      },
+      save(clicks) {
+        return clicks ? true : nothing();
       },
       entitle(title) {
         document.title = title ? `${title} · traceprof` : "traceprof";

@@ -60,10 +60,12 @@
       const finding = parameter("finding");
       if (select) await this.select(select, { scroll: true });
       else if (finding) {
-        const number = [...this.opened][0];
-        const evidence = ranks[0]?.evidence.find((each) =>
-          each.finding === finding && each.evidence === Number(parameter("evidence") ?? 0));
-        if (evidence) this.chooseEvidence(number, evidence);
+        const index = Number(parameter("evidence") ?? 0);
+        const named = (ranks[0]?.evidence ?? []).filter((each) =>
+          each.finding === finding && each.evidence === index);
+        // A rank can have the same finding of several links: what is in view is meant.
+        const evidence = named.find((each) => this.#isInView(each)) ?? named[0];
+        if (evidence) this.chooseEvidence([...this.opened][0], evidence);
       }
       if (this.panel.query.value) this.count();
     }
@@ -89,6 +91,10 @@
     }
 
     // -- the view -------------------------------------------------------------------------------
+
+    #isInView({ start, end }) {
+      return start >= this.view.start && end <= this.view.start + this.view.span;
+    }
 
     extent() {
       const ready = [...this.opened].map((each) => this.data.ranks.get(each))
@@ -250,10 +256,9 @@
       this.#place();
       const ranks = [...this.opened].map((each) => [each, this.data.ranks.get(each)]);
       this.marks = ranks.flatMap(([number, rank]) => (rank?.evidence ?? []).map((each) =>
-        ({ ...each, rank: number, chosen: this.#isChosen(number, each) })));
+        ({ ...each, rank: number, source: each, chosen: this.#isChosen(each) })));
       this.bands = this.marks
-        .filter((each) => each.finding === this.chosenEvidence?.finding &&
-          each.rank === this.chosenEvidence.rank)
+        .filter((each) => each.number === this.chosenEvidence?.number)
         .map((each) => ({ ...each, ...this.#heightOf(each.rank) }));
       this.painter.draw({
         view: this.view ?? { start: 0, span: 1e9 },
@@ -347,17 +352,16 @@
       this.note();
     }
 
-    #isChosen(rank, evidence) {
+    #isChosen({ number, evidence }) {
       const { chosenEvidence } = this;
-      return chosenEvidence?.rank === rank && chosenEvidence.finding === evidence.finding &&
-        chosenEvidence.evidence === evidence.evidence;
+      return chosenEvidence?.number === number && chosenEvidence.evidence === evidence;
     }
 
     chooseEvidence(rank, evidence) {
       this.forgetSelection();
       this.chosenEvidence = { ...evidence, rank };
       const all = this.data.ranks.get(rank).evidence
-        .filter((each) => each.finding === evidence.finding);
+        .filter((each) => each.number === evidence.number);
       this.panel.showEvidence(rank, all, all.indexOf(evidence));
       this.refresh();
     }
@@ -457,7 +461,7 @@
       const found = this.markAt(x, y);
       const isSame = mark && this.hover && mark.row === this.hover.row &&
         mark.start === this.hover.start && mark.id === this.hover.id;
-      this.hover = mark ?? null;
+      if (!isSame) this.hover = mark ?? null;
       this.panel.canvas.style.cursor =
         mark || found || (row?.foldable) ? "pointer" : x < this.GUTTER ? "default" : "grab";
       this.refresh();
@@ -502,10 +506,8 @@
     click(x, y) {
       const found = this.markAt(x, y);
       const { row, mark } = this.hit(x, y);
-      if (found) {
-        this.showEvidence(found.rank, this.data.ranks.get(found.rank).evidence.find((each) =>
-          each.finding === found.finding && each.evidence === found.evidence));
-      } else if (row?.foldable) this.fold(row);
+      if (found) this.showEvidence(found.rank, found.source);
+      else if (row?.foldable) this.fold(row);
       else if (mark?.id) this.select(mark.id);
       else if (mark) this.selectBlock(mark);
       else {

@@ -2,6 +2,7 @@
 (() => {
   const WHEEL = 1.0018; // zoom per unit of the wheel
   const LINE = 20; // pixels, for wheels that count lines
+  const PINCH = 5; // two fingers on a touchpad move it less
   const PAN = 0.15; // of the view
 
   const isText = (element) =>
@@ -25,7 +26,10 @@
       const sideways = event.shiftKey ? event.deltaX || event.deltaY : event.deltaX;
       if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
         timeline.pan((sideways * scale) / timeline.painter.plotWidth);
-      } else timeline.zoom(WHEEL ** (event.deltaY * scale), timeline.timeAt(x));
+        return;
+      }
+      const pinch = event.ctrlKey ? PINCH : 1;
+      timeline.zoom(WHEEL ** (event.deltaY * scale * pinch), timeline.timeAt(x));
     }, { passive: false });
 
     let drag = null;
@@ -123,6 +127,7 @@
         clearTimeout(typing);
         timeline.search(event.shiftKey ? "previous" : "next");
       } else if (event.key === "Escape") {
+        event.preventDefault(); // which would empty it: N and P go on with it
         panel.names.hidden = true;
         canvas.focus();
       }

@@ -62,6 +62,37 @@ def test_rates_are_nccl_tests(
     assert use.busbw_gb_per_s == pytest.approx(busbw)
 
 
+@pytest.mark.parametrize(
+    ("calls", "peer"),
+    [
+        (("send dst=3", "recv src=3"), 3),
+        (("send dst=3", "send dst=2"), None),
+        (("send dst=3", "send"), None),
+        (("all_reduce",), None),
+    ],
+)
+def test_the_only_peer(tmp_path: Path, calls: tuple[str, ...], peer: int | None) -> None:
+    builder = prepare(TraceBuilder(), schemas=())
+    for index, each in enumerate(calls):
+        label(builder, f"{each} bytes=8 group=0 size=4 seq={index}", 100 * index, 100 * index + 10)
+        kernel = ALL_REDUCE if each == "all_reduce" else SEND_RECV
+        launch = (100 * index + 3, 100 * index + 5)
+        builder.kernel(1000 + 100 * index, 1050 + 100 * index, kernel, launch=launch)
+    (use,) = result(builder, tmp_path).uses
+    assert use.peer == peer
+
+
+def test_a_coalesced_block_stands_for_its_calls(tmp_path: Path) -> None:
+    # The block launches what was called in it when it ends.
+    builder = prepare(TraceBuilder(), schemas=())
+    label(builder, "coalesced group=7 rank=0 size=4", 0, 100)
+    for seq in (0, 1):
+        start = 10 + 20 * seq
+        label(builder, f"all_reduce bytes=8 group=7 size=4 seq={seq}", start, start + 10)
+    (use,) = result(builder.kernel(500, 600, ALL_REDUCE, launch=(90, 95)), tmp_path).uses
+    assert (use.communicator, use.bytes) == ("group 7", 16)
+
+
 def test_rates_need_sizes_and_ranks(tmp_path: Path) -> None:
     builder = prepare(TraceBuilder())
     call(builder, "ncclAllReduce", 0, 10, 7, 1000)

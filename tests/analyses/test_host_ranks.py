@@ -140,7 +140,7 @@ def test_ranges_that_were_open_when_the_capture_ended(tmp_path: Path) -> None:
     (result,) = analysis.breakdown
     assert (result.whole.window_ns, *parts(result.whole)) == (200, 50, 140, 140, 10)
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 200)]
-    assert any("2 ranges were open" in note for _, note in analysis.notes)
+    assert any("open when the capture ended (2)" in note for _, note in analysis.notes)
 
 
 def test_a_call_that_was_made_again_with_the_same_text(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import SAMPLE
-from traceprof.analysis import FINDING_IDS, Analysis, analyze
+from traceprof.analysis import FINDING_IDS, RUN_ANALYSES, Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.trace import schema
@@ -97,4 +97,6 @@ def test_a_healthy_run_is_silent() -> None:
 
 def test_every_finding_has_a_scenario() -> None:
     shown = {each["id"] for path in SAMPLES for each in truth_of(path).get("findings", ())}
-    assert shown == set(FINDING_IDS)
+    # Runs of several reports are too large to be samples: test_straggler.py makes them.
+    of_runs = {each for module in RUN_ANALYSES for each in module.IDS}
+    assert shown | of_runs == set(FINDING_IDS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, main
-from traceprof.simulate import SCENARIOS
+from traceprof.simulate import RUN_SCENARIOS, SCENARIOS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,15 +24,16 @@ def run(*arguments: object) -> int:
 def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("simulate", "--help") == EXIT_DONE
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in ("ddp", *SCENARIOS))
+    assert all(f"  {name} " in shown for name in ("ddp", *SCENARIOS, *RUN_SCENARIOS))
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [*SCENARIOS, *RUN_SCENARIOS])
 def test_every_scenario_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("simulate", name, "--help") == EXIT_DONE
     shown = " ".join(capsys.readouterr().out.split())
-    assert SCENARIOS[name].summary in shown
-    assert len(SCENARIOS[name].summary) < 80
+    summary = (SCENARIOS.get(name) or RUN_SCENARIOS[name]).summary
+    assert summary in shown
+    assert len(summary) < 80
 
 
 def test_a_scenario_and_its_truth_are_written(
@@ -45,3 +46,20 @@ def test_a_scenario_and_its_truth_are_written(
     assert truth.exists()
     assert run(*arguments) == EXIT_ERROR
     assert "it is there already" in capsys.readouterr().err
+
+
+def test_a_run_and_its_truth_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    arguments = ("simulate", "straggler-host", "--per", "rank", "--no-labels", "-o", folder)
+    assert run(*arguments) == EXIT_DONE
+    assert capsys.readouterr().out.splitlines() == [str(folder), str(folder / "truth.json")]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [*(f"rank_{rank}.sqlite" for rank in range(8)), "truth.json"]
+    assert run(*arguments) == EXIT_ERROR
+    assert "it is there already" in capsys.readouterr().err
+    assert run("analyze", *sorted(folder.glob("*.sqlite")), "--only", "straggler") == EXIT_DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "its host launched late" in shown
+    assert "told by the names of the files" in shown

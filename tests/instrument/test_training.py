@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 
@@ -10,17 +9,6 @@ import pytest
 import torch
 
 import instrument
-from instrument import nvtx_ranges, training
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record what is pushed and popped, with steps numbered from 0."""
-    events: list[str] = []
-    monkeypatch.setattr(nvtx_ranges, "push", lambda text: events.append(f"push {text}"))
-    monkeypatch.setattr(nvtx_ranges, "pop", lambda: events.append("pop"))
-    monkeypatch.setattr(training, "_numbers", itertools.count())
-    return events
 
 
 def test_a_decorated_step_is_numbered_at_each_call(recorded: list[str]) -> None:

@@ -13,10 +13,10 @@ import pytest
 from traceprof.trace import shapes
 from traceprof.trace.database import quote
 from traceprof.trace.layout import layout_of
+from traceprof.trace.numbered import NumberedTexts
 from traceprof.trace.pages import PADDING, Unsupported, varints
 from traceprof.trace.records import decode_columns
 from traceprof.trace.shapes import NULL
-from traceprof.trace.texts import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def compared(
         window_bytes: as `decode_columns` has it.
         texts: columns of texts to read of it.
     """
-    numbered = {name: Texts() for name in texts}
+    numbered = {name: NumberedTexts() for name in texts}
     done, outcome = 0, "read"
     try:
         layout = layout_of(connection, table, columns, texts)
@@ -441,7 +441,9 @@ def test_short_rows_without_texts(path: Path) -> None:
 def test_texts_with_the_same_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path, TABLE, "INSERT INTO t (a, b) VALUES (1, 'same size'), (2, 'size same')")
     assert outcome(path, "a", texts="b") == "read"
-    monkeypatch.setattr("traceprof.trace.texts.factors", lambda count: np.zeros(count, np.uint64))
+    monkeypatch.setattr(
+        "traceprof.trace.numbered.factors", lambda count: np.zeros(count, np.uint64)
+    )
     assert outcome(path, "a", texts="b") == "partly"
 
 
@@ -597,7 +599,7 @@ def test_generated_databases(path: Path, seed: int) -> None:
 def attempted(path: Path, data: bytes | bytearray, columns: Sequence[str]) -> str:
     """Read a damaged file both ways."""
     path.write_bytes(data)
-    texts = {"b": Texts()}
+    texts = {"b": NumberedTexts()}
     with closing(opened(path)) as connection:
         try:
             expected = through_sqlite(connection, "t", columns, [*texts])

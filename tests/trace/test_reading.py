@@ -19,10 +19,10 @@ from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace import reader, schema
 from traceprof.trace.database import Database, quote
+from traceprof.trace.numbered import NumberedTexts
 from traceprof.trace.pages import Unsupported
 from traceprof.trace.reader import NULL, read_columns
 from traceprof.trace.records import decode_columns
-from traceprof.trace.texts import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,7 +131,7 @@ def test_sqlite_is_not_asked_for_events(path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, done: int) -> None:
     """Refused after so many pages, some of which have rows that go on elsewhere."""
 
-    def some(file: Path, layout: Layout, texts: Mapping[str, Texts]) -> Iterator[Chunk]:
+    def some(file: Path, layout: Layout, texts: Mapping[str, NumberedTexts]) -> Iterator[Chunk]:
         yield from islice(decode_columns(file, layout, texts, window_bytes=1), done)
         raise Unsupported
 
@@ -144,7 +144,7 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
         connection.commit()
     counting = Counting()
     database = Database(path, counting)
-    for texts in ({}, {"b": Texts()}):
+    for texts in ({}, {"b": NumberedTexts()}):
         chunks = list(read_columns(database, "t", ["a", "c"], texts, chunk_rows=100))
         read = {
             name: np.concatenate([chunk[name] for chunk in chunks]).tolist() for name in chunks[0]

@@ -1,12 +1,13 @@
 """Communication kernels by operation and communicator: how many, how long, how much, how fast.
 
-Rates are lower bounds: a kernel runs from its rank's arrival to the end, so that one rank's
-duration holds the time it waited for the others as well as the transfer.
+Rates of one rank alone are lower bounds: a kernel runs from its rank's arrival to the end, so that
+its duration holds the time it waited for the others as well as the transfer. Where the other ranks
+are there to be compared, `with_transfers` puts the rates of the transfers in their place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,25 +19,22 @@ from traceprof.latency import SmallMessages, size_text, small_messages
 from traceprof.messages import messages
 from traceprof.trace import schema
 from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.transfers import counted_bytes, rate
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from collections.abc import Mapping
 
     from traceprof.intervals import Int64
     from traceprof.messages import Messages
     from traceprof.run import Rank, Window
-
-    Float64 = npt.NDArray[np.float64]
+    from traceprof.transfers import Transfer
 
 IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
 
 # Fewer are not worth merging.
 MANY = 20
-
-# nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
-_OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,15 @@ class OperationUse:
             to be compared with a link's peak in one direction.
         peak_gb_per_s: of the link that the GPU's name promises between ranks of one machine, in
             one direction: NVLink, else PCIe. None where the ranks may be on several machines
-            (fewer of them in the report than in the communicator), or the GPU is not known.
+            (fewer of them in the report than in the communicator), or the GPU is not known. Between
+            machines, what the user says of the network.
+        is_lower_bound: whether the rates are of durations; else they are of transfers alone.
+        num_matched: kernels whose counterparts on the other ranks are known.
+        wait_ns: of these, the sum of the times until the last rank came; None without any.
+        transfer_ns: of these, the sum of the times in which all ranks were inside.
+        latency_ns: what an operation takes whatever its size; None where sizes do not tell.
+        rate_gb_per_s: what more of it adds, as algorithm bandwidth counts bytes.
+        scope: whether the ranks are on one machine, `intra-node` or `inter-node`.
     """
 
     operation: str
@@ -73,6 +79,13 @@ class OperationUse:
     algbw_gb_per_s: float | None
     busbw_gb_per_s: float | None
     peak_gb_per_s: float | None
+    is_lower_bound: bool = True
+    num_matched: int = 0
+    wait_ns: int | None = None
+    transfer_ns: int | None = None
+    latency_ns: int | None = None
+    rate_gb_per_s: float | None = None
+    scope: str | None = None
 
     @property
     def utilization(self) -> float | None:
@@ -94,6 +107,7 @@ class CollectivesResult:
         num_with_call: those whose call on the host was found.
         num_sized: those of known size.
         small: what the sizes tell.
+        network_gb_per_s: the peak of the network, where the user gave it.
     """
 
     rank: int
@@ -103,6 +117,7 @@ class CollectivesResult:
     num_with_call: int
     num_sized: int
     small: SmallMessages
+    network_gb_per_s: float | None = None
 
 
 def run(rank: Rank, window: Window) -> CollectivesResult:
@@ -128,6 +143,46 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
         small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
+        network_gb_per_s=rank.peak_overrides.get("network"),
+    )
+
+
+def with_transfers(
+    result: CollectivesResult, transfers: Mapping[tuple[str, str | None], Transfer]
+) -> CollectivesResult:
+    """Return the same with rates of transfers, where operations were matched with other ranks'.
+
+    Args:
+        result: of one rank.
+        transfers: of that rank, by operation and communicator.
+    """
+    uses = tuple(
+        _with_transfer(
+            use, transfers.get((use.operation, use.communicator)), result.network_gb_per_s
+        )
+        for use in result.uses
+    )
+    return replace(result, uses=uses)
+
+
+def _with_transfer(
+    use: OperationUse, transfer: Transfer | None, network_gb_per_s: float | None
+) -> OperationUse:
+    if transfer is None:
+        return use
+    is_known = transfer.algbw_gb_per_s is not None
+    return replace(
+        use,
+        algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
+        busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,
+        peak_gb_per_s=use.peak_gb_per_s if transfer.scope == "intra-node" else network_gb_per_s,
+        is_lower_bound=not is_known,
+        num_matched=transfer.num_matched,
+        wait_ns=transfer.wait_ns,
+        transfer_ns=transfer.transfer_ns,
+        latency_ns=transfer.latency_ns,
+        rate_gb_per_s=transfer.rate_gb_per_s,
+        scope=transfer.scope,
     )
 
 
@@ -221,29 +276,8 @@ def rates(
         num_ranks: int64[n], that take part, -1 where unknown.
         durations: int64[n], in ns.
     """
-    total_bytes, bus_bytes = _nccl_tests_bytes(operation, size, num_ranks)
-    return _rate(total_bytes, durations), _rate(bus_bytes, durations)
-
-
-def _nccl_tests_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
-    """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n]."""
-    known = np.where(size != UNKNOWN, size, np.nan)
-    ranks = np.where(num_ranks > 0, num_ranks, np.nan)
-    total = known * ranks if operation in _OF_ALL_RANKS else known
-    factor = np.full(len(size), np.nan)
-    if operation == "AllReduce":
-        factor = 2 * (ranks - 1) / ranks
-    elif operation in _OF_ALL_RANKS:
-        factor = (ranks - 1) / ranks
-    elif operation in ("Broadcast", "Reduce", "SendRecv"):
-        factor = np.ones(len(size))
-    return total, total * factor
-
-
-def _rate(size: Float64, durations: Int64) -> float | None:
-    known = ~np.isnan(size)
-    took = intervals.total(durations[known])
-    return float(size[known].sum()) / took if took else None
+    total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)
+    return rate(total_bytes, durations), rate(bus_bytes, durations)
 
 
 # -- words ----------------------------------------------------------------------------------------

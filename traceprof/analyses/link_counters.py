@@ -110,14 +110,10 @@ class LinkCountersResult:
 def run(rank: Rank, window: Window) -> LinkCountersResult:
     """Integrate the samples over the window, and over what was exposed in it."""
     found = rank.trace.counters
-    gpu = found.gpu_of_rank.get(rank.key)
-    samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
-    if _is_first(rank):
-        samples += found.network
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
-    series = [each for each in (Series.within(rank, one, window) for one in samples) if each]
+    series = sampled(rank, window)
     copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
     counters, loads = [], []
     for each in series:
@@ -137,9 +133,19 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
         window_ns=window.length_ns,
         exposed_communication_ns=exposed.measure_ns,
         has_gpu_samples=found.has_gpu_samples,
-        is_gpu_known=gpu is not None,
+        is_gpu_known=rank.key in found.gpu_of_rank,
         unsampled_nics=() if found.network else found.nics,
     )
+
+
+def sampled(rank: Rank, window: Window) -> list[Series]:
+    """Return the samples of the links of a rank's GPU; of the machine's NICs for its first rank."""
+    found = rank.trace.counters
+    gpu = found.gpu_of_rank.get(rank.key)
+    samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
+    if _is_first(rank):
+        samples += found.network
+    return [each for each in (Series.within(rank, one, window) for one in samples) if each]
 
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:

@@ -34,6 +34,7 @@ EXPLANATIONS: dict[str, str] = link_findings.EXPLANATIONS
 
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
+_OVER_HOST = ("h2d", "d2h")
 # Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
 _BIG_BYTES = 4 << 20
 
@@ -142,17 +143,11 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
     copies = rank.operations.copies
     inside = window.holds_start(copies.start_ns)
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
-    by_direction = copies_by_direction(rank, inside)
+    by_way = copies_by_way(rank, inside)
     uses = [
-        _use(rank, chosen, direction, None, peaks) for direction, chosen in by_direction.items()
+        _use(rank, chosen, direction, peer, peaks) for (direction, peer), chosen in by_way.items()
     ]
-    peers = np.where(
-        copies.source_device == rank.key.device, copies.destination_device, copies.source_device
-    )
-    for peer in np.unique(peers[inside & rank.is_peer_copy]).tolist():
-        chosen = np.flatnonzero(inside & rank.is_peer_copy & (peers == peer))
-        uses.append(_use(rank, chosen, "p2p", peer if peer >= 0 else None, peaks))
-    over_host = {name: chosen for name, chosen in by_direction.items() if name != "d2d"}
+    over_host = {way: chosen for (way, _), chosen in by_way.items() if way in _OVER_HOST}
     loads, big_loads, unknown_ns = [], [], 0
     for direction, chosen in over_host.items():
         exposed = exposed_copies(rank, chosen, window)
@@ -178,6 +173,32 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
     )
 
 
+def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int64]:
+    """Return the indices of copies by direction and peer, as `LinkUse` has them.
+
+    Args:
+        rank: the rank.
+        inside: which copies count, bool[copies].
+    """
+    copies = rank.operations.copies
+    ways: dict[tuple[str, int | None], Int64] = {
+        (direction, None): chosen for direction, chosen in copies_by_direction(rank, inside).items()
+    }
+    peers = np.where(
+        copies.source_device == rank.device, copies.destination_device, copies.source_device
+    )
+    peers = np.maximum(peers, -1)  # not known
+    for peer in np.unique(peers[inside & rank.is_peer_copy]).tolist():
+        chosen = np.flatnonzero(inside & rank.is_peer_copy & (peers == peer))
+        ways["p2p", peer if peer >= 0 else None] = chosen
+    return ways
+
+
+def link_of(rank: Rank, direction: str) -> str | None:
+    """Return the link that copies of a direction take, None where that is not known."""
+    return "pcie" if direction in _OVER_HOST and not _is_over_c2c(rank) else None
+
+
 def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
     """Judge the rates against the peaks, where somebody waits."""
     found: list[Finding | NotApplicable | None] = []
@@ -201,7 +222,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
 
 def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:
     copies = rank.operations.copies
-    link = "pcie" if direction in ("h2d", "d2h") and not _is_over_c2c(rank) else None
+    link = link_of(rank, direction)
     return LinkUse(
         link=link,
         direction=direction,

@@ -12,14 +12,18 @@ class _Scenarios(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from traceprof.simulate.scenarios import SCENARIOS
+        from traceprof.simulate.scenarios.runs import RUN_SCENARIOS
 
-        return [*super().list_commands(ctx), *SCENARIOS]
+        return [*super().list_commands(ctx), *SCENARIOS, *RUN_SCENARIOS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from traceprof.simulate.scenarios import SCENARIOS
+        from traceprof.simulate.scenarios.runs import RUN_SCENARIOS
 
         if cmd_name in SCENARIOS:
             return _scenario(cmd_name, SCENARIOS[cmd_name].summary)
+        if cmd_name in RUN_SCENARIOS:
+            return _run(cmd_name, RUN_SCENARIOS[cmd_name].summary)
         return super().get_command(ctx, cmd_name)
 
 
@@ -75,3 +79,42 @@ def _scenario(name: str, summary: str) -> click.Command:
         click.echo(f"{path}\n{truth}")
 
     return scenario
+
+
+def _run(name: str, summary: str) -> click.Command:
+    from traceprof.trace import schema
+
+    @click.command(
+        name, short_help=summary, help=f"{summary} The answers go to truth.json beside the reports."
+    )
+    @click.option("--seed", type=int, default=0, show_default=True, help="Of all that varies.")
+    @click.option(
+        "--per",
+        type=click.Choice(["node", "rank"]),
+        default="node",
+        show_default=True,
+        help="What a report is written of.",
+    )
+    @click.option("--labels/--no-labels", default=True, help="Whether instrument was enabled.")
+    @click.option(
+        "--schema-version",
+        type=click.Choice(list(schema.PRODUCTS)),
+        default=next(reversed(schema.PRODUCTS)),
+        show_default=True,
+        help="Of the exports.",
+    )
+    @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to write to.")
+    def run(seed: int, per: str, labels: bool, schema_version: str, output: str) -> None:
+        from traceprof.simulate.scenarios.runs import simulate_run
+
+        truth = simulate_run(
+            name,
+            Path(output),
+            seed=seed,
+            per_rank=per == "rank",
+            is_labelled=labels,
+            schema_version=schema_version,
+        )
+        click.echo(f"{output}\n{truth}")
+
+    return run

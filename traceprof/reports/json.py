@@ -42,6 +42,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
             }
             for rank in analysis.run.ranks
         ],
+        "run": _run(analysis),
         "breakdown": [
             {"rank": result.rank, **_measures(result.whole)} for result in analysis.breakdown
         ],
@@ -71,6 +72,53 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "findings": [_finding(each) for each in analysis.findings],
         "not_applicable": [asdict(each) for each in analysis.not_applicable],
         "notes": [{"report": report, "note": note} for report, note in analysis.notes],
+    }
+
+
+def _run(analysis: Analysis) -> dict[str, Any]:
+    """Return how the reports belong together: clocks, matched operations, who waited for whom."""
+    run, met = analysis.run, analysis.ranks
+    return {
+        "rank_source": run.rank_source,
+        "num_runs": len(set(run.run_of)),
+        "ranks": [
+            {"rank": rank.rank, "host": met.clocks.of(rank.report).host, "gpu_id": rank.gpu_id}
+            for rank in run.ranks
+        ],
+        "clocks": [
+            {"report": report, "run": run.run_of[report], **asdict(met.clocks.of(report))}
+            for report in range(len(run.traces))
+        ],
+        "matched": [
+            {
+                "communicator": waits.group.name,
+                "source": waits.group.source,
+                "ranks": [met.ranks[member] for member in waits.group.members],
+                "num_ranks": max(waits.group.num_ranks, len(waits.group.members)),
+                "num_operations": len(waits),
+            }
+            for waits in met.waits
+        ],
+        "unmatched": [asdict(each) for each in met.unmatched],
+        "lateness": [
+            {
+                "rank": met.ranks[each.member],
+                "host": met.hosts[each.member],
+                "num_operations": each.num_operations,
+                "share_last": each.share_last,
+                "late_ns": each.late_ns,
+                "uncertainty_ns": each.uncertainty_ns,
+            }
+            for each in met.lateness
+        ],
+        "waits": [
+            {
+                "rank": met.ranks[waiting],
+                "for_rank": met.ranks[late],
+                "wait_ns": int(met.matrix_ns[waiting, late]),
+            }
+            for waiting, late in zip(*met.matrix_ns.nonzero(), strict=True)
+        ],
     }
 
 

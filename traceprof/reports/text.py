@@ -16,6 +16,7 @@ import traceprof
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.communication import communication_tables
+from traceprof.reports.ranks_text import ranks_on_one_clock, transfer_table
 from traceprof.reports.tables import new_table
 from traceprof.units import duration, percent, ranks_text
 
@@ -77,6 +78,11 @@ def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
         steps = _steps(analysis.breakdown)
         if steps is not None:
             parts += [_heading("Per training step (medians)"), steps]
+        if len(analysis.run.traces) > 1 and len(analysis.ranks.ranks) > 1:
+            parts += [_heading("Ranks on one clock"), *ranks_on_one_clock(analysis)]
+            transferred = transfer_table(analysis)
+            if transferred is not None:
+                parts += [_heading("Communication once all ranks were there"), transferred]
         for heading, communicated in communication_tables(analysis):
             parts += [_heading(heading), communicated]
         parts += [_heading("Findings"), *_findings(analysis)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -30,6 +30,7 @@ from traceprof.trace import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     import numpy as np
 
@@ -80,6 +81,7 @@ class Host:
         rates: Rates | None = None,
         *,
         is_grouped: bool = True,
+        is_labelled: bool = True,
     ) -> None:
         """Begin an empty programme.
 
@@ -89,12 +91,14 @@ class Host:
             rates: of the machine's links.
             is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then it
                 is ncclGroupEnd that launches, and the operation's own range is over before.
+            is_labelled: put the ranges of `instrument` around communication.
         """
         self.process = process
         self.actions: list[Action] = []
         self._rng = rng
         self._rates = rates or Rates()
         self._is_grouped = is_grouped
+        self._is_labelled = is_labelled
         self._num_in_group: dict[str, int] = defaultdict(int)
         self._start = float(rng.random())
 
@@ -244,7 +248,7 @@ class Host:
         num_ranks = len(communicator.processes)
         facts = f"{self._facts(size, communicator)} size={num_ranks}"
         payload = {payloads.REDUCTION: 0}
-        with self.range(self._label(operation, facts, communicator)):
+        with self._label(operation, facts, communicator):
             if after is not None:
                 self.follow(stream, after)
             self._nccl(
@@ -275,7 +279,7 @@ class Host:
         facts = f"{key}={peer} {self._facts(size, communicator)}"
         payload = {payloads.PEER: communicator.processes.index(peer)}
         members = (min(self.process, peer), max(self.process, peer))
-        with self.range(self._label(operation, facts, communicator)):
+        with self._label(operation, facts, communicator):
             if after is not None:
                 self.follow(stream, after)
             work = CommunicationWork(
@@ -301,10 +305,14 @@ class Host:
     def _facts(self, size: int, communicator: Communicator) -> str:
         return f"bytes={size} dtype=bfloat16 group={communicator.group}"
 
-    def _label(self, operation: str, facts: str, communicator: Communicator) -> str:
+    def _label(
+        self, operation: str, facts: str, communicator: Communicator
+    ) -> AbstractContextManager[None]:
         number = self._num_in_group[communicator.group]
         self._num_in_group[communicator.group] += 1
-        return f"{operation} {facts} seq={number}"
+        if not self._is_labelled:
+            return nullcontext()
+        return self.range(f"{operation} {facts} seq={number}")
 
     def _transfer_ns(self, size: Fraction) -> int:
         return self._rates.nccl_latency_ns + ceil(size / self._rates.nccl)

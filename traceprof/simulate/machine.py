@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 _FIRST_PID = 4242
 _PIDS_APART = 100
 _AUTOGRAD_THREAD = 60  # added to the pid
-_SESSION_START_NS = 1_767_225_600_000_000_000
-_SESSION_START = "2026-01-01T00:00:00"
+SESSION_START_NS = 1_767_225_600_000_000_000  # the beginning of 2026
+HOSTNAME = "simulated"
 
 DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN = 0, 1, 2
 DOMAINS = {NCCL_DOMAIN: "NCCL", TRACEPROF_DOMAIN: labels.DOMAIN}
@@ -65,8 +66,15 @@ class Rank:
         }
 
 
-def write_metadata(writer: NsightWriter, command: str) -> None:
-    """Write how the run was made, and a session that starts at a fixed time."""
+def write_metadata(
+    writer: NsightWriter,
+    command: str,
+    hostname: str = HOSTNAME,
+    session_start_ns: int = SESSION_START_NS,
+) -> None:
+    """Write how the run was made, where, and when its session started, in ns since 1970."""
+    started = datetime.fromtimestamp(session_start_ns // 10**9, timezone.utc)
+    written = started.replace(tzinfo=None).isoformat()
     program, *arguments = command.split()
     writer.add(
         schema.CAPTURE_METADATA,
@@ -85,9 +93,9 @@ def write_metadata(writer: NsightWriter, command: str) -> None:
     writer.add(
         schema.SESSION_START,
         {
-            "utcEpochNs": _SESSION_START_NS,
-            "utcTime": _SESSION_START,
-            "localTime": _SESSION_START,
+            "utcEpochNs": session_start_ns,
+            "utcTime": written,
+            "localTime": written,
             "systemClockNs": 0,
         },
     )
@@ -98,7 +106,7 @@ def write_metadata(writer: NsightWriter, command: str) -> None:
             "devStateName": "Local (CLI)",
             "name": "Hostname",
             "nameEnum": 619,
-            "value": "simulated",
+            "value": hostname,
         },
     )
 

@@ -17,7 +17,14 @@ from traceprof.simulate.actions import (
     Stream,
     Wait,
 )
-from traceprof.simulate.machine import DOMAINS, NCCL_DOMAIN, Rank, write_metadata
+from traceprof.simulate.machine import (
+    DOMAINS,
+    HOSTNAME,
+    NCCL_DOMAIN,
+    SESSION_START_NS,
+    Rank,
+    write_metadata,
+)
 from traceprof.trace import schema
 
 if TYPE_CHECKING:
@@ -43,6 +50,9 @@ class Machine:
         has_overhead_rows: False where the capture had Command Buffer Full records but the exporter
             dropped them, as those of 2024.5 to 2025.1 did: only their name is left.
         has_json_payloads: NCCL's payloads as JSON text instead of binary data.
+        processes: those that the export is of; all where None.
+        hostname: of the machine.
+        session_start_ns: what its clock showed at time 0, in ns since 1970.
     """
 
     command: str
@@ -51,6 +61,9 @@ class Machine:
     thread_names: tuple[str, ...] = ("python", "pt_autograd_0")
     has_overhead_rows: bool = True
     has_json_payloads: bool = False
+    processes: tuple[int, ...] | None = None
+    hostname: str = HOSTNAME
+    session_start_ns: int = SESSION_START_NS
 
 
 class Records:
@@ -66,9 +79,10 @@ class Records:
         self._event_ids: dict[Event, int] = {}
         # Rows are written together, by table and by the columns that they give.
         self._rows: dict[tuple[str, tuple[str, ...]], list[tuple[Any, ...]]] = defaultdict(list)
-        write_metadata(writer, machine.command)
+        write_metadata(writer, machine.command, machine.hostname, machine.session_start_ns)
         for process, devices in enumerate(machine.devices):
-            self._write_process(Rank(process), devices)
+            if machine.processes is None or process in machine.processes:
+                self._write_process(Rank(process), devices)
 
     def write(self, result: Result) -> None:
         """Write what happened."""
@@ -106,7 +120,9 @@ class Records:
             },
         )
         for device in devices:
-            _write_board(writer, self._machine.board, rank, device)
+            # Several machines have GPUs of one ordinal, but not the same ones.
+            serial = device if self._machine.processes is None else rank.number
+            _write_board(writer, self._machine.board, rank, device, serial)
         writer.add(
             schema.NVTX.name,
             {
@@ -287,8 +303,8 @@ def _copy_columns(stream: Stream, work: CopyWork) -> dict[str, Any]:
     }
 
 
-def _write_board(writer: NsightWriter, board: Board, rank: Rank, device: int) -> None:
-    uuid = f"00000000-0000-0000-0000-{device:012x}"
+def _write_board(writer: NsightWriter, board: Board, rank: Rank, device: int, serial: int) -> None:
+    uuid = f"00000000-0000-0000-0000-{serial:012x}"
     major, minor = board.compute_capability
     writer.add(
         schema.GPU_INFO,

@@ -12,9 +12,9 @@ import numpy as np
 
 from traceprof.trace import schema
 from traceprof.trace.columns import Parts
+from traceprof.trace.numbered import NONE, NumberedTexts
 from traceprof.trace.packed import Codes, pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
-from traceprof.trace.texts import NONE, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
+    from traceprof.trace.numbered import Text
     from traceprof.trace.packed import Packed
-    from traceprof.trace.texts import Text
 
     Mask = npt.NDArray[np.bool_]
 
@@ -174,10 +174,10 @@ def forget_events(database: Database) -> None:
 
 def _read(database: Database) -> Events:
     table = schema.NVTX.name
-    rowid, texts = database.rowid(table), Texts(digits_alike=True)
+    rowid, texts = database.rowid(table), NumberedTexts(digits_alike=True)
     columns = [rowid, *schema.NVTX.required]
     columns += [name for name in _NUMBERS if database.has(table, name)]
-    payloads = Texts(most=_MOST_PAYLOADS)
+    payloads = NumberedTexts(most=_MOST_PAYLOADS)
     numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])

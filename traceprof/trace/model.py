@@ -314,12 +314,16 @@ class Session:
         num_cores: its logical processors.
         start_utc_ns: what the machine's clock showed at time 0 of the report, in ns since 1970.
         is_utc: whether the report's times are themselves ns since 1970.
+        command_line: what was profiled.
+        environment: its environment variables.
     """
 
     host: str | None
     num_cores: int | None
     start_utc_ns: int | None
     is_utc: bool
+    command_line: tuple[str, ...]
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +434,9 @@ class Trace(Protocol):
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the report tells it."""
 
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
+
     def global_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where the report tells it."""
 
@@ -439,6 +446,9 @@ class Trace(Protocol):
 
     def num_threads(self, process: int) -> int | None:
         """Return how many threads the process had, or None where the report does not tell."""
+
+    def labelled_rank(self, process: int) -> int | None:
+        """Return the rank that the process has in its run, where its labels tell it."""
 
     def contents(self) -> Mapping[str, int]:
         """Return the number of rows of each event table that is not empty."""

@@ -114,10 +114,17 @@ class CommunicationCalls:
 
 
 class ProcessCalls(NamedTuple):
-    """The calls of one process: NCCL's ranges, and the labels of `instrument`."""
+    """The calls of one process.
+
+    Attributes:
+        nccl: NCCL's ranges.
+        labelled: the labels of `instrument`.
+        rank: the process's rank in NCCL's largest communicator, None where no payload tells.
+    """
 
     nccl: CommunicationCalls
     labelled: CommunicationCalls
+    rank: int | None = None
 
 
 class _Range(NamedTuple):
@@ -150,6 +157,7 @@ def read_communication_calls(
         process: ProcessCalls(
             _in_groups(nccl[process], sizes) if process in nccl else NO_CALLS,
             _nested(labelled.get(process, [])),
+            _rank_in_largest(nccl[process]) if process in nccl else None,
         )
         for process in sorted({*nccl, *(each for each, calls in labelled.items() if calls)})
     }
@@ -173,6 +181,14 @@ def _labelled(ranges: LabelRanges) -> list[_Range]:
             operation = "AllReduce" if call.operation == BARRIER else call.operation
             found.append(_Range(start, end, thread, operation, call.fields))
     return found
+
+
+def _rank_in_largest(ranges: NcclRanges) -> int | None:
+    """Return the rank in the largest communicator that the process made, None for no one rank."""
+    said = [ranges.fields[each] for each in np.unique(ranges.said).tolist()]
+    made = {(each.world_size, each.rank) for each in said if each.rank >= 0}
+    largest = [rank for size, rank in made if size == max(made)[0]]
+    return largest[0] if len(largest) == 1 else None
 
 
 # -- launch ranges --------------------------------------------------------------------------------

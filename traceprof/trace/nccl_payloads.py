@@ -34,6 +34,7 @@ _NAMES = {
     "peer rank": "peer",
     "peer": "peer",
     "no. of ranks": "world_size",
+    "rank": "rank",
 }
 _MOST = 1 << 50  # a petabyte: more is no size, and sums of sizes fit 64 bits
 
@@ -46,6 +47,7 @@ class Fields(NamedTuple):
     peer: int = -1
     world_size: int = -1
     sequence: int = -1
+    rank: int = -1
 
 
 NOTHING = Fields()
@@ -146,7 +148,7 @@ def _fields(values: dict[str, int]) -> Fields:
     communicator = values.get("communicator")
     numbers = {
         name: values[name]
-        for name in ("bytes", "peer", "world_size")
+        for name in ("bytes", "peer", "world_size", "rank")
         if 0 <= values.get(name, -1) < _MOST
     }
     of_64_bits = None if communicator is None else f"0x{communicator & (1 << 64) - 1:016x}"

@@ -10,8 +10,8 @@ import numpy as np
 from traceprof.trace import schema
 from traceprof.trace.events import events_of, portions
 from traceprof.trace.nccl_payloads import Fields, PayloadReader
+from traceprof.trace.numbered import UNKEPT
 from traceprof.trace.reader import NULL
-from traceprof.trace.texts import UNKEPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from traceprof.trace.nccl_calls import ProcessCalls
     from traceprof.trace.packed import Packed
 
+# Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
+_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
+
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
 # Bytes of an export that take longer to read than a copy of the process takes to be made.
@@ -265,17 +268,19 @@ class NsightTrace:
         """Return the name of the rank's GPU where the export tells it."""
         return self.target.gpu_name(key)
 
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
+        return self.target.gpu_id(key)
+
     def global_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, by its labels, else as MPI tells it."""
-        ranges = self.label_ranges.get(process)
-        told = rank_of(ranges.kinds) if ranges is not None else None
+        told = self.labelled_rank(process)
         return told if told is not None else self.target.global_rank(process)
 
-    @cached_property
-    def session(self) -> Session:
-        """Where and when the report was captured."""
-        target = self.target
-        return Session(target.hostname, target.num_cores, target.session_start_ns, target.is_utc)
+    def labelled_rank(self, process: int) -> int | None:
+        """Return the rank of the process in its run, where its labels tell it."""
+        ranges = self.label_ranges.get(process)
+        return rank_of(ranges.kinds) if ranges is not None else None
 
     def num_threads(self, process: int) -> int | None:
         """Return how many threads of the process were seen; None where that is not told."""
@@ -284,6 +289,23 @@ class NsightTrace:
     def silent_domains(self) -> list[str]:
         """Return the names of NVTX domains, not those of libraries, without any event."""
         return nvtx_domains.silent(self._database, self._domains)
+
+    @cached_property
+    def session(self) -> Session:
+        """Where and when the report was captured."""
+        return Session(
+            host=self.target.hostname,
+            num_cores=self.target.num_cores,
+            start_utc_ns=self.target.session_start_ns,
+            is_utc=self.target.is_utc
+            or any(
+                len(group) and int(group.start_ns[0]) >= _FIRST_UTC_NS
+                for operations in self.operations.values()
+                for group in operations.groups
+            ),
+            command_line=tuple(self.target.command_line),
+            environment=self.target.environment,
+        )
 
     def contents(self) -> dict[str, int]:
         """Return the number of rows of each event table that is not empty."""

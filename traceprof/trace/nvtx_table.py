@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from traceprof.trace import nvtx, schema
 from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.events import OPEN_END
 from traceprof.trace.model import RangeTable
+from traceprof.trace.numbered import NumberedTexts
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 from traceprof.trace.texts import Texts
 
@@ -35,7 +37,7 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
         return {}
     database.require(table.name, table.required)
     expect_rows(database, [table.name])
-    texts = Texts()
+    texts = NumberedTexts()
     columns = [*table.required, *(["textId"] if database.has(table.name, "textId") else [])]
     numbered = {"text": texts} if database.has(table.name, "text") else {}
     parts: Parts[int] = Parts()
@@ -78,7 +80,7 @@ def read_thread_names(database: Database) -> dict[int, str]:
 class _Names:
     """Numbers names: texts, then registered strings, then the name of what has none."""
 
-    def __init__(self, texts: Texts, ids: Int64) -> None:
+    def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
         self._texts, self._ids = texts, ids
 
     def of(self, columns: dict[str, Packed], length: int) -> Int64:
@@ -94,7 +96,7 @@ class _Names:
             number = np.where(says[text], text, number)
         return number
 
-    def known(self, database: Database) -> list[str]:
+    def known(self, database: Database) -> Texts:
         """Return the names by number."""
         strings = database.strings(each for each in self._ids.tolist() if each != NULL)
         texts = (
@@ -103,7 +105,8 @@ class _Names:
             for text in self._texts.known
         )
         registered = (strings.get(each, _UNNAMED) for each in self._ids.tolist())
-        return [*(text[:_LONGEST] for text in texts), *registered, _UNNAMED]
+        names = chain((text[:_LONGEST] for text in texts), registered, [_UNNAMED])
+        return Texts(name.encode() for name in names)
 
 
 def _table(columns: dict[str, Packed], names: _Names, known: Sequence[str]) -> RangeTable:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from traceprof.intervals import Int64
-    from traceprof.trace.texts import Texts
+    from traceprof.trace.numbered import NumberedTexts
 
 NULL = shapes.NULL
 """What stands in a column where the export has NULL."""
 
 # numpy reads these, which no integer's text has, as 0 or as nothing.
 _READ_LAXLY = (*whitespace, "+", "-,")
-_NO_TEXTS: Mapping[str, Texts] = MappingProxyType({})
+_NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
@@ -50,7 +50,7 @@ def read_columns(
     database: Database,
     table: str,
     columns: Sequence[str],
-    texts: Mapping[str, Texts] = _NO_TEXTS,
+    texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     *,
     chunk_rows: int = _CHUNK_ROWS,
 ) -> Iterator[dict[str, Int64]]:
@@ -82,7 +82,7 @@ def _chunks(
     database: Database,
     table: str,
     columns: Sequence[str],
-    texts: Mapping[str, Texts],
+    texts: Mapping[str, NumberedTexts],
     chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
     """Yield rows from the file's pages as far as possible, and the others through SQLite."""
@@ -126,7 +126,7 @@ def _through_sqlite(
 
 
 def _rows_through_sqlite(
-    database: Database, table: str, columns: Sequence[str], texts: Mapping[str, Texts],
+    database: Database, table: str, columns: Sequence[str], texts: Mapping[str, NumberedTexts],
     rowid: str, chunk_rows: int, first: int, last: int,
 ) -> Iterator[dict[str, Int64]]:  # fmt: skip
     """Yield the rows whose rowids are in [first, last], of texts their numbers."""

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.layout import Layout
+    from traceprof.trace.numbered import NumberedTexts
     from traceprof.trace.pages import Leaves
-    from traceprof.trace.texts import Texts
 
 # Large enough that the cost per call vanishes, small enough that it stays in the cache.
 _WINDOW_BYTES = 2 << 20
 
-_NO_TEXTS: Mapping[str, Texts] = MappingProxyType({})
+_NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _MOST_PAYLOAD = 1 << 28
 
 
@@ -49,7 +49,7 @@ class Chunk:
 def decode_columns(
     path: Path,
     layout: Layout,
-    texts: Mapping[str, Texts] = _NO_TEXTS,
+    texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     *,
     window_bytes: int = _WINDOW_BYTES,
 ) -> Iterator[Chunk]:
@@ -76,7 +76,7 @@ def decode_columns(
 
 class _Decoder:
     def __init__(
-        self, file: PageFile, layout: Layout, texts: Mapping[str, Texts], at_once: int
+        self, file: PageFile, layout: Layout, texts: Mapping[str, NumberedTexts], at_once: int
     ) -> None:
         self._file = file
         self._wanted, self._text_places, self._texts = layout.wanted, layout.texts, texts

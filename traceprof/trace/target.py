@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from traceprof.trace.model import RankKey
 
 
+_ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
+_HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
+
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_NSIGHT = "[[]NSys*"  # `[NSys]` and `[NSys Comms]`, by which it records
 
 
@@ -73,8 +78,17 @@ class Target:
 
     @property
     def hostname(self) -> str | None:
-        """The name of the machine."""
-        return self._machine("Hostname")
+        """The name of the machine, from the environment of the program where need be."""
+        variables = (self.environment.get(each) for each in _HOST_VARIABLES)
+        return self._machine("Hostname") or next(filter(None, variables), None)
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """The environment variables of the program that was profiled."""
+        rows = self._database.rows(schema.CAPTURE_METADATA, {"name": str, "value": str})
+        texts = [row["value"] for row in rows if row["name"] == _ENVIRONMENT and row["value"]]
+        pairs = (text.partition("=") for text in texts)
+        return {name: value.strip().strip('"') for name, _, value in pairs}
 
     @property
     def num_cores(self) -> int | None:
@@ -106,6 +120,25 @@ class Target:
         # CUDA_VISIBLE_DEVICES may hide which board it is, but not when all are of one kind.
         kinds = set(boards.values())
         return kinds.pop() if len(kinds) == 1 else None
+
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return the uuid of the rank's GPU, else its place on the PCI bus, where it is told."""
+        columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
+        boards = self._database.rows(schema.GPU_INFO, columns)
+        pid = schema.pid_of_process(key.process)
+        for row in self._device_map:
+            if row["pid"] == pid and row["cudaId"] == key.device:
+                own = [board for board in boards if board["id"] == row["gpuId"]]
+                told = (row["uuid"], *(_name_of_board(board) for board in own))
+                return next(filter(None, told), None)
+        visible = self.environment.get(_VISIBLE)
+        ordinal: int | None = key.device
+        if visible is not None:
+            names = visible.split(",")
+            name = names[key.device] if key.device < len(names) else ""
+            ordinal = int(name) if name.isdecimal() else None
+        own = [board for board in boards if board["cuDevice"] == ordinal]
+        return _name_of_board(own[0]) if len(own) == 1 and ordinal is not None else None
 
     def num_threads(self, process: int) -> int | None:
         """Return how many threads of the process were seen; None where that is not told."""
@@ -143,7 +176,8 @@ class Target:
 
     @cached_property
     def _device_map(self) -> list[dict[str, Any]]:
-        return self._database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
+        columns = {"gpuId": int, "cudaId": int, "pid": int, "uuid": str}
+        return self._database.rows(schema.CUDA_DEVICES, columns)
 
     @cached_property
     def _threads(self) -> Counter[int]:
@@ -174,3 +208,7 @@ class Target:
             if match:
                 ranks[schema.process_of_thread(thread)].add(int(match[1]))
         return ranks
+
+
+def _name_of_board(board: dict[str, Any]) -> str | None:
+    return board["uuid"] or board["busLocation"] or None

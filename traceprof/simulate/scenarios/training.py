@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.simulate.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
-COMPUTE, COPY, NCCL = 7, 13, 20  # stream ids
+COMPUTE, COPY, NCCL, SIDE = 7, 13, 20, 27  # stream ids
 WORLD = Communicator(0x5EED_0000_0000_0001, "0", (0, 1))
 
 _FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)

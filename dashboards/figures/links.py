@@ -1,0 +1,146 @@
+"""Links: how fast each was over time against its peak, and which GPUs copied to which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dashboards.figures.style import chart, limit, rows
+from dashboards.palette import BLUE, COMMUNICATION, INTENSITY, ORANGE, PURPLE, SKY
+from dashboards.view import device_text
+from traceprof.latency import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+
+    from dashboards.clock import Clock
+    from traceprof.analyses.link_rates import LinkRates
+    from traceprof.analyses.link_usage import LinkUsageResult
+    from traceprof.intervals import Int64
+
+_ROW = 78
+_CELL = 34
+_COLORS = {
+    "h2d": BLUE,
+    "d2h": ORANGE,
+    "d2d": PURPLE,
+    "p2p": COMMUNICATION,
+    "rx": BLUE,
+    "tx": ORANGE,
+}
+
+
+def way_text(link: str | None, direction: str, peer: int | None, name: str | None) -> str:
+    """Return what people call a link and direction: `PCIe, to the host`."""
+    if direction == "p2p":
+        return f"GPU {peer}, peer copies" if peer is not None else "peer copies"
+    if direction == "d2d":
+        return "within the device"
+    what = {"nvlink": "NVLink", "pcie": "PCIe", "network": name or "network"}.get(
+        link or "", "host"
+    )
+    return f"{what}, {_SIDES[direction]}"
+
+
+_SIDES = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "received"}
+
+
+def rates_over_time(
+    found: Sequence[tuple[int, LinkRates]], limits: Sequence[Int64], clock: Clock
+) -> go.Figure:
+    """Return the rate of each link and direction, a row for each, and the link's peak.
+
+    Args:
+        found: by rank.
+        limits: of the pieces of each, m + 1 for m rates.
+        clock: of the axis.
+    """
+    titles = [
+        f"rank {rank} · {way_text(each.link, each.direction, each.peer, each.name)} · {each.source}"
+        for rank, each in found
+    ]
+    figure = rows(titles, _ROW, clock.title)
+    for row, ((_, each), edges) in enumerate(zip(found, limits, strict=True)):
+        place = {"row": row + 1, "col": 1}
+        color = _COLORS.get(each.direction, SKY)
+        times = clock.seconds(edges)
+        is_copies = each.source == "copies"
+        for values, name, shape in (
+            (
+                each.most,
+                "while copying" if is_copies else "largest sample",
+                {"width": 1, "color": color},
+            ),
+            (each.mean, "mean over time", {"width": 1.4, "color": color}),
+        ):
+            is_mean = values is each.mean
+            figure.add_scatter(
+                x=times,
+                y=np.append(values, values[-1:]),
+                mode="lines",
+                line=shape | {"shape": "hv"} | ({} if is_mean else {"dash": "dot"}),
+                fill="tozeroy" if is_mean else None,
+                name=name,
+                showlegend=False,
+                connectgaps=False,
+                hovertemplate=f"%{{x:.6f}} s: %{{y:.3f}} {each.unit}, {name}<extra></extra>",
+                **place,
+            )
+        if each.peak is not None:
+            assumed = ", by the GPU's name" if each.is_peak_assumed else ""
+            limit(figure, row, each.peak, f"peak {each.peak:g} {each.unit}{assumed}")
+        top = max(each.peak or 0.0, float(np.nanmax(each.most, initial=0.0)))
+        figure.update_yaxes(title_text=each.unit, range=[0, 1.12 * top or 1], **place)
+    start, end = min(each[0] for each in limits), max(each[-1] for each in limits)
+    figure.update_xaxes(range=[clock.second(int(start)), clock.second(int(end))])
+    figure.update_layout(meta={"base": str(clock.base_ns)})
+    return figure
+
+
+def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None]) -> go.Figure:
+    """Return how much each rank copied to or from each other device.
+
+    Args:
+        results: by rank.
+        devices: of the ranks.
+    """
+    uses = [{use.peer: use for use in each.uses if use.direction == "p2p"} for each in results]
+    known = {device for device in devices if device is not None}
+    peers = sorted(known | {peer for each in uses for peer in each if peer is not None})
+    # Copies whose other side is not known have a column of their own.
+    columns: list[int | None] = [*peers, *([None] if any(None in each for each in uses) else [])]
+    size = np.full((len(uses), len(columns)), np.nan)
+    texts, hover = np.full(size.shape, "", object), np.full(size.shape, "", object)
+    for row, each in enumerate(uses):
+        for peer, use in each.items():
+            at = row, columns.index(peer)
+            size[at] = use.bytes
+            texts[at] = size_text(use.bytes)
+            rate = f"{use.gb_per_s:.2f} GB/s" if use.gb_per_s is not None else "no time"
+            hover[at] = f"{use.bytes:,} bytes in {use.num_copies} copies, {rate} while copying"
+    figure = chart(_CELL * len(uses), "the other device, as the rank counts them")
+    figure.add_heatmap(
+        z=size,
+        x=["not known" if each is None else f"GPU {each}" for each in columns],
+        y=[
+            f"rank {each.rank} ({device_text(device, None)})"
+            for each, device in zip(results, devices, strict=True)
+        ],
+        text=texts,
+        texttemplate="%{text}",
+        hovertext=hover,
+        colorscale=INTENSITY,
+        zmin=0,
+        # Half of the scale, on which the cells' text can be read.
+        zmax=2 * max(float(np.nanmax(size, initial=0.0)), 1.0),
+        showscale=False,  # the cells say it
+        hovertemplate="<b>%{y} and %{x}</b><br>%{hovertext}<extra></extra>",
+        xgap=2,
+        ygap=2,
+    )
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(type="category", showgrid=False)
+    return figure

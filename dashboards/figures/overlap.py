@@ -1,0 +1,121 @@
+"""Overlap: what it hides, what it costs, and which kernels pay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dashboards.figures.style import chart, plain, shortened
+from dashboards.palette import BLUE, COMMUNICATION, GREY
+from traceprof.communication import function_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+
+    from traceprof.analyses.by_signature import SignatureSlowdown
+    from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
+
+_ROW = 26
+
+
+def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
+    """Return for each rank what overlap hides, to the right, and what it costs, to the left."""
+    names = [f"rank {each.rank}" for each in results]
+    figure = chart(max(_ROW * len(results), 60), "time (ms)")
+    figure.add_bar(
+        y=names,
+        x=[each.hidden_ns / 1e6 for each in results],
+        orientation="h",
+        name="hidden behind compute",
+        marker_color=BLUE,
+        hovertemplate="<b>%{y}</b><br>overlap hides %{x:.3f} ms<extra></extra>",
+    )
+    figure.add_bar(
+        y=names,
+        x=[-each.wall_excess_ns / 1e6 for each in results],
+        orientation="h",
+        name="tax: kernels run longer",
+        marker_color=COMMUNICATION,
+        customdata=[each.wall_excess_ns / 1e6 for each in results],
+        hovertemplate="<b>%{y}</b><br>kernels run %{customdata:.3f} ms longer<extra></extra>",
+    )
+    figure.add_scatter(
+        y=names,
+        x=[net_gain_ns(each) / 1e6 for each in results],
+        mode="markers",
+        name="net gain",
+        marker={
+            "symbol": "diamond",
+            "size": 9,
+            "color": "white",
+            "line": {"width": 2, "color": "#333"},
+        },
+        hovertemplate="<b>%{y}</b><br>net gain %{x:.3f} ms<extra></extra>",
+    )
+    figure.update_layout(barmode="relative")
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(zeroline=True)
+    return figure
+
+
+def net_gain_ns(result: OverlapSlowdownResult) -> int:
+    """Return what overlap hides less what it costs, as the finding's metric has it."""
+    return result.hidden_ns - result.wall_excess_ns
+
+
+def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> go.Figure:
+    """Return the median durations of kernels alone and overlapped, joined by a line.
+
+    Args:
+        rows: rank and kernels, from top to bottom.
+    """
+    several = len({rank for rank, _ in rows}) > 1
+    # The number tells kernels of the same name apart.
+    names = [
+        f"{position}. {shortened(function_name(each.name))}{f' · rank {rank}' if several else ''}"
+        for position, (rank, each) in enumerate(rows, start=1)
+    ]
+    alone = [each.median_alone_ns / 1e3 for _, each in rows]
+    overlapped = [each.median_overlapped_ns / 1e3 for _, each in rows]
+    titles = [
+        f"<b>{plain(function_name(each.name))}</b><br>rank {rank}, grid {each.grid}, block"
+        f" {each.block}"
+        for rank, each in rows
+    ]
+    figure = chart(_ROW * len(rows), "median duration (µs, logarithmic)")
+    for name, slower, before, after in zip(
+        names,
+        (b > a for a, b in zip(alone, overlapped, strict=True)),
+        alone,
+        overlapped,
+        strict=True,
+    ):
+        figure.add_scatter(
+            x=[before, after],
+            y=[name, name],
+            mode="lines",
+            line={"width": 3, "color": COMMUNICATION if slower else BLUE},
+            opacity=0.45,
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    for label, values, symbol, color, num in (
+        ("alone", alone, "circle-open", GREY, "num_alone"),
+        ("beside communication", overlapped, "circle", COMMUNICATION, "num_overlapped"),
+    ):
+        figure.add_scatter(
+            x=values,
+            y=names,
+            mode="markers",
+            name=label,
+            marker={"symbol": symbol, "size": 10, "color": color, "line": {"width": 2}},
+            hovertext=titles,
+            customdata=[[getattr(each, num), each.excess_ns / 1e6] for _, each in rows],
+            hovertemplate=f"%{{hovertext}}<br>%{{x:.2f}} µs at the median, {label}, of"
+            " %{customdata[0]}<br>excess %{customdata[1]:.3f} ms in all<extra></extra>",
+            meta=0,
+        )
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_xaxes(type="log", dtick="D2")
+    return figure

@@ -1,0 +1,197 @@
+"""The launch queue: how deep it was, when it was full, who held it, and what that made late."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dash import html
+
+from dashboards import address as addresses
+from dashboards.clock import Clock
+from dashboards.components import (
+    card,
+    evidence_list,
+    graph,
+    interval_address,
+    missing,
+    nothing,
+    page,
+    time_note,
+)
+from dashboards.figures import launch_queue as figures
+from dashboards.figures.launch_queue import QueueRow
+from dashboards.tables import IDENTIFIER, Column, table
+from dashboards.view import View
+from traceprof import intervals
+from traceprof.analyses import launch_queue
+from traceprof.errors import one_line
+from traceprof.findings import Evidence
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analyses.launch_queue import LaunchQueueResult
+    from traceprof.analysis import Analysis
+    from traceprof.intervals import Int64
+    from traceprof.run import Rank
+
+PATH = addresses.LAUNCH_QUEUE
+TITLE = "Launch queue"
+
+_MOST_ROWS = 8
+_MOST_LISTED = 4  # ranks whose stalls are listed
+_MOST_HOLDERS = 5  # of a rank
+
+_QUEUES = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("depth", "most pending", 0, 110, "launches pending at once"),
+    Column("cap", "limit", 0, 90, "pending launches at which a launch blocks, learned"),
+    Column("scope", "limit of", None, 100),
+    Column("stalls", "stalls", 0, 90, "launches that were blocked"),
+    Column("blocked", "host blocked (ms)", 3, 130, "the union of the stalls"),
+    Column("late", "late launches", 0, 110, "operations that started late because of it"),
+    Column("costly", "cost (ms)", 3, 110, "when something waited for the blocked thread"),
+    Column("source", "stalls from", None, 170, "CUPTI's records, or inferred from the launches"),
+    Column("holder", "held mostly by"),
+)
+_HOLDERS = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("name", "what the GPU ran while the host was blocked"),
+    Column("held", "time (ms)", 3, 130, "a sum: where operations overlap, more"),
+    Column("share", "of the stalls (%)", 1, 130),
+)
+_lock = threading.Lock()
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    results: tuple[LaunchQueueResult, ...] = view.of(launch_queue)
+    lead = (
+        "What a process has launched and its GPU has not finished. A launch into a full queue"
+        " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
+    )
+    known = [each for each in results if each.stalls is not None]
+    gaps = missing(view.missing(*launch_queue.IDS))
+    if not known:
+        empty = nothing(
+            "No report chosen has CUDA API calls: when operations were launched is not known.",
+            "nsys profile --trace=cuda,nvtx …",
+        )
+        return page(TITLE, lead, card("Depth over time", empty), gaps)
+    worst = sorted(known, key=lambda each: (-each.costly.measure_ns, -each.blocked_ns))
+    return page(
+        TITLE,
+        lead,
+        _depth(view, known),
+        card("Queues", table("queues", _QUEUES, [_row(each) for each in known])),
+        _holders(worst),
+        html.Div(
+            [_stalls(view, each) for each in worst[:_MOST_LISTED] if each.longest or each.late],
+            className="columns",
+        ),
+        gaps,
+    )
+
+
+def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
+    """Return the depth of a rank's queue over its window; what it was made from is let go of."""
+    with _lock:
+        kept = rank.__dict__.get("depth_series")
+        if kept is None:
+            kept = launch_queue.depth_over_time(rank, rank.window)
+            rank.forget()
+        return rank.once("depth_series", lambda: kept)
+
+
+def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
+    clock = Clock.of(view.analysis)
+    drawn = results[:_MOST_ROWS]
+    queues = []
+    for each in drawn:
+        start, end = view.window(each.window.start_ns, each.window.end_ns)
+        times, depth = depth_series(view.rank(each.rank))
+        stalls = each.stalls
+        queues.append(
+            QueueRow(
+                rank=each.rank,
+                start_ns=start,
+                end_ns=end,
+                times_ns=times,
+                depth=depth,
+                blocked=intervals.union(stalls.start_ns, stalls.end_ns)
+                if stalls is not None
+                else intervals.empty(),
+                cap=stalls.cap if stalls is not None else None,
+                cap_scope=stalls.cap_scope if stalls is not None else None,
+            )
+        )
+    note = time_note(view.address)
+    if len(results) > len(drawn):
+        note += f"; the first {len(drawn)} of {len(results)} ranks: choose others above"
+    chart = graph(
+        "queue-depth",
+        figures.depth_over_time(queues, clock),
+        "launches pending over time, and when the host was blocked, by rank",
+    )
+    return card("Depth over time", chart, note=note)
+
+
+def _row(each: LaunchQueueResult) -> dict[str, Any]:
+    stalls = each.stalls
+    return {
+        "rank": each.rank,
+        "depth": each.max_depth,
+        "cap": stalls.cap if stalls is not None else None,
+        "scope": f"a {stalls.cap_scope}" if stalls is not None and stalls.cap_scope else None,
+        "stalls": len(stalls) if stalls is not None else None,
+        "blocked": each.blocked_ns / 1e6,
+        "late": each.num_late,
+        "costly": each.costly.measure_ns / 1e6,
+        "source": stalls.source if stalls is not None and len(stalls) else None,
+        "holder": one_line(each.holders[0].name) if each.holders else None,
+    }
+
+
+def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
+    rows = [
+        {
+            "rank": each.rank,
+            "name": one_line(holder.name),
+            "held": holder.held_ns / 1e6,
+            "share": 100 * holder.held_ns / each.blocked_ns if each.blocked_ns else None,
+        }
+        for each in results
+        for holder in each.holders[:_MOST_HOLDERS]
+    ]
+    if not rows:
+        return card(
+            "Who held the queue",
+            nothing("No launch was blocked: the queue never was full, or nobody ran into it."),
+        )
+    return card("Who held the queue", table("queue-holders", _HOLDERS, rows))
+
+
+def _stalls(view: View, result: LaunchQueueResult) -> Component:
+    late = [
+        Evidence(
+            each.idle_since_ns,
+            max(each.start_ns, each.idle_since_ns),
+            f"stream {each.stream} idle until {each.name} was launched,"
+            f" {duration(each.late_ns)} late",
+        )
+        for each in result.late
+    ]
+    parts: list[Any] = []
+    for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):
+        if entries:
+            places = ((each, interval_address(each, result.rank, view.address)) for each in entries)
+            parts += [html.H4(title), evidence_list(places)]
+    return card(f"Stalls of rank {result.rank}", *parts)

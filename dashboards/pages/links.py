@@ -1,0 +1,179 @@
+"""Links: what crossed PCIe, NVLink and the network, how fast, and between which GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dashboards import address as addresses
+from dashboards.clock import Clock
+from dashboards.components import card, graph, missing, nothing, page, time_note
+from dashboards.figures import links as figures
+from dashboards.reduction import edges
+from dashboards.tables import IDENTIFIER, Column, table
+from dashboards.view import View
+from traceprof.analyses import link_counters, link_usage, pageable_copy, peer_transfers
+from traceprof.analyses.link_rates import link_rates
+from traceprof.errors import one_line
+from traceprof.run import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analyses.link_counters import CounterUse, LinkCountersResult
+    from traceprof.analyses.link_rates import LinkRates
+    from traceprof.analyses.link_usage import LinkUsageResult, LinkUse
+    from traceprof.analysis import Analysis
+    from traceprof.intervals import Int64
+
+PATH = addresses.LINKS
+TITLE = "Links"
+
+_MOST_ROWS = 16
+_PIECES = 800
+_MOST_RANKS = 64  # of the matrix
+
+_USES = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("way", "link and direction"),
+    Column("source", "source", None, 120, "copies, or sampled counters of the GPU or the NIC"),
+    Column("bytes", "bytes", 0, 140),
+    Column("busy", "busy (ms)", 3, 120, "the union of the copies, or of the samples with traffic"),
+    Column("rate", "rate while busy (GB/s)", 3, 130),
+    Column("peak", "peak (GB/s)", 1, 110, "of the link in this direction"),
+    Column("utilization", "of the peak (%)", 1, 120),
+    Column("copies", "copies", 0, 100),
+)
+_COUNTERS = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("way", "link and direction"),
+    Column("samples", "samples", 0, 100),
+    Column("period", "period (µs)", 1, 110),
+    Column("utilization", "mean of the peak (%)", 1, 130),
+    Column("at_peak", "samples at the peak (%)", 1, 140, "with 90 % of it or more"),
+    Column("communication", "while communicating (%)", 1, 150, "mean of the peak"),
+    Column("spikes", "samples left out", 0, 120, "idle NVLinks may read as if they were full"),
+)
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    used: tuple[LinkUsageResult, ...] = view.of(link_usage)
+    counted: tuple[LinkCountersResult, ...] = view.of(link_counters)
+    lead = (
+        "Copies tell a link's rate by their bytes and times, sampled counters by what crossed it,"
+        " NCCL's traffic included. Peaks are of one direction; 1 GB = 1e9 bytes."
+    )
+    rows = [
+        (each.rank, use) for results in (used, counted) for each in results for use in each.uses
+    ]
+    return page(
+        TITLE,
+        lead,
+        _rates(view, used),
+        _peers(view, used),
+        _uses(rows),
+        _counters([(each.rank, use) for each in counted for use in each.counters]),
+        missing(view.missing(*link_usage.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
+    )
+
+
+def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
+    title = "Rates over time"
+    found: list[tuple[int, LinkRates]] = []
+    limits: list[Int64] = []
+    for number in (each.rank for each in used):
+        rank = view.rank(number)
+        start, end = view.window(rank.window.start_ns, rank.window.end_ns)
+        pieces = edges(start, end, _PIECES)
+        for rates in link_rates(rank, Window(start, end), pieces):
+            if rates.direction == "d2d":  # takes no link; the table has it
+                continue
+            if len(found) < _MOST_ROWS:
+                found.append((number, rates))
+            limits.append(pieces)
+    if not found:
+        return card(
+            title,
+            nothing(
+                "No copy ran, and no counter was sampled.",
+                "nsys profile --trace=cuda,nvtx --gpu-metrics-devices=cuda-visible …",
+            ),
+        )
+    note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
+    if len(limits) > len(found):
+        note += f"; the first {len(found)} of {len(limits)} links: choose ranks above"
+    chart = graph(
+        "link-rates",
+        figures.rates_over_time(found, limits[: len(found)], Clock.of(view.analysis)),
+        "the rate of each link over time against its peak, by rank and direction",
+    )
+    return card(title, chart, note=note)
+
+
+def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
+    title = "Copies between GPUs"
+    if not any(use.direction == "p2p" for each in used for use in each.uses):
+        return card(
+            title,
+            nothing(
+                "No copy from one GPU to another was recorded. What NCCL's kernels send is not"
+                " among the copies: sampled counters of NVLink and PCIe show it."
+            ),
+        )
+    drawn = used[:_MOST_RANKS]
+    chart = graph(
+        "peer-matrix",
+        figures.peer_matrix(drawn, [view.rank(each.rank).device for each in drawn]),
+        "how much each rank copied to or from each other device",
+    )
+    note = "both directions, as the copies of each rank tell"
+    if len(used) > len(drawn):
+        note += f"; the first {len(drawn)} of {len(used)} ranks: choose others above"
+    return card(title, chart, note=note)
+
+
+def _uses(rows: Sequence[tuple[int, LinkUse]]) -> Component | None:
+    if not rows:
+        return None
+    entries = [
+        {
+            "rank": rank,
+            "way": one_line(figures.way_text(use.link, use.direction, use.peer, use.name)),
+            "source": use.source,
+            "bytes": use.bytes,
+            "busy": use.busy_ns / 1e6,
+            "rate": use.gb_per_s,
+            "peak": use.peak_gb_per_s,
+            "utilization": None if use.utilization is None else 100 * use.utilization,
+            "copies": use.num_copies,
+        }
+        for rank, use in rows
+    ]
+    return card("What each link carried", table("link-uses", _USES, entries, "links.csv"))
+
+
+def _counters(rows: Sequence[tuple[int, CounterUse]]) -> Component | None:
+    if not rows:
+        return None
+
+    def percent(share: float | None) -> float | None:
+        return None if share is None else 100 * share
+
+    entries: list[dict[str, Any]] = [
+        {
+            "rank": rank,
+            "way": one_line(figures.way_text(use.link, use.direction, None, use.name)),
+            "samples": use.num_samples,
+            "period": use.sample_ns / 1e3,
+            "utilization": percent(use.utilization),
+            "at_peak": percent(use.share_at_peak),
+            "communication": percent(use.utilization_in_communication),
+            "spikes": use.num_idle_spikes,
+        }
+        for rank, use in rows
+    ]
+    return card("Sampled counters", table("link-counters", _COUNTERS, entries))

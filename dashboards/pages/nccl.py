@@ -1,0 +1,183 @@
+"""NCCL: what communicated, how much, how fast, and who waited behind whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dash import html
+
+from dashboards import address as addresses
+from dashboards.components import (
+    card,
+    evidence_list,
+    graph,
+    interval_address,
+    missing,
+    nothing,
+    page,
+)
+from dashboards.figures import nccl as figures
+from dashboards.tables import IDENTIFIER, Column, table
+from dashboards.view import View
+from traceprof.analyses import collectives, nccl_serialization
+from traceprof.errors import one_line
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analyses.collectives import CollectivesResult, OperationUse
+    from traceprof.analyses.nccl_serialization import SerializationResult
+    from traceprof.analysis import Analysis
+
+PATH = addresses.NCCL
+TITLE = "NCCL"
+
+_MOST_OPERATIONS = 25  # drawn; the table has them all
+_MOST_CHAINS = 3  # ranks whose chains are listed
+
+_OPERATIONS = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("operation", "operation", None, 140),
+    Column("communicator", "communicator"),
+    Column("count", "operations", 0, 110),
+    Column("bytes", "bytes", 0, 140, "of the messages, as NCCL counts them"),
+    Column("total", "time (ms)", 3, 110, "the sum of the kernels' durations, waiting included"),
+    Column("median", "median (µs)", 1, 110),
+    Column("algbw", "algbw (GB/s)", 2, 110, "bytes over time, a lower bound"),
+    Column("busbw", "busbw (GB/s)", 2, 110, "with nccl-tests' factor, a lower bound"),
+    Column("peak", "peak (GB/s)", 1, 110, "of the link in one direction, by the GPU's name"),
+    Column("utilization", "of the peak (%)", 1, 110),
+)
+_WAITS = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("num_operations", "operations", 0, 110),
+    Column("num_judged", "with launch", 0, 110, "whose launch is in the capture"),
+    Column("num_blocked", "waited", 0, 100, "behind the one before on their stream"),
+    Column("blocked", "waited in all (ms)", 3, 130, "a sum over operations"),
+    Column("longest", "longest wait (ms)", 3, 130),
+    Column("independent", "behind independent ones (ms)", 3, 150),
+    Column("queued", "something waited (ms)", 3, 140, "the union of the waits"),
+    Column("avoidable", "avoidable and exposed (ms)", 3, 150, "what the finding costs"),
+    Column("streams", "on compute streams", 0, 120, "operations that can never overlap compute"),
+)
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    results: tuple[CollectivesResult, ...] = view.of(collectives)
+    lead = (
+        "A collective's kernel runs from its rank's arrival until the last rank has arrived and all"
+        " is done: times hold waiting, and bandwidths are lower bounds."
+    )
+    gaps = missing(view.missing(*collectives.IDS, *nccl_serialization.IDS))
+    uses = [(each.rank, use) for each in results for use in each.uses]
+    if not uses:
+        empty = nothing(
+            "No communication kernel ran in the window.",
+            "traceprof analyze --communication-kernel REGEX, where kernels of another name"
+            " communicate",
+        )
+        return page(TITLE, lead, card("Operations", empty), gaps)
+    return page(
+        TITLE,
+        lead,
+        html.Div([_time(uses), _bandwidth(view, uses)], className="columns"),
+        _operations(uses),
+        _waits(view, view.of(nccl_serialization)),
+        gaps,
+    )
+
+
+def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, OperationUse]]:
+    """Return the uses of the operations that took longest, these first."""
+    totals: dict[tuple[str, str | None], int] = {}
+    for _, use in uses:
+        key = (use.operation, use.communicator)
+        totals[key] = totals.get(key, 0) + use.total_ns
+    order = sorted(totals, key=lambda key: -totals[key])[:_MOST_OPERATIONS]
+    place = {key: index for index, key in enumerate(order)}
+    kept = [(rank, use) for rank, use in uses if (use.operation, use.communicator) in place]
+    return sorted(kept, key=lambda row: place[row[1].operation, row[1].communicator])
+
+
+def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
+    drawn = _drawn(uses)
+    note = "a point for each rank: the one that arrives first waits longest"
+    chart = graph("nccl-time", figures.time(drawn), "time in each operation, by rank")
+    return card("Time in each operation", chart, note=note)
+
+
+def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Component:
+    title = "Bus bandwidth against the peak"
+    drawn = [row for row in _drawn(uses) if row[1].busbw_gb_per_s is not None]
+    if not drawn:
+        reasons = [each for each in view.missing(*collectives.IDS) if each.how_to_collect]
+        why = f": {reasons[0].reason}" if reasons else ""
+        how = reasons[0].how_to_collect if reasons else ""
+        return card(title, nothing(f"No operation's rate is known{why}.", how))
+    chart = graph(
+        "nccl-bandwidth", figures.bus_bandwidth(drawn), "bus bandwidth of each operation, by rank"
+    )
+    has_peak = any(use.peak_gb_per_s is not None for _, use in drawn)
+    note = None if has_peak else "no peak: the ranks may be on several machines"
+    return card(title, chart, note=note)
+
+
+def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
+    rows = [
+        {
+            "rank": rank,
+            "operation": one_line(use.operation),
+            "communicator": None if use.communicator is None else one_line(use.communicator),
+            "count": use.count,
+            "bytes": use.bytes,
+            "total": use.total_ns / 1e6,
+            "median": use.median_ns / 1e3,
+            "algbw": use.algbw_gb_per_s,
+            "busbw": use.busbw_gb_per_s,
+            "peak": use.peak_gb_per_s,
+            "utilization": None if use.utilization is None else 100 * use.utilization,
+        }
+        for rank, use in uses
+    ]
+    return card("Operations", table("nccl-operations", _OPERATIONS, rows, "nccl.csv"))
+
+
+def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
+    rows = [
+        {
+            "rank": each.rank,
+            "num_operations": each.num_operations,
+            "num_judged": each.num_judged,
+            "num_blocked": each.num_blocked,
+            "blocked": each.blocked_ns / 1e6,
+            "longest": each.max_blocked_ns / 1e6,
+            "independent": each.independent_blocked_ns / 1e6 if each.known_blocked_ns else None,
+            "queued": each.queued_ns / 1e6,
+            "avoidable": each.avoidable_ns / 1e6,
+            "streams": each.num_on_compute_streams,
+        }
+        for each in results
+    ]
+    parts: list[Any] = [table("nccl-waits", _WAITS, rows)]
+    worst = sorted(results, key=lambda each: (-each.avoidable_ns, -each.blocked_ns))
+    listed = [each for each in worst if each.chains][:_MOST_CHAINS]
+    for each in listed:
+        parts += [
+            html.H4(f"rank {each.rank}: {duration(each.blocked_ns)} in all, the worst first"),
+            evidence_list(
+                (chain, interval_address(chain, each.rank, view.address)) for chain in each.chains
+            ),
+        ]
+    if not listed:
+        parts.append(nothing("No operation sat launched and ready behind another one."))
+    return card(
+        "Who waited behind whom",
+        *parts,
+        note="operations that were launched and ready while others ran on their stream",
+    )

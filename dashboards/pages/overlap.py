@@ -1,0 +1,190 @@
+"""Overlap: what communication hidden behind compute gains, and what the kernels pay for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dashboards import address as addresses
+from dashboards.components import (
+    UNKNOWN,
+    card,
+    graph,
+    interval_address,
+    missing,
+    nothing,
+    numbers,
+    page,
+)
+from dashboards.figures import overlap as figures
+from dashboards.tables import IDENTIFIER, Column, table
+from dashboards.view import View
+from traceprof.analyses import overlap_slowdown
+from traceprof.communication import function_name
+from traceprof.errors import one_line
+from traceprof.findings import Evidence
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analyses.by_signature import SignatureSlowdown
+    from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
+    from traceprof.analysis import Analysis
+
+    Row = tuple[int, SignatureSlowdown]
+
+PATH = addresses.OVERLAP
+TITLE = "Overlap"
+
+_MOST_DRAWN = 15
+_MOST_ROWS = 2000  # of the table; the costliest
+_MOST_RANKS = 32
+
+_BY_RANK = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("hidden", "hidden (ms)", 3, 120, "communication that compute hides"),
+    Column("tax", "tax (ms)", 3, 120, "wall time that kernels take longer beside communication"),
+    Column("gain", "net gain (ms)", 3, 120, "hidden less tax"),
+    Column("slowdown", "slowdown (×)", 3, 120, "time taken over time expected alone"),
+    Column("compared", "kernels compared", 0, 120),
+    Column("matched", "time compared (%)", 1, 120, "of the kernels beside communication"),
+    Column("sms", "SMs that communication takes", 0, 150, "the median grid of its kernels"),
+    Column("num_sms", "SMs of the GPU", 0, 120),
+)
+_BY_KERNEL = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("name", "kernel"),
+    Column("shape", "grid · block", None, 190),
+    Column("excess", "excess (ms)", 3, 110, "how much longer than expected all of them took"),
+    Column("slowdown", "slowdown (×)", 2, 110),
+    Column("alone", "median alone (µs)", 2, 120),
+    Column("overlapped", "median overlapped (µs)", 2, 130),
+    Column("num_alone", "alone", 0, 90, "kernels during which nothing communicated"),
+    Column("num_overlapped", "overlapped", 0, 110, "kernels beside communication for half of it"),
+)
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    results: tuple[OverlapSlowdownResult, ...] = view.of(overlap_slowdown)
+    lead = (
+        "Communication beside compute is hidden, but takes SMs and memory bandwidth from it."
+        " Kernels of one name, grid and block are compared: alone, and beside communication."
+    )
+    judged = [each for each in results if each.num_communication]
+    gaps = missing(view.missing(*overlap_slowdown.IDS))
+    if not judged:
+        empty = nothing("No communication ran in the window: there is nothing to overlap.")
+        return page(TITLE, lead, card("Overlap", empty), gaps)
+    rows = sorted(
+        ((each.rank, one) for each in judged for one in each.signatures),
+        key=lambda row: -row[1].excess_ns,
+    )
+    return page(
+        TITLE,
+        lead,
+        _summary(judged),
+        _by_rank(judged),
+        _kernels(view, rows),
+        gaps,
+    )
+
+
+def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
+    worst = max(results, key=lambda each: each.wall_excess_ns)
+    best = max(results, key=lambda each: each.hidden_ns)
+    slowdowns = [each.comparison.slowdown for each in results if each.comparison.slowdown]
+    least = min(results, key=figures.net_gain_ns)
+    return numbers(
+        ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
+        ("tax", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}"),
+        ("net gain", duration(figures.net_gain_ns(least)), f"at least, on rank {least.rank}"),
+        (
+            "slowdown",
+            f"{max(slowdowns):.2f} ×" if slowdowns else UNKNOWN,
+            "time taken over time expected, the worst rank"
+            if slowdowns
+            else "no kernel ran both alone and beside communication",
+        ),
+    )
+
+
+def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
+    rows = [
+        {
+            "rank": each.rank,
+            "hidden": each.hidden_ns / 1e6,
+            "tax": each.wall_excess_ns / 1e6,
+            "gain": figures.net_gain_ns(each) / 1e6,
+            "slowdown": each.comparison.slowdown,
+            "compared": each.comparison.num_overlapped,
+            "matched": 100 * each.matched_fraction,
+            "sms": each.num_sms_taken,
+            "num_sms": each.num_sms,
+        }
+        for each in results
+    ]
+    drawn = graph(
+        "overlap-gain",
+        figures.gain_and_tax(results[:_MOST_RANKS]),
+        "what overlap hides and what it costs, by rank",
+    )
+    return card("Gain and tax by rank", drawn, table("overlap-ranks", _BY_RANK, rows))
+
+
+def _kernels(view: View, rows: Sequence[Row]) -> Component:
+    title = "Kernels that pay"
+    if not rows:
+        return card(
+            title,
+            nothing(
+                "No kernel of one name, grid and block ran both alone, three times at least, and"
+                " beside communication.",
+                "record more steps, some without communication: under DDP's no_sync()",
+            ),
+        )
+    drawn = rows[:_MOST_DRAWN]
+    places = [
+        [
+            interval_address(Evidence(*each.longest, label=""), rank, view.address)
+            for rank, each in drawn
+        ]
+    ]
+    chart = graph(
+        "overlap-kernels",
+        figures.alone_against_overlapped(drawn),
+        "median duration of kernels alone and beside communication",
+        places,
+    )
+    note = f"the {len(drawn)} with the largest excess; click one for its longest run"
+    entries = [_entry(*row) for row in rows[:_MOST_ROWS]]
+    parts: list[Any] = [chart, table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv")]
+    rest = rows[_MOST_ROWS:]
+    if rest:
+        excess = sum(each.excess_ns for _, each in rest)
+        parts.append(f"{len(rest)} more, with an excess of {duration(round(excess))} together")
+    return card(title, *parts, note=note)
+
+
+def _entry(rank: int, each: SignatureSlowdown) -> dict[str, Any]:
+    shape = (
+        f"{'×'.join(map(str, each.grid))} · {'×'.join(map(str, each.block))}"
+        if each.grid and each.block
+        else "not known"
+    )
+    alone, overlapped = each.median_alone_ns, each.median_overlapped_ns
+    return {
+        "rank": rank,
+        "name": one_line(function_name(each.name)),
+        "shape": shape,
+        "excess": each.excess_ns / 1e6,
+        "slowdown": overlapped / alone if alone else None,
+        "alone": alone / 1e3,
+        "overlapped": overlapped / 1e3,
+        "num_alone": each.num_alone,
+        "num_overlapped": each.num_overlapped,
+    }

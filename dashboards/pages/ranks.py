@@ -1,0 +1,96 @@
+"""Ranks: one row each, to be sorted and saved."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from dashboards import address as addresses
+from dashboards.components import card, nothing, page
+from dashboards.palette import PARTS
+from dashboards.tables import IDENTIFIER, Column, table
+from dashboards.view import View, device_text
+from traceprof.analyses import breakdown
+from traceprof.errors import one_line
+from traceprof.findings import Severity
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analysis import Analysis
+    from traceprof.run import Rank
+
+PATH = addresses.RANKS
+TITLE = "Ranks"
+
+_COLUMNS = (
+    Column("rank", "rank", IDENTIFIER, 70),
+    Column("report", "report", None, 170),
+    Column("gpu", "GPU", None, 230),
+    Column("pid", "process", IDENTIFIER, 90, "the operating system's id"),
+    Column("window", "window (ms)", 3, 120, "first GPU operation to last"),
+    *(Column(measure, f"{name} (%)", 1, 125) for measure, name, _ in PARTS),
+    Column("hidden", "comm. hidden (%)", 1, 115, "the share of communication that compute hides"),
+    Column("communication", "communication (ms)", 3, 140),
+    Column("kernels", "kernels", 0, 100, "compute kernels"),
+    Column("communications", "communications", 0, 115, "kernels and peer copies"),
+    Column("copies", "copies", 0, 90),
+    Column("steps", "steps", 0, 80),
+    Column("step", "median step (ms)", 3, 115),
+    Column("slowest", "slowest step (ms)", 3, 115),
+    Column("findings", "findings", None, 190, "how many of each severity"),
+)
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    lead = "One row for each rank. Click a head to sort; drag its edge to widen a column."
+    if not view.ranks:
+        empty = nothing(
+            "No report holds GPU work: there is no rank to show.",
+            "nsys profile --trace=cuda,nvtx …",
+        )
+        return page(TITLE, lead, card("Ranks", empty))
+    results: dict[int, BreakdownResult] = {each.rank: each for each in view.of(breakdown)}
+    rows = [_row(view, each, results.get(each.rank)) for each in view.ranks]
+    shown = table("ranks", _COLUMNS, rows, "ranks.csv")
+    return page(TITLE, lead, card("Where each rank's time went", shown))
+
+
+def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "rank": rank.rank,
+        "report": view.report_name(rank.report),
+        "gpu": one_line(device_text(rank.device, rank.gpu)),
+        "pid": rank.pid,
+        "findings": _findings(view, rank.rank),
+    }
+    if result is None:
+        return row
+    whole = result.whole
+    window = whole.window_ns or 1
+    steps = [each.measures.window_ns / 1e6 for each in result.steps]
+    hidden = whole.overlapped_communication_ns
+    return row | {
+        "window": whole.window_ns / 1e6,
+        **{measure: 100 * getattr(whole, measure) / window for measure, *_ in PARTS},
+        "hidden": 100 * hidden / whole.communication_ns if whole.communication_ns else None,
+        "communication": whole.communication_ns / 1e6,
+        "kernels": whole.num_kernels,
+        "communications": whole.num_communication,
+        "copies": whole.num_copies,
+        "steps": len(steps),
+        "step": median(steps) if steps else None,
+        "slowest": max(steps, default=None),
+    }
+
+
+def _findings(view: View, rank: int) -> str:
+    severities = [each.severity for each in view.analysis.findings if each.rank == rank]
+    counts = (
+        f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
+    )
+    return ", ".join(counts) or "none"

@@ -1,0 +1,152 @@
+"""Steps: how long each training step took on each rank, and where its time went."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from dash import dcc, html
+
+from dashboards import address as addresses
+from dashboards.components import card, graph, nothing, page
+from dashboards.figures import steps as figures
+from dashboards.palette import PARTS
+from dashboards.view import View
+from traceprof.analyses import breakdown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from dashboards.figures.steps import StepBars
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analysis import Analysis
+
+PATH = addresses.STEPS
+TITLE = "Steps"
+
+_MOST_ROWS = 16
+_HOW = (
+    "instrument.step, or a range of your own and --step-pattern REGEX; record with"
+    " nsys profile --trace=cuda,nvtx …"
+)
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    results: list[BreakdownResult] = [each for each in view.of(breakdown) if each.steps]
+    lead = (
+        "A step begins on the GPU with the first operation launched inside its range and ends where"
+        " the next one begins. Click a step to see it on the timeline."
+    )
+    if not results:
+        return page(TITLE, lead, card("Steps", nothing("No training step was found.", _HOW)))
+    bars = [figures.step_bars(each) for each in results]
+    return page(
+        TITLE,
+        lead,
+        _heat(view, results, bars),
+        _stacked(view, results[:_MOST_ROWS], bars[:_MOST_ROWS], len(results)),
+        _table(view, results),
+    )
+
+
+def _heat(
+    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars]
+) -> Component | None:
+    if len(results) < 2:
+        return None
+    drawn = graph(
+        "steps-heat",
+        figures.heat(results, bars),
+        "how long each step took, by rank and step",
+        _places(view, results, bars),
+    )
+    return card(
+        "Step time by rank",
+        drawn,
+        note="a row that stands out is a slow rank, a column a slow step",
+    )
+
+
+def _stacked(
+    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars], of: int
+) -> Component:
+    note = "all rows have the same scale; a click on “compute” leaves it out"
+    if of > len(results):
+        note += f"; the first {len(results)} of {of} ranks: choose others above"
+    drawn = graph(
+        "steps-bars",
+        figures.stacked(results, bars),
+        "where the time of each step went, by rank",
+        _places(view, results, bars),
+    )
+    return card("Where each step's time went", drawn, note=note)
+
+
+def _places(
+    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars]
+) -> list[list[Address]]:
+    """Return where on the timeline the steps of each bar are."""
+    return [
+        [
+            _place(view, result, first, stop - 1)
+            for first, stop in zip(each.first.tolist(), each.stop.tolist(), strict=True)
+        ]
+        for result, each in zip(results, bars, strict=True)
+    ]
+
+
+def _place(view: View, result: BreakdownResult, first: int, last: int) -> Address:
+    begin, end = result.steps[first].measures, result.steps[last].measures
+    return view.address.to(
+        addresses.TIMELINE,
+        rank=(result.rank,),
+        report=(),
+        start_ns=begin.window_start_ns,
+        end_ns=max(end.window_start_ns + end.window_ns, begin.window_start_ns + 1),
+    )
+
+
+def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
+    heads = [f"{name} (ms)" for _, name, _ in PARTS]
+    head = html.Tr(
+        [
+            html.Th("rank", scope="col"),
+            *(
+                html.Th(each, scope="col", className="number")
+                for each in ("steps", "step (ms)", *heads, "slowest step (ms)", "its number")
+            ),
+        ]
+    )
+    body = html.Tbody([_row(view, each) for each in results])
+    return card(
+        "Medians over the steps",
+        html.Div(html.Table([html.Thead(head), body]), className="scroll"),
+        note="of the whole, and of each part by itself",
+    )
+
+
+def _row(view: View, result: BreakdownResult) -> Component:
+    slowest = max(range(len(result.steps)), key=lambda at: result.steps[at].measures.window_ns)
+    measures = [each.measures for each in result.steps]
+    medians = (
+        median(getattr(each, measure) for each in measures) / 1e6
+        for measure in ("window_ns", *(part[0] for part in PARTS))
+    )
+    place = _place(view, result, slowest, slowest)
+    cells: list[Any] = [
+        str(len(result.steps)),
+        *(f"{each:.3f}" for each in medians),
+        f"{measures[slowest].window_ns / 1e6:.3f}",
+        dcc.Link(f"step {result.steps[slowest].number}", href=place.href()),
+    ]
+    return html.Tr(
+        [
+            html.Th(f"rank {result.rank}", scope="row"),
+            *(html.Td(each, className="number") for each in cells),
+        ]
+    )

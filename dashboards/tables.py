@@ -1,0 +1,93 @@
+"""Sortable tables: AG Grid with numbers at the right, units in the heads, and text as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dash import html
+from dash_ag_grid import AgGrid
+
+from dashboards.components import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    Row = dict[str, Any]
+
+IDENTIFIER = -1
+_MOST_SHOWN = 16  # rows without a scroll bar
+_ROW, _HEAD = 32, 58
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        field: of the rows.
+        head: its name, with the unit in brackets.
+        decimals: of its numbers; `IDENTIFIER` for numbers that only name; None for text.
+        width: in pixels, at least; 0 for long names.
+        tip: what the head means.
+    """
+
+    field: str
+    head: str
+    decimals: int | None = None
+    width: int = 0
+    tip: str = ""
+
+    def definition(self) -> dict[str, Any]:
+        """Return it as AG Grid takes it."""
+        taken: dict[str, Any] = {
+            "field": self.field,
+            "headerName": self.head,
+            "headerTooltip": self.tip or self.head,
+        }
+        # Columns share what is left of the width, and none is narrower than it says.
+        taken |= {"minWidth": self.width or 180, "flex": self.width or 300}
+        if self.decimals is None:
+            filtered = {} if self.width else {"filter": "agTextColumnFilter"}
+            return taken | filtered | {"tooltipField": self.field}
+        taken["type"] = "rightAligned"
+        if self.decimals == IDENTIFIER:
+            return taken
+        shown = f"d3.format(',.{self.decimals}f')(params.value)"
+        return taken | {
+            "valueFormatter": {"function": f"params.value == null ? '{UNKNOWN}' : {shown}"}
+        }
+
+
+def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = "") -> Component:
+    """Return a table, with a button that saves it where it has a file name.
+
+    Args:
+        name: its id in the page.
+        columns: from left to right.
+        rows: their values by field; None where there is none.
+        csv: file name under which it can be saved.
+    """
+    grid = AgGrid(
+        id={"table": name},
+        columnDefs=[each.definition() for each in columns],
+        rowData=list(rows),
+        columnSize=None,
+        defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
+        csvExportParams={"fileName": csv} if csv else None,
+        dashGridOptions={
+            "rowHeight": _ROW,
+            "headerHeight": _HEAD,
+            "tooltipShowDelay": 300,
+            "enableCellTextSelection": True,
+            "ensureDomOrder": True,
+            "suppressFieldDotNotation": True,
+        },
+        style={"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_SHOWN) + 20}px"},
+    )
+    if not csv:
+        return html.Div(grid, className="table")
+    save = html.Button("Save as CSV", id={"save": name}, className="save")
+    return html.Div([save, grid], className="table")

@@ -1,0 +1,285 @@
+"""Collectives of `torch.distributed`: functions by which a whole group moves tensors or objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from instrument import calls
+from instrument.operations import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from instrument.calls import Describe
+    from instrument.patching import Patches
+
+    Group = dist.ProcessGroup | None
+
+# What follows has the parameters of the functions that it describes, in their order, whatever it
+# needs of them; what other versions add comes by keyword.
+# ruff: noqa: ARG001, A002
+
+
+def one_tensor(
+    tensor: Tensor, op: object = None, group: Group = None, async_op: bool = False, **_: object
+) -> Operation:
+    """Describe an all-reduce."""
+    return Operation(group, (tensor,), is_async=async_op)
+
+
+def several_tensors(
+    tensors: Tensor | Sequence[Tensor],
+    op: object = None,
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe all-reduces in one."""
+    return Operation(group, _sequence(tensors), is_async=async_op)
+
+
+def broadcast(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a broadcast."""
+    return Operation(group, (tensor,), "src", src, group_src, is_async=async_op)
+
+
+def reduce(
+    tensor: Tensor,
+    dst: int | None = None,
+    op: object = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a reduction to one rank."""
+    return Operation(group, (tensor,), "dst", dst, group_dst, is_async=async_op)
+
+
+def gather(
+    tensor: Tensor,
+    gather_list: object = None,
+    dst: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a gathering at one rank, by what one rank sends."""
+    return Operation(group, (tensor,), "dst", _first(dst, group_dst), group_dst, is_async=async_op)
+
+
+def scatter(
+    tensor: Tensor,
+    scatter_list: object = None,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a scattering from one rank, by what one rank receives."""
+    return Operation(group, (tensor,), "src", _first(src, group_src), group_src, is_async=async_op)
+
+
+def all_gather(
+    tensor_list: object,
+    tensor: Tensor,
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe an all-gather, by what one rank sends."""
+    return Operation(group, (tensor,), is_async=async_op)
+
+
+def all_gather_single(
+    output_tensor: object,
+    input_tensor: Tensor,
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe an all-gather, by what one rank sends."""
+    return Operation(group, (input_tensor,), is_async=async_op)
+
+
+def all_gather_coalesced(
+    output_tensor_lists: object,
+    input_tensor_list: Sequence[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe all-gathers in one, by what one rank sends."""
+    return Operation(group, input_tensor_list, is_async=async_op)
+
+
+def reduce_scatter(
+    output: Tensor,
+    input_list: object,
+    op: object = None,
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe a reduce-scatter, by what one rank receives."""
+    return Operation(group, (output,), is_async=async_op)
+
+
+def reduce_scatter_single(
+    output: Tensor,
+    input: object,
+    op: object = None,
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe a reduce-scatter, by what one rank receives."""
+    return Operation(group, (output,), is_async=async_op)
+
+
+def all_to_all(
+    output_tensor_list: object,
+    input_tensor_list: Sequence[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe an exchange, by what this rank sends."""
+    return Operation(group, input_tensor_list, is_async=async_op)
+
+
+def all_to_all_single(
+    output: object,
+    input: Tensor,
+    output_split_sizes: object = None,
+    input_split_sizes: object = None,
+    group: Group = None,
+    async_op: bool = False,
+    **_: object,
+) -> Operation:
+    """Describe an exchange, by what this rank sends."""
+    return Operation(group, (input,), is_async=async_op)
+
+
+def barrier(group: Group = None, async_op: bool = False, *_: object, **__: object) -> Operation:
+    """Describe a barrier."""
+    return Operation(group, is_async=async_op)
+
+
+def monitored_barrier(group: Group = None, *_: object, **__: object) -> Operation:
+    """Describe a barrier that names who is missing."""
+    return Operation(group)
+
+
+def all_gather_object(
+    object_list: object, obj: object, group: Group = None, **_: object
+) -> Operation:
+    """Describe an all-gather of objects: how large they are is known only inside."""
+    return Operation(group)
+
+
+def gather_object(
+    obj: object,
+    object_gather_list: object = None,
+    dst: int | None = None,
+    group: Group = None,
+    group_dst: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a gathering of objects at one rank."""
+    return Operation(group, (), "dst", _first(dst, group_dst), group_dst)
+
+
+def broadcast_object_list(
+    object_list: object,
+    src: int | None = None,
+    group: Group = None,
+    device: object = None,
+    group_src: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a broadcast of objects."""
+    return Operation(group, (), "src", _first(src, group_src), group_src)
+
+
+def scatter_object_list(
+    scatter_object_output_list: object,
+    scatter_object_input_list: object = None,
+    src: int | None = None,
+    group: Group = None,
+    group_src: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe a scattering of objects from one rank."""
+    return Operation(group, (), "src", _first(src, group_src), group_src)
+
+
+def broadcast_coalesced(
+    process_group: Group, tensors: Sequence[Tensor], buffer_size: int, src: int = 0
+) -> Operation:
+    """Describe how DDP gives all ranks the first rank's parameters and buffers."""
+    return Operation(process_group, tensors, "src", None, src)
+
+
+def verify_params(process_group: Group, *_: object, **__: object) -> Operation:
+    """Describe how DDP compares the parameters' shapes."""
+    return Operation(process_group)
+
+
+DESCRIBE: Mapping[str, Describe] = {
+    "all_gather": all_gather,
+    "all_gather_coalesced": all_gather_coalesced,
+    "all_gather_into_tensor": all_gather_single,
+    "all_gather_object": all_gather_object,
+    "all_gather_single": all_gather_single,
+    "all_reduce": one_tensor,
+    "all_reduce_coalesced": several_tensors,
+    "all_to_all": all_to_all,
+    "all_to_all_single": all_to_all_single,
+    "barrier": barrier,
+    "broadcast": broadcast,
+    "broadcast_object_list": broadcast_object_list,
+    "gather": gather,
+    "gather_into_tensor": gather,
+    "gather_object": gather_object,
+    "gather_single": gather,
+    "monitored_barrier": monitored_barrier,
+    "reduce": reduce,
+    "reduce_scatter": reduce_scatter,
+    "reduce_scatter_single": reduce_scatter_single,
+    "reduce_scatter_tensor": reduce_scatter_single,
+    "scatter": scatter,
+    "scatter_object_list": scatter_object_list,
+    "_all_gather_base": all_gather_single,
+    "_broadcast_coalesced": broadcast_coalesced,
+    "_reduce_scatter_base": reduce_scatter_single,
+    "_verify_params_across_processes": verify_params,
+}
+"""How to read the arguments of each function, of every version of PyTorch from 2.4 on."""
+
+
+def install(patches: Patches) -> None:
+    """Name every collective, under all names by which a module holds it."""
+    calls.install(patches, calls.wrapped((distributed_c10d, dist), DESCRIBE))
+
+
+def _sequence(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return (tensors,) if isinstance(tensors, Tensor) else tensors
+
+
+def _first(rank: int | None, group_rank: int | None) -> int | None:
+    """Return the global rank that is meant: 0 where the caller names none."""
+    return 0 if rank is None and group_rank is None else rank

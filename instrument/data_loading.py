@@ -1,0 +1,25 @@
+"""`data loading`: waiting for the next batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.utils.data import dataloader, get_worker_info
+
+from instrument.wrapping import outermost
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from instrument.patching import Patches
+
+
+def install(patches: Patches) -> None:
+    """Name what the training loop waits for; what the workers do is not its time."""
+    iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  (the base of both loaders)
+    wait = outermost(labels.DATA_LOADING, iterator.__next__, unless=_in_worker)
+    patches.replace(iterator, "__next__", wait)
+
+
+def _in_worker() -> bool:
+    """Tell whether this is a loader within a worker's data set."""
+    return get_worker_info() is not None

@@ -1,0 +1,261 @@
+"""DDP's gradient buckets: what its reducer, which is C++, sends during a backward pass.
+
+A communication hook would show them, but would have to do the averaging, too: the reducer
+multiplies or divides, parameter by parameter, by how a gradient lies in its bucket, which a hook
+cannot tell; and a hook cannot be taken away again. So the reducer computes as ever and is given a
+process group of ours, which passes every call on to the model's own group. Gradients are the same
+bit for bit, and giving the group back undoes it.
+
+A hook that the user registers keeps its place: it is called within the range of its bucket.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from instrument import completion, nvtx_ranges
+from instrument.wrapping import is_compiling, suspend, untraced
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._C._distributed_c10d import GradBucket, Reducer
+    from torch.futures import Future
+
+    from instrument.patching import Patches
+
+    Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger("traceprof.instrument")
+
+
+class _Thread(threading.local):
+    in_hook = False
+    """Whether a user's hook runs: the bucket has its range, whatever the hook sends."""
+
+
+class _Process:
+    is_on = False
+
+
+_thread = _Thread()
+_process = _Process()
+
+
+class _ObservedGroup(distributed.ProcessGroup):
+    """What a model's reducer takes for the model's process group, which does all the work."""
+
+    def __init__(self, own: distributed.ProcessGroup, parameter_bytes: int) -> None:
+        super().__init__(own.rank(), own.size())  # type: ignore[call-arg]  # (not in the stub)
+        self.own = own
+        self._parameter_bytes = parameter_bytes
+        self.restart()
+
+    def restart(self) -> None:
+        """Expect the first bucket next."""
+        self._index = 0
+        self._seen_bytes = 0
+
+    # The reducer, in C++, gives a list of one tensor and always options.
+    @untraced
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
+        """Reduce a bucket, or the map of the parameters that were used."""
+        if not _process.is_on or options.reduceOp != distributed.ReduceOp.SUM:
+            return self.own.allreduce(tensors, options)
+        (tensor,) = tensors
+
+        def reduce() -> Any:  # noqa: ANN401
+            return distributed.all_reduce(tensor, group=self.own, async_op=True)
+
+        with _Unnoticed():
+            if _thread.in_hook or not (tensor.is_floating_point() or tensor.is_complex()):
+                return reduce()
+            label = self._next_label(tensor)
+            return _bucket(label, tensor, reduce, lambda work: work.get_future())
+
+    @untraced
+    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
+        """Agree on the buckets when they are made anew."""
+        if not _process.is_on:
+            return self.own.broadcast(tensors, options)
+        (tensor,) = tensors
+        with _Unnoticed():
+            root = distributed.get_global_rank(self.own, options.rootRank)
+            return distributed.broadcast(tensor, root, group=self.own, async_op=True)
+
+    def _next_label(self, tensor: torch.Tensor) -> str:
+        """Return the label of the bucket that is sent now: they are sent in order.
+
+        The last one is where the bytes of all parameters have been seen: none where a built-in
+        hook halves them.
+        """
+        index = self._index
+        self._index += 1
+        self._seen_bytes += _bytes(tensor)
+        last = self._seen_bytes >= self._parameter_bytes
+        if last:
+            self.restart()
+        return _label(index, tensor, last=last)
+
+
+class _Unnoticed:
+    """Calls in here are the reducer's: modes of the user and torch.compile do not see them."""
+
+    @untraced
+    def __enter__(self) -> None:
+        self._compiler = suspend(None)
+        self._no_modes = torch._C.DisableTorchFunction()  # noqa: SLF001
+        self._no_modes.__enter__()
+
+    @untraced
+    def __exit__(self, *_: object) -> None:
+        self._no_modes.__exit__(None, None, None)
+        suspend(self._compiler)
+
+
+_observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
+_observed = weakref.WeakKeyDictionary()
+"""Models and the groups that C++ may call as long as they live: it does not keep them alive."""
+
+
+def install(patches: Patches) -> None:
+    """Name the buckets of every model, from its next forward pass on."""
+    prepare = DistributedDataParallel._pre_forward  # noqa: SLF001  (`replicate` calls it, too)
+    register_builtin = DistributedDataParallel._register_builtin_comm_hook  # noqa: SLF001
+    register = distributed._register_comm_hook  # type: ignore[attr-defined]  # noqa: SLF001
+
+    @untraced
+    @functools.wraps(prepare)
+    def observe_and_prepare(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if not is_compiling():
+            compiler = suspend(None)
+            _observe(self)
+            suspend(compiler)
+        return prepare(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    @functools.wraps(register_builtin)
+    def observe_and_register(self: DistributedDataParallel, comm_hook_type: Any) -> None:  # noqa: ANN401
+        _observe(self)  # such a hook, in C++, keeps the group that the reducer has now
+        register_builtin(self, comm_hook_type)  # type: ignore[no-untyped-call]
+
+    @functools.wraps(register)
+    def register_named(reducer: Reducer, state: object, hook: Hook) -> None:
+        register(reducer, state, _named(hook))
+
+    patches.on_restore(_switch_off)
+    _process.is_on = nvtx_ranges.is_recording()
+    patches.replace(DistributedDataParallel, "_pre_forward", observe_and_prepare)
+    patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", observe_and_register)
+    patches.replace(distributed, "_register_comm_hook", register_named)
+
+
+def _switch_off() -> None:
+    """Give all reducers their own groups back."""
+    _process.is_on = False
+    for model in list(_observed):
+        model.reducer._update_process_group(model.process_group)  # noqa: SLF001
+
+
+def _observe(model: DistributedDataParallel) -> None:
+    """Give the model's reducer a group that names what it sends; log what is in the way."""
+    if not _process.is_on:
+        return
+    try:
+        group = _observed.get(model)
+        if group is None or group.own is not model.process_group:
+            facts = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001
+            group = _ObservedGroup(model.process_group, facts["total_parameter_size_bytes"])
+            _observed[model] = group
+        group.restart()
+        model.reducer._update_process_group(group)  # noqa: SLF001
+    except Exception:  # noqa: BLE001  (an observer must not stop the training)
+        _process.is_on = False
+        _log.warning("DDP's buckets cannot be observed", exc_info=True)
+
+
+def _named(hook: Hook) -> Hook:
+    """Return the user's hook with a range for its bucket, until the future that it returns.
+
+    DDP takes a hook for good: once disabled, this one only calls the user's.
+    """
+
+    @untraced
+    @functools.wraps(hook)
+    def named(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:  # noqa: ANN401
+        if not _process.is_on:
+            return hook(state, bucket)
+        compiler = suspend(None)
+
+        def call() -> Future[torch.Tensor]:
+            suspend(compiler)
+            try:
+                return hook(state, bucket)
+            finally:
+                suspend(None)
+
+        tensor = bucket.buffer()
+        label = _label(bucket.index(), tensor, last=bucket.is_last())
+        _thread.in_hook = True
+        try:
+            return _bucket(label, tensor, call, lambda future: future)
+        finally:
+            _thread.in_hook = False
+            suspend(compiler)
+
+    return named
+
+
+def _bucket(
+    label: str,
+    tensor: torch.Tensor,
+    send: Callable[[], Result],
+    future_of: Callable[[Result], Future[Any]],
+) -> Result:
+    """Send a bucket in a range that ends when it is done.
+
+    On a GPU it ends when the work is queued, which is when the future is complete there.
+    """
+    range_ = nvtx_ranges.start(label)
+    try:
+        result = send()
+    except BaseException:
+        nvtx_ranges.end(range_)
+        raise
+    if tensor.device.type == "cpu":
+        _end_with(range_, lambda: future_of(result))
+    else:
+        nvtx_ranges.end(range_)
+    return result
+
+
+def _end_with(range_: object, future: Callable[[], Future[Any]]) -> None:
+    """End the range when the future is complete; now, where there is none."""
+    try:
+        completion.end_when_done(future(), range_)
+    except Exception:  # noqa: BLE001  (a hook may return anything, and DDP complains of it)
+        nvtx_ranges.end(range_)
+
+
+def _label(index: int, tensor: torch.Tensor, *, last: bool) -> str:
+    facts = {
+        "index": str(index),
+        "bytes": str(_bytes(tensor)),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "last": str(int(last)),
+    }
+    return str(labels.Label(labels.BUCKET, facts))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,141 @@
+"""Functional collectives, which DTensor and tensor parallelism use, and waiting for their results.
+
+They take a tensor and return a new one that waits for the operation when it is first used. What
+autograd sends for them in a backward pass, and what a compiled graph sends, are operators that
+pass no Python function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed import _functional_collectives, distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+
+from instrument import calls, waits
+from instrument.operations import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from instrument.calls import Describe
+    from instrument.patching import Patches
+
+# The parameters are those of the functions that are described, whatever is needed of them: their
+# first is `self`, though they are no methods.
+# ruff: noqa: ARG001
+
+
+def all_reduce(self: Tensor, reduceOp: str, group: Any, tag: str = "") -> Operation:  # noqa: ANN401, N803
+    """Describe an all-reduce."""
+    return Operation(_resolve(group, tag), (self,))
+
+
+def broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
+    """Describe a broadcast; its source is a rank of the group."""
+    return Operation(_resolve(group, tag), (self,), "src", None, src)
+
+
+def all_gather(self: Tensor, gather_dim: int, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
+    """Describe an all-gather, by what one rank sends."""
+    return Operation(_resolve(group, tag), (self,))
+
+
+def reduce_scatter(
+    self: Tensor,
+    reduceOp: str,  # noqa: N803
+    scatter_dim: int,
+    group: Any,  # noqa: ANN401
+    tag: str = "",
+) -> Operation:
+    """Describe a reduce-scatter, by what one rank receives."""
+    return Operation(_resolve(group, tag), (self,), is_split=True)
+
+
+def all_to_all(
+    self: Tensor,
+    output_split_sizes: object,
+    input_split_sizes: object,
+    group: Any,  # noqa: ANN401
+    tag: str = "",
+) -> Operation:
+    """Describe an exchange, by what this rank sends."""
+    return Operation(_resolve(group, tag), (self,))
+
+
+def permute(self: Tensor, src_dst: object, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
+    """Describe an exchange in which every rank sends to one."""
+    return Operation(_resolve(group, tag), (self,))
+
+
+def all_reduce_coalesced(
+    self: Sequence[Tensor],
+    reduceOp: str,  # noqa: N803
+    group: Any,  # noqa: ANN401
+    tag: str = "",
+) -> Operation:
+    """Describe all-reduces in one."""
+    return Operation(_resolve(group, tag), self)
+
+
+def all_gather_coalesced(self: Sequence[Tensor], group: Any, tag: str = "") -> Operation:  # noqa: ANN401
+    """Describe all-gathers in one, by what one rank sends."""
+    return Operation(_resolve(group, tag), self)
+
+
+def reduce_scatter_coalesced(
+    inputs: Sequence[Tensor],
+    reduceOp: str,  # noqa: N803
+    scatter_dim: object,
+    group: Any,  # noqa: ANN401
+    tag: str = "",
+) -> Operation:
+    """Describe reduce-scatters in one, by what one rank receives."""
+    return Operation(_resolve(group, tag), inputs, is_split=True)
+
+
+DESCRIBE: Mapping[str, Describe] = {
+    "all_gather_into_tensor_coalesced": all_gather_coalesced,
+    "all_gather_single": all_gather,
+    "all_gather_single_autograd": all_gather,
+    "all_gather_single_coalesced": all_gather_coalesced,
+    "all_gather_tensor": all_gather,
+    "all_gather_tensor_autograd": all_gather,
+    "all_reduce": all_reduce,
+    "all_reduce_coalesced": all_reduce_coalesced,
+    "all_to_all_single": all_to_all,
+    "all_to_all_single_autograd": all_to_all,
+    "broadcast": broadcast,
+    "permute_tensor": permute,
+    "reduce_scatter_single": reduce_scatter,
+    "reduce_scatter_single_autograd": reduce_scatter,
+    "reduce_scatter_single_coalesced": reduce_scatter_coalesced,
+    "reduce_scatter_tensor": reduce_scatter,
+    "reduce_scatter_tensor_autograd": reduce_scatter,
+    "reduce_scatter_tensor_coalesced": reduce_scatter_coalesced,
+}
+"""How to read the arguments of each function, of every version of PyTorch from 2.4 on."""
+
+
+def install(patches: Patches) -> None:
+    """Name every functional collective and every wait for a result."""
+    wait = _functional_collectives.wait_tensor
+    pairs = calls.wrapped((_functional_collectives,), DESCRIBE)
+    calls.install(patches, [*pairs, (wait, waits.named(wait))])
+
+
+def _resolve(group: Any, tag: str) -> Any:  # noqa: ANN401
+    """Return the process group that is meant by any of what these functions take for one."""
+    if isinstance(group, DeviceMesh):
+        return group.get_group()
+    if isinstance(group, tuple):
+        mesh, dimension = group
+        return mesh.get_group(dimension)
+    if isinstance(group, str):
+        return _resolve_process_group(group)  # type: ignore[arg-type]
+    if isinstance(group, list):
+        return distributed_c10d._find_pg_by_ranks_and_tag(tag, group)  # noqa: SLF001
+    return group

@@ -1,0 +1,97 @@
+"""Process groups as labels name them, and the running numbers of their operations."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from instrument.identity import ByIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
+"""Descriptions that PyTorch gives a group itself."""
+
+
+class Group:
+    """What labels say of a process group, learned at its first operation.
+
+    Attributes:
+        text: name, this process's global rank, size, and the user's description.
+        ranks: the members' global ranks, in the order of their ranks in the group.
+        reporting: types of the devices on which the backend tells when an operation is done.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.ranks: Sequence[int] = _members(group)
+        rank = dist.get_rank() if dist.is_initialized() else group.rank()
+        self.text = f"group={_word(group.group_name)} rank={rank} size={group.size()}"
+        if group.group_desc not in OWN_DESCRIPTIONS:
+            self.text += f" desc={_word(group.group_desc)}"
+        self.reporting = _reporting_devices(group)
+        self._collectives = itertools.count()
+        self._transfers: dict[tuple[str, int | None], Iterator[int]] = {}
+        self._transfers_known = True
+
+    def next_collective(self) -> int:
+        """Return the running number of the next collective: c10d wants one order on all ranks."""
+        return next(self._collectives)
+
+    def next_transfer(self, direction: str, peer: int | None) -> int | None:
+        """Return the running number of the next `dst` or `src` operation with this peer.
+
+        None for what may come from anybody, and for whatever is received after that: it is not
+        known whose sends have been taken.
+        """
+        if peer is None:
+            self._transfers_known = False
+        if direction == "src" and not self._transfers_known:
+            return None
+        return next(self._transfers.setdefault((direction, peer), itertools.count()))
+
+
+_groups: ByIdentity[Group] = ByIdentity()
+
+
+def find(group: dist.ProcessGroup | None) -> Group | None:
+    """Return the facts of a group, of the default group for None.
+
+    None if this process is no member, where PyTorch leaves the operation out, or if there is no
+    such group.
+    """
+    if group is None:
+        group = dist.group.WORLD
+    found = _groups.get(group)
+    if found is None and isinstance(group, dist.ProcessGroup):
+        found = Group(group)
+        _groups.set(group, found)
+    return found
+
+
+def _members(group: dist.ProcessGroup) -> Sequence[int]:
+    """Return the global ranks of the members, in the order of their ranks in the group."""
+    try:
+        return dist.get_process_group_ranks(group)
+    except (KeyError, ValueError, RuntimeError):  # made by hand, not known to torch.distributed
+        return range(group.size())
+
+
+def _reporting_devices(group: dist.ProcessGroup) -> frozenset[str]:
+    """Return the devices whose operations complete a future only when they are done: Gloo's.
+
+    NCCL's futures are complete when the kernel is queued; there the kernels tell.
+    """
+    try:
+        backends = distributed_c10d.get_backend_config(group).split(",")
+    except (KeyError, ValueError, RuntimeError):
+        return frozenset()
+    return frozenset({"cpu"} & {entry.split(":")[0] for entry in backends if "gloo" in entry})
+
+
+def _word(text: str) -> str:
+    """Return a name as one word: a label's facts are separated by spaces."""
+    return "_".join(text.split()) or "-"

@@ -1,0 +1,71 @@
+"""`optimizer step`: around the step of every optimizer."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from torch.optim import Optimizer
+
+from instrument.wrapping import outermost
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CellType
+
+    from instrument.patching import Patches
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_HOOKED_CODE = Optimizer.profile_hook_step(bool).__code__
+"""By which PyTorch's function is known."""
+
+
+def install(patches: Patches) -> None:
+    """Name the steps of all optimizers, of those that exist and of those to come.
+
+    PyTorch wraps each class's `step` in a function that runs the step's hooks, and that function
+    is what the class, its schedulers and bound methods hold. So the step is exchanged inside of
+    it: what everyone holds stays the same object, and none is missed.
+    """
+    hook_step = Optimizer.profile_hook_step
+
+    @functools.wraps(hook_step)
+    def hook_named_step(step: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        hooked = hook_step(step)
+        _name_step(hooked, patches)
+        return hooked
+
+    for optimizer in {Optimizer, *_subclasses(Optimizer)}:
+        step = vars(optimizer).get("step")
+        if getattr(step, "hooked", False):
+            _name_step(step, patches)
+    patches.replace(Optimizer, "profile_hook_step", staticmethod(hook_named_step))
+
+
+def _name_step(hooked: Any, patches: Patches) -> None:  # noqa: ANN401  (a function with a closure)
+    """Put the named step where PyTorch's function keeps the class's own."""
+    cell = _cell_of_step(hooked)
+    if cell is not None:
+        step = cell.cell_contents
+        cell.cell_contents = outermost(labels.OPTIMIZER_STEP, step)
+        patches.on_restore(functools.partial(setattr, cell, "cell_contents", step))
+
+
+def _cell_of_step(hooked: Any) -> CellType | None:  # noqa: ANN401
+    """Return the variable that holds the step; None for a function that PyTorch did not make."""
+    while hooked is not None:
+        code = getattr(hooked, "__code__", None)
+        if code is _HOOKED_CODE:
+            cell: CellType = hooked.__closure__[code.co_freevars.index("func")]
+            return cell
+        hooked = getattr(hooked, "__wrapped__", None)  # torch.compile puts another one around
+    return None
+
+
+def _subclasses(of: type[Optimizer]) -> Iterator[type[Optimizer]]:
+    for subclass in of.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -1,0 +1,101 @@
+"""Replaces attributes and names, and puts every original object back."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_log = logging.getLogger("traceprof.instrument")
+
+_ABSENT = object()
+
+
+class Patches:
+    """What was replaced, in order, and how to undo it. Not thread-safe: its owner locks."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    def replace(self, owner: object, name: str, new: object) -> None:
+        """Set an attribute of a module, class or object.
+
+        Restoring deletes it again where the owner had only inherited it, and leaves alone what
+        somebody else has replaced since.
+        """
+        own = _own(owner, name)
+        setattr(owner, name, new)
+        self._undo.append(partial(_put_back, owner, name, new, own))
+
+    def replace_everywhere(self, original: object, wrapper: object) -> None:
+        """Put `wrapper` wherever a module holds `original`, under any name.
+
+        Restoring puts `original` wherever a module holds `wrapper` then, also in modules that
+        were imported in between.
+        """
+        self.replace_each_everywhere([(original, wrapper)])
+
+    def replace_each_everywhere(self, pairs: Iterable[tuple[object, object]]) -> None:
+        """Do `replace_everywhere` for each pair of original and wrapper, in one pass."""
+        pairs = list(pairs)
+        self._undo.append(partial(_exchange, [(wrapper, original) for original, wrapper in pairs]))
+        _exchange(pairs)
+
+    def on_restore(self, callback: Callable[[], object]) -> None:
+        """Call this when restoring: to remove a hook, to forget a state."""
+        self._undo.append(callback)
+
+    def restore(self) -> None:
+        """Undo everything, last first; what fails is logged and does not stop the rest."""
+        while self._undo:
+            _attempt(self._undo.pop())
+
+
+def _attempt(undo: Callable[[], object]) -> None:
+    """Undo one replacement; log what goes wrong."""
+    try:
+        undo()
+    except Exception:  # noqa: BLE001  (a stranger's setter may raise anything)
+        _log.warning("could not put an original back", exc_info=True)
+
+
+def _own(owner: object, name: str) -> object:
+    """Return the owner's own attribute as it is stored, or `_ABSENT` where it has none."""
+    try:
+        return vars(owner).get(name, _ABSENT)
+    except TypeError:  # an object with slots inherits no values
+        return getattr(owner, name, _ABSENT)
+
+
+def _put_back(owner: object, name: str, new: object, own: object) -> None:
+    """Undo one replacement."""
+    if _own(owner, name) is not new:
+        return
+    if own is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, own)
+
+
+def _exchange(pairs: list[tuple[object, object]]) -> None:
+    """Replace the first of each pair by the second in the namespaces of all modules."""
+    replacements = {id(old): new for old, new in pairs}
+    for namespace in _namespaces():
+        for name, value in list(namespace.items()):
+            if id(value) in replacements:
+                namespace[name] = replacements[id(value)]
+
+
+def _namespaces() -> Iterator[dict[str, Any]]:
+    """Give the namespace of every imported module, without waking those that load lazily."""
+    for module in list(sys.modules.values()):
+        try:
+            namespace = object.__getattribute__(module, "__dict__")
+        except AttributeError:
+            continue
+        if isinstance(namespace, dict):
+            yield namespace

@@ -1,0 +1,183 @@
+"""Transfers between two ranks, alone or in a batch, and blocks that coalesce operations."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from instrument import calls, operations
+from instrument.operations import Operation
+from instrument.wrapping import suspend, untraced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from instrument.calls import Describe
+    from instrument.patching import Patches
+
+    Group = dist.ProcessGroup | None
+
+# The parameters are those of the functions that are described, whatever is needed of them.
+# ruff: noqa: ARG001
+
+
+def send(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe what is sent."""
+    return Operation(group, (tensor,), "dst", dst, group_dst, is_transfer=True)
+
+
+def receive(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_src: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe what is received; without a source it may come from anybody."""
+    return Operation(group, (tensor,), "src", src, group_src, is_transfer=True)
+
+
+def send_objects(
+    object_list: object,
+    dst: int | None = None,
+    group: Group = None,
+    device: object = None,
+    group_dst: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe objects that are sent: how large they are is known only inside."""
+    return Operation(group, (), "dst", dst, group_dst, is_transfer=True)
+
+
+def receive_objects(
+    object_list: object,
+    src: int | None = None,
+    group: Group = None,
+    device: object = None,
+    group_src: int | None = None,
+    **_: object,
+) -> Operation:
+    """Describe objects that are received."""
+    return Operation(group, (), "src", src, group_src, is_transfer=True)
+
+
+def batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
+    """Describe a batch: its transfers have labels of their own."""
+    return Operation(p2p_op_list[0].group, is_block=True)
+
+
+def coalesced(group: Group = None, *_: object, **__: object) -> Operation:
+    """Describe a block whose operations are coalesced, and have labels of their own."""
+    return Operation(group, is_block=True)
+
+
+DESCRIBE: Mapping[str, Describe] = {
+    "irecv": receive,
+    "isend": send,
+    "recv": receive,
+    "recv_object_list": receive_objects,
+    "send": send,
+    "send_object_list": send_objects,
+}
+
+
+def install(patches: Patches) -> None:
+    """Name every transfer, every batch and every block that coalesces."""
+    pairs = calls.wrapped((distributed_c10d, dist), DESCRIBE)
+    wrappers = dict(pairs)
+    both = {each: wrappers[each] for each in (distributed_c10d.isend, distributed_c10d.irecv)}
+    many = distributed_c10d.batch_isend_irecv
+    pairs.append((many, calls.named(many, batch, "batch_isend_irecv", calls.BLOCK)))
+    manager = distributed_c10d._coalescing_manager  # noqa: SLF001
+    pairs.append((manager, _coalescing(manager)))
+    _accept_both(patches, both)
+    calls.install(patches, pairs)
+
+
+class _Direction:
+    """The attribute `P2POp.op`: the wrapper while it is installed, the original ever after.
+
+    PyTorch compares it by identity with the functions that `torch.distributed` has at that time.
+    """
+
+    def __init__(self, wrappers: Mapping[object, object]) -> None:
+        self._wrappers = wrappers
+        self._originals = {wrapper: original for original, wrapper in wrappers.items()}
+
+    def __get__(self, operation: Any, _: type | None = None) -> Any:  # noqa: ANN401
+        if operation is None:
+            return self
+        try:
+            own = vars(operation)["op"]
+        except KeyError:
+            raise AttributeError("op") from None
+        return self._wrappers.get(own, own)
+
+    def __set__(self, operation: object, function: object) -> None:
+        vars(operation)["op"] = self._originals.get(function, function)
+
+
+def _accept_both(patches: Patches, wrappers: Mapping[Any, Any]) -> None:
+    """Let `P2POp` take `isend` and `irecv` from before and after they were wrapped."""
+    check = distributed_c10d._check_op  # noqa: SLF001
+
+    @functools.wraps(check)
+    def check_either(op: Any) -> None:  # noqa: ANN401
+        check(wrappers.get(op, op))
+
+    patches.replace(distributed_c10d, "_check_op", check_either)
+    patches.replace(dist.P2POp, "op", _Direction(wrappers))
+
+
+def _coalescing(
+    manager: Callable[..., AbstractContextManager[Any]],
+) -> Callable[..., AbstractContextManager[Any]]:
+    """Return the context manager's function with a range around the block."""
+
+    @untraced
+    @functools.wraps(manager)
+    def coalescing(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
+        block = manager(*args, **kwargs)
+        if calls.is_silent(calls.BLOCK):
+            return block
+        compiler = suspend(None)
+        try:
+            labelled = operations.label("coalesced", coalesced(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001
+            calls.complain("coalesced", error)
+            labelled = None
+        suspend(compiler)
+        return block if labelled is None else _around(block, labelled.text)
+
+    return coalescing
+
+
+@contextlib.contextmanager
+def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
+    """Put a range around a block that coalesces; its operations have ranges of their own."""
+    opened = calls.Range(text, level=calls.BLOCK)
+    works = None
+    try:
+        with block as manager:
+            works = manager.works
+            try:
+                yield manager
+            finally:
+                calls.stay_inside()  # what was collected goes out now, and has its labels already
+    finally:
+        opened.end(works)

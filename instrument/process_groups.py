@@ -1,0 +1,133 @@
+"""Methods of process groups: what goes past the functions.
+
+`group.allreduce([tensor])`, and functions of `torch.distributed` that somebody held before they
+were wrapped (in a `functools.partial`, a list, a default argument), end in these methods. So do
+the wrapped functions themselves, whose calls are inside a range already and open no other one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from instrument import calls
+from instrument.operations import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from instrument.calls import Describe
+    from instrument.patching import Patches
+
+
+def install(patches: Patches) -> None:
+    """Name operations at the methods that carry them out."""
+    calls.switch_on(patches)
+    for method, (function, describe) in METHODS.items():
+        if method in vars(dist.ProcessGroup):
+            original = calls.as_override(getattr(dist.ProcessGroup, method), method)
+            patches.replace(dist.ProcessGroup, method, calls.named(original, describe, function))
+
+
+# Methods take one tensor or a list, options or a root, by position or by keyword: their arguments
+# are read by place, or by what the keywords begin with.
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:  # noqa: ANN401
+    """Give the tensors of nested lists."""
+    if isinstance(value, Tensor):
+        yield value
+    else:
+        for part in value:
+            yield from _tensors(part)
+
+
+def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:  # noqa: ANN401
+    """Return an argument; None where it is not given."""
+    if len(args) > place:
+        return args[place]
+    return next((value for name, value in kwargs.items() if name.startswith(names)), None)
+
+
+def _is_async(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether the options ask for an operation that is waited for later: since 2.8 they do."""
+    given = (getattr(value, "asyncOp", None) for value in (*args, *kwargs.values()))
+    return next((flag for flag in given if flag is not None), True)
+
+
+def _message(place: int, *names: str) -> Describe:
+    """Describe a collective by the tensors in this argument."""
+
+    def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
+        tensors = tuple(_tensors(_argument(args, kwargs, place, *names)))
+        return Operation(group, tensors, is_async=_is_async(args, kwargs))
+
+    return describe
+
+
+def _rooted(direction: str, place: int, root: int, *names: str) -> Describe:
+    """Describe a collective with a root, which is given or in the options at place `root`."""
+
+    def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
+        tensors = tuple(_tensors(_argument(args, kwargs, place, *names)))
+        given = _argument(args, kwargs, root, "root", "opts")
+        rank = getattr(given, "rootRank", given) or 0
+        is_async = _is_async(args, kwargs)
+        return Operation(group, tensors, direction, None, rank, is_async=is_async)
+
+    return describe
+
+
+def _transfer(direction: str, place: int) -> Describe:
+    """Describe a transfer whose peer is at this place."""
+
+    def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
+        tensors = tuple(_tensors(_argument(args, kwargs, 0, "tensors")))
+        peer = _argument(args, kwargs, place, f"{direction}Rank")
+        return Operation(group, tensors, direction, None, peer, is_transfer=True)
+
+    return describe
+
+
+def _receive_from_anybody(group: dist.ProcessGroup, tensors: Any, _: int) -> Operation:  # noqa: ANN401
+    return Operation(group, tuple(_tensors(tensors)), "src", is_transfer=True)
+
+
+def _no_message(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
+    return Operation(group, is_async=_is_async(args, kwargs))
+
+
+_INPUT = _message(1, "input")
+_OUTPUT = _message(0, "output")
+
+METHODS: Mapping[str, tuple[str, Describe]] = {
+    "_allgather_base": ("all_gather_into_tensor", _INPUT),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", _OUTPUT),
+    "all_gather_single": ("all_gather_single", _INPUT),
+    "all_gather_single_coalesced": ("all_gather_single_coalesced", _INPUT),
+    "all_to_all_single": ("all_to_all_single", _INPUT),
+    "allgather": ("all_gather", _INPUT),
+    "allgather_coalesced": ("all_gather_coalesced", _INPUT),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", _INPUT),
+    "allreduce": ("all_reduce", _message(0, "tensor")),
+    "allreduce_coalesced": ("all_reduce_coalesced", _message(0, "tensor")),
+    "alltoall": ("all_to_all", _INPUT),
+    "alltoall_base": ("all_to_all_single", _INPUT),
+    "barrier": ("barrier", _no_message),
+    "broadcast": ("broadcast", _rooted("src", 0, 1, "tensor")),
+    "gather": ("gather", _rooted("dst", 1, 2, "input")),
+    "gather_single": ("gather_single", _rooted("dst", 1, 2, "input")),
+    "monitored_barrier": ("monitored_barrier", _no_message),
+    "recv": ("irecv", _transfer("src", 1)),
+    "recv_anysource": ("irecv", _receive_from_anybody),
+    "reduce": ("reduce", _rooted("dst", 0, 1, "tensor")),
+    "reduce_scatter": ("reduce_scatter", _OUTPUT),
+    "reduce_scatter_single": ("reduce_scatter_single", _OUTPUT),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_single_coalesced", _OUTPUT),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", _OUTPUT),
+    "scatter": ("scatter", _rooted("src", 0, 2, "output")),
+    "send": ("isend", _transfer("dst", 1)),
+}
+"""Each method's name among PyTorch's functions, and how to read its arguments."""

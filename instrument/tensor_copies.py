@@ -1,0 +1,224 @@
+"""`to`, `copy_`, `cuda`, `cpu` and `pin_memory`: tensors that move between host and devices.
+
+Instances find a wrapper, while the class itself still gives PyTorch's own method: what compares
+methods by identity, keeps them in tables or gets them in `__torch_function__` sees no difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from instrument import nvtx_ranges
+from instrument.wrapping import is_compiling, suspend, untraced
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from instrument.patching import Patches
+
+    Method = Callable[..., Any]
+
+functions_are_overridden = torch._C._len_torch_function_stack  # noqa: SLF001  (of a mode)
+
+_log = logging.getLogger("traceprof.instrument")
+
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+"""Other classes decide for themselves what a copy is, and run their code when they are asked."""
+
+
+class _Process:
+    has_complained = False
+
+
+_process = _Process()
+
+
+def install(patches: Patches) -> None:
+    """Name the copies of plain tensors, if anybody records them: these methods are called often."""
+    if nvtx_ranges.is_recording():
+        for name, label in LABELS.items():
+            original = getattr(Tensor, name)
+            patches.replace(Tensor, name, _OnInstances(original, _named(original, label)))
+
+
+class _OnInstances:
+    """A method that instances find wrapped, and the class as it was."""
+
+    __slots__ = ("_original", "_wrapper")
+
+    def __init__(self, original: Method, wrapper: Method) -> None:
+        self._original = original
+        self._wrapper = wrapper
+
+    def __get__(self, instance: Tensor | None, owner: type | None = None) -> Method:
+        return self._original if instance is None else MethodType(self._wrapper, instance)
+
+
+def _named(original: Method, label: Callable[..., str | None]) -> Method:
+    """Return the method with a range around calls that have a label."""
+    dtype = torch.dtype
+
+    @untraced
+    @functools.wraps(original)
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the method's own)
+        if (args and type(args[0]) is dtype) or type(self) not in _PLAIN:
+            return original(self, *args, **kwargs)
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        text = None
+        compiler = suspend(None)
+        try:
+            if not functions_are_overridden():
+                text = label(self, *args, **kwargs)
+            else:
+                with torch._C.DisableTorchFunction():  # noqa: SLF001  (they shall not see us)
+                    text = label(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (the copy shall go on)
+            _complain(error)
+        if text is not None:
+            nvtx_ranges.push(text)
+        suspend(compiler)
+        if text is None:
+            return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            suspend(None)
+            nvtx_ranges.pop()
+            suspend(compiler)
+
+    return method
+
+
+def _complain(error: Exception) -> None:
+    """Say once that a label could not be made; of wrong arguments the method itself complains."""
+    if not _process.has_complained and not isinstance(error, TypeError):
+        _process.has_complained = True
+        _log.warning("a tensor's copy could not be labelled", exc_info=error)
+
+
+def _to(tensor: Tensor, /, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
+    """Label `to(device, dtype, non_blocking)` and `to(tensor, non_blocking)`."""
+    target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+    kind = type(target)
+    if target is None or (kind is torch.device and target == tensor.device):
+        return None
+    rest = list(args[1:])
+    dtype: torch.dtype | None
+    if isinstance(target, Tensor):
+        device, dtype = target.device, target.dtype
+    else:
+        device = target if kind is torch.device else torch.device(target)
+        dtype = rest.pop(0) if rest else kwargs.get("dtype")
+    non_blocking = rest[0] if rest else kwargs.get("non_blocking", False)
+    return move("to", tensor, device, dtype, non_blocking)
+
+
+def _cuda(
+    tensor: Tensor,
+    /,
+    device: torch.device | str | int | None = None,
+    non_blocking: bool = False,
+    **_: object,
+) -> str | None:
+    index = torch.device("cuda", device) if isinstance(device, int) else device
+    return move("cuda", tensor, torch.device(index or "cuda"), None, non_blocking)
+
+
+def _cpu(tensor: Tensor, /, **_: object) -> str | None:
+    return None if tensor.is_cpu else move("cpu", tensor, torch.device("cpu"), None, False)
+
+
+def _copy(tensor: Tensor, /, src: Tensor, non_blocking: bool = False) -> str | None:
+    if type(src) not in _PLAIN or src.device == tensor.device:
+        return None
+    return move("copy_", src, tensor.device, tensor.dtype, non_blocking, into=tensor)
+
+
+def _pin(tensor: Tensor, /, *_: object, **__: object) -> str | None:
+    """Label a copy into page-locked memory; what is there already is not copied."""
+    if not tensor.is_cpu or _is_pinned(tensor):
+        return None
+    return str(labels.Label("pin_memory", _bytes(tensor, tensor.dtype)))
+
+
+LABELS: Mapping[str, Callable[..., str | None]] = {
+    "to": _to,
+    "cuda": _cuda,
+    "cpu": _cpu,
+    "copy_": _copy,
+    "pin_memory": _pin,
+}
+"""How to label a call of each method, from its arguments; None where nothing moves."""
+
+
+def move(
+    operation: str,
+    source: Tensor,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    non_blocking: bool,
+    into: Tensor | None = None,
+) -> str | None:
+    """Return the label of a copy to a device, with the bytes that cross; None if it stays.
+
+    `dtype` is the copy's, None if the source's; `into` the tensor that takes it, None if a new one
+    does. A copy that also converts does so on the host if it blocks and on the device otherwise,
+    from which follows which of the two types crosses (aten/src/ATen/native/cuda/Copy.cu).
+    """
+    way = direction(source.device, device)
+    if way is None:
+        return None
+    from_host = source.device.type == "cpu"
+    converts_first = from_host != bool(non_blocking)
+    crossing = (dtype or source.dtype) if converts_first else source.dtype
+    facts = _bytes(source if into is None else into, crossing)
+    if from_host:
+        pinned = _is_pinned(source)
+    elif into is not None:
+        pinned = _is_pinned(into)
+    else:  # PyTorch makes page-locked memory for what comes without blocking
+        pinned = bool(non_blocking)
+    if pinned is not None and way in {"h2d", "d2h"}:
+        facts["pinned"] = str(int(pinned))
+    facts["non_blocking"] = str(int(bool(non_blocking)))
+    return str(labels.Label(f"{operation} {way}", facts))
+
+
+def direction(source: torch.device, target: torch.device) -> str | None:
+    """Return `h2d`, `d2h`, `p2p` between devices of a type, `d2d` otherwise; None if it stays."""
+    from_host, to_host = (device.type == "cpu" for device in (source, target))
+    if (from_host and to_host) or "meta" in {source.type, target.type}:
+        return None
+    if from_host or to_host:
+        return "h2d" if from_host else "d2h"
+    if source.type != target.type:
+        return "d2d"
+    index = _current(target.type) if target.index is None else target.index  # type: ignore[redundant-expr]
+    return None if index == source.index else "p2p"
+
+
+def _current(kind: str) -> int:
+    """Return the index of the current device of this type."""
+    current: int = getattr(torch, kind).current_device()
+    return current
+
+
+def _bytes(tensor: Tensor, dtype: torch.dtype) -> dict[str, str]:
+    """Return how many bytes its elements take; nothing for a sparse one, whose parts are copied."""
+    dense = tensor.layout is torch.strided
+    return {"bytes": str(tensor.numel() * dtype.itemsize)} if dense else {}
+
+
+def _is_pinned(tensor: Tensor) -> bool | None:
+    """Tell whether it lies in page-locked memory; None where asking would be noticed."""
+    if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return None
+    return tensor.is_pinned()

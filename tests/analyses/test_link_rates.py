@@ -1,0 +1,99 @@
+"""Rates over time, against every nanosecond, and the totals of the links' own analyses."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from traceprof import intervals
+from traceprof.analyses.link_rates import link_rates
+from traceprof.analysis import analyze
+from traceprof.run import Window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+times = st.integers(0, 30)
+spans = st.lists(st.tuples(times, times).map(sorted), max_size=8)
+limits = st.lists(times, min_size=2, max_size=6, unique=True).map(sorted)
+
+
+@given(spans, limits)
+def test_pieces_against_every_nanosecond(spans: list[list[int]], limits: list[int]) -> None:
+    start, end = (np.array([each[side] for each in spans], np.int64) for side in (0, 1))
+    which, piece, length = intervals.pieces(start, end, np.array(limits, np.int64))
+    rows = zip(which.tolist(), piece.tolist(), length.tolist(), strict=True)
+    found = {(index, j): took for index, j, took in rows}
+    assert len(found) == len(which)
+    for index, (a, b) in enumerate(spans):
+        for j, (low, high) in enumerate(pairwise(limits)):
+            inside = sum(low <= t < high for t in range(a, b))
+            if a == b and low <= a < high:
+                assert found.pop((index, j)) == 0
+            elif inside:
+                assert found.pop((index, j)) == inside
+    assert found == {}
+
+
+def test_bytes_of_copies_are_spread_over_their_time(tmp_path: Path) -> None:
+    #   pieces     [0      100)[100     200)[200     300)
+    #   copies        [50-------150)                  1000 bytes
+    #                              [160-180)          600 bytes
+    path = (
+        TraceBuilder()
+        .memcpy(50, 150, bytes=1000)
+        .memcpy(160, 180, bytes=600)
+        .kernel(0, 300)
+        .write(tmp_path / "t.sqlite")
+    )
+    with closing(analyze(path)) as analysis:
+        (rates,) = link_rates(
+            analysis.run.ranks[0], Window(0, 300), np.array([0, 100, 200, 300], np.int64)
+        )
+    assert (rates.direction, rates.source, rates.unit) == ("h2d", "copies", "GB/s")
+    assert rates.mean.tolist() == pytest.approx([5, 11, 0])
+    assert rates.most[:2].tolist() == pytest.approx([500 / 50, 1100 / 70])
+    assert np.isnan(rates.most[2])
+
+
+def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
+    path = TraceBuilder().memcpy(20, 20, bytes=40).kernel(0, 40).write(tmp_path / "t.sqlite")
+    with closing(analyze(path)) as analysis:
+        (rates,) = link_rates(analysis.run.ranks[0], Window(0, 40), np.array([0, 20, 40], np.int64))
+    assert rates.mean.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["ddp", "link-counters", "peer-copies", "pageable-copy"])
+def test_rates_add_up_to_what_the_links_carried(name: str) -> None:
+    with closing(analyze(SAMPLE.with_stem(name))) as analysis:
+        for rank, copied, counted in zip(
+            analysis.run.ranks, analysis.links, analysis.counters, strict=True
+        ):
+            window = rank.window
+            edges = np.linspace(window.start_ns, window.end_ns, 98).astype(np.int64)
+            found = link_rates(rank, window, edges)
+            uses = (*copied.uses, *counted.uses)
+            assert len(found) == len(uses)
+            for rates in found:
+                (use,) = (
+                    each
+                    for each in uses
+                    if (each.link, each.direction, each.peer, each.source, each.name)
+                    == (rates.link, rates.direction, rates.peer, rates.source, rates.name)
+                )
+                assert rates.peak == use.peak_gb_per_s
+                if rates.source == "copies":
+                    carried = float((rates.mean * np.diff(edges)).sum())
+                    assert carried == pytest.approx(use.bytes, rel=1e-9)
+                else:
+                    sampled = np.nan_to_num(rates.mean)
+                    assert sampled.max() <= np.nanmax(rates.most) * (1 + 1e-9)
+                    assert np.nanmax(rates.most) <= (rates.peak or np.inf) * 1.001

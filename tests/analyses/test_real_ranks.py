@@ -1,0 +1,102 @@
+"""Real runs of several machines, against a reference in plain Python."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.ranks import expected
+from traceprof.analysis import analyze
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("folder", "numbers"),
+    [
+        ("rtx3090x9_3nodes_tree", [2, 0, 1, 4, 5, 3, 6, 8, 7]),
+        ("rtx3090x6_2nodes_ring", [0, 1, 2, 5, 3, 4]),
+    ],
+)
+def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[int]) -> None:
+    paths = sorted((traces / folder).glob("*.sqlite"))
+    analysis = analyze(*paths)
+    analysis.close()
+    truth = expected(paths)
+    met = analysis.ranks
+    assert met.ranks == tuple(numbers)  # SLURM_PROCID
+    assert analysis.run.rank_source == "environment"
+    assert set(analysis.run.run_of) == {0}
+    for clock in met.clocks.hosts:
+        assert clock.offset_ns == pytest.approx(truth.offsets[clock.host], abs=1)
+    (waits,) = met.waits
+    assert waits.group.source == "order"
+    assert waits.group.members == tuple(range(len(paths)))
+    assert waits.last.tolist() == truth.last
+    assert waits.transfer_ns.tolist() == truth.transfers
+    for found, told in zip(waits.wait_ns.tolist(), truth.waits, strict=True):
+        assert found == pytest.approx(told, abs=2)
+    assert not met.unmatched
+
+
+def test_the_ends_of_a_ring_agree_to_some_milliseconds_only(traces: Path) -> None:
+    analysis = analyze(*sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite")))
+    analysis.close()
+    (other,) = [each for each in analysis.ranks.clocks.hosts if each.source == "operations"]
+    # One operation, whose members on one machine leave it up to 7.4 ms apart.
+    assert other.num_operations == 1
+    assert other.uncertainty_ns == pytest.approx(7_441_982, abs=1)
+    (waits,) = analysis.ranks.waits
+    assert waits.is_resolved.all()  # rank 1 came 21 ms later than the median of the others
+
+
+def test_a_run_without_collectives_shares_its_machines_clock(traces: Path) -> None:
+    paths = sorted((traces / "jacobi_mpi").glob("*.sqlite"))
+    analysis = analyze(*paths)
+    analysis.close()
+    assert analysis.run.rank_source == "mpi"
+    assert analysis.ranks.ranks == (2, 3)
+    (clock,) = analysis.ranks.clocks.hosts
+    assert (clock.host, clock.source) == ("prm-dgx-05", "reference")
+    assert analysis.ranks.waits == ()
+    # The sessions began 3.67 ms apart, by the machine's own clock.
+    seeds = analysis.ranks.clocks.seeds_ns
+    assert seeds[0] - seeds[1] == 3_670_478
+
+
+def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -> None:
+    tree = sorted((traces / "rtx3090x9_3nodes_tree").glob("*.sqlite"))
+    ring = sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite"))
+    analysis = analyze(*tree, *ring)
+    analysis.close()
+    assert analysis.run.run_of == (0,) * 9 + (1,) * 6
+    assert [len(each.group.members) for each in analysis.ranks.waits] == [9, 6]
+    assert sum("not of the same run" in note for _, note in analysis.notes) == 6
+
+
+def test_sends_and_receives_of_two_gpus(traces: Path) -> None:
+    path = traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"
+    analysis = analyze(path)
+    analysis.close()
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        first, second = (
+            database.execute(
+                "SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s"
+                " ON s.id = k.shortName WHERE s.value = 'ncclDevKernel_SendRecv'"
+                " AND k.globalPid = ? ORDER BY k.start",
+                row,
+            ).fetchall()
+            for row in database.execute(
+                "SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY globalPid"
+            ).fetchall()
+        )
+    waited = [max(b - a, 0) for (a, _), (b, _) in zip(first, second, strict=True)]
+    uses = {each.rank: each.uses for each in analysis.collectives}
+    found = {rank: next(use for use in uses[rank] if use.operation == "SendRecv") for rank in uses}
+    assert found[0].wait_ns == sum(waited)
+    assert found[0].wait_ns == pytest.approx(0.635 * found[0].total_ns, rel=0.01)
+    assert found[0].num_matched == len(first) == 33

@@ -1,0 +1,197 @@
+"""Stragglers: planted ones are found with their cause, balanced runs stay silent."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from tests.reports.test_json import schema
+from traceprof.analyses import straggler
+from traceprof.analysis import Options, analyze
+from traceprof.findings import NotApplicable
+from traceprof.reports import json as json_report
+from traceprof.reports import text
+from traceprof.simulate import RUN_SCENARIOS, simulate_run
+from traceprof.trace import schema as schema_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("straggler-")]
+HOWS: list[dict[str, Any]] = [
+    {"per_rank": False, "is_labelled": True},
+    {"per_rank": True, "is_labelled": False},
+    {"per_rank": False, "is_labelled": False, "schema_version": "3.7.2"},  # no payloads either
+]
+
+
+def analyzed(folder: Path, truth: dict[str, Any], **options: Any) -> Analysis:
+    files = [folder / each["file"] for each in truth["reports"]]
+    analysis = analyze(*files, options=Options(**options))
+    analysis.close()
+    return analysis
+
+
+def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:
+    truth: dict[str, Any] = json.loads(simulate_run(name, folder, **how).read_text())
+    return truth
+
+
+@pytest.mark.parametrize("how", HOWS, ids=["labels", "payloads", "order"])
+@pytest.mark.parametrize("name", STRAGGLERS)
+def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, Any]) -> None:
+    truth = made(name, tmp_path / "run", seed=HOWS.index(how) + 11, **how)
+    analysis = analyzed(tmp_path / "run", truth)
+    (found,) = [each for each in analysis.findings if each.id == "straggler"]
+    planted = truth["straggler"]
+    assert (found.metrics["rank"], found.metrics["cause"]) == (planted["rank"], planted["cause"])
+    assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=100_000)
+    # Operations that follow another at once are last, too; the one at a step's end is not.
+    assert 0.5 <= float(found.metrics["share_last"] or 0) <= 0.8
+    assert not analysis.ranks.unmatched
+    document = json.loads(json_report.render(analysis))
+    jsonschema.validate(document, schema(), cls=jsonschema.Draft202012Validator)
+    for report, told in enumerate(truth["reports"]):
+        clock = analysis.ranks.clocks.of(report)
+        assert clock.host == told["host"]
+        drifted = (told["at_ns"] - clock.at_ns) * clock.drift
+        error = abs(clock.offset_ns + drifted - told["offset_ns"])
+        assert clock.uncertainty_ns is not None
+        assert error <= clock.uncertainty_ns < 100_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
+    truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
+    analysis = analyzed(tmp_path / "run", truth)
+    assert [each.title for each in analysis.findings if each.id == "straggler"] == []
+    assert [each for each in analysis.not_applicable if each.id == "straggler"] == []
+    assert not analysis.ranks.unmatched
+
+
+def test_one_report_of_a_run_is_no_comparison_of_machines(tmp_path: Path) -> None:
+    truth = made("straggler-host", tmp_path / "run", seed=1)
+    truth["reports"] = [each for each in truth["reports"] if each["host"] == "node-0"]
+    analysis = analyzed(tmp_path / "run", truth)
+    assert [each for each in analysis.findings if each.id == "straggler"] == []
+
+
+def test_two_runs_are_told_apart(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"is_labelled": False, "schema_version": "3.7.2"}
+    files = []
+    for name in ("straggler-host", "ranks-balanced"):
+        truth = made(name, tmp_path / name, seed=1, **how)
+        files += [tmp_path / name / each["file"] for each in truth["reports"]]
+    for path in files[4:]:
+        with closing(sqlite3.connect(path)) as database:
+            later = f"UPDATE {schema_names.SESSION_START} SET utcEpochNs = utcEpochNs + {10**12}"
+            database.execute(later)
+            database.commit()
+    analysis = analyze(*files)
+    analysis.close()
+    assert analysis.run.run_of == (0, 0, 0, 0, 1, 1, 1, 1)
+    members = [{rank // 8 for rank in each.group.members} for each in analysis.ranks.waits]
+    assert members == [{0}, {1}]
+    (found,) = [each for each in analysis.findings if each.id == "straggler"]
+    assert found.rank < 8
+    notes = [note for report, note in analysis.notes if report == 4]
+    assert any("not of the same run as node_0.sqlite" in note for note in notes)
+    sources = [clock.source for clock in analysis.ranks.clocks.hosts]
+    assert sources == ["reference", *["operations"] * 3] * 2
+
+
+def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
+    truth = made("straggler-slow-kernels", tmp_path / "run", seed=4)
+    analysis = analyzed(tmp_path / "run", truth)
+    late = truth["straggler"]["rank"]
+    uses = {each.rank: each.uses[0] for each in analysis.collectives}
+    for rank, use in uses.items():
+        assert not use.is_lower_bound
+        assert use.scope == "inter-node"
+        assert use.wait_ns is not None
+        assert use.transfer_ns is not None
+        # 235 GB/s of the model's links, less 40 µs of latency for each operation.
+        assert use.busbw_gb_per_s == pytest.approx(210, rel=0.05)
+        assert use.rate_gb_per_s == pytest.approx(235 * 8 / 14, rel=0.05)
+        assert use.latency_ns == pytest.approx(30_000, rel=0.5)  # members leave 20 µs apart
+        assert (use.wait_ns < use.transfer_ns) == (rank == late)
+    waits = analysis.ranks.matrix_ns
+    column = list(analysis.ranks.ranks).index(late)
+    assert waits[:, column].sum() > 0.99 * waits.sum()
+    assert waits[column].sum() < 0.01 * waits.sum()
+
+
+def test_the_peak_between_machines_is_what_the_user_says(tmp_path: Path) -> None:
+    truth = made("ranks-balanced", tmp_path / "run", seed=4)
+    unknown = analyzed(tmp_path / "run", truth).collectives[0].uses[0]
+    assert (unknown.peak_gb_per_s, unknown.utilization) == (None, None)
+    told = analyzed(tmp_path / "run", truth, link_peaks=["network=250"]).collectives[0].uses[0]
+    assert told.peak_gb_per_s == 250
+    assert told.utilization == pytest.approx(0.84, abs=0.02)
+
+
+def test_the_order_of_the_reports_does_not_matter(tmp_path: Path) -> None:
+    truth = made("straggler-upstream", tmp_path / "run", seed=3)
+    one = analyzed(tmp_path / "run", truth)
+    truth["reports"].reverse()
+    other = analyzed(tmp_path / "run", truth)
+    place = {rank.pid: rank.rank for rank in one.run.ranks}
+    same = {rank.rank: place[rank.pid] for rank in other.run.ranks}
+    (first,) = [each for each in one.findings if each.id == "straggler"]
+    (second,) = [each for each in other.findings if each.id == "straggler"]
+    assert same[second.rank] == first.rank
+    assert second.metrics["cause"] == first.metrics["cause"]
+    # The reference is another machine: differences of offsets stay what they are.
+    offsets = [
+        {clock.host: clock.offset_ns for clock in each.ranks.clocks.hosts} for each in (one, other)
+    ]
+    moved = [offsets[0][host] - offsets[1][host] for host in offsets[0]]
+    assert max(moved) - min(moved) < 50_000
+
+
+def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(tmp_path: Path) -> None:
+    truth = made("straggler-data-loading", tmp_path / "run", seed=3)
+    analysis = analyzed(tmp_path / "run", truth)
+    met = analysis.ranks
+    blurred = tuple(
+        replace(
+            each,
+            uncertainty_ns=each.uncertainty_ns + 50_000_000,
+            is_last=np.zeros_like(each.is_last),
+        )
+        for each in met.waits
+    )
+    (found,) = straggler.findings(replace(met, waits=blurred, stragglers=()))
+    assert isinstance(found, NotApplicable)
+    assert "not resolvable: the clocks of node-0, node-1, node-2, node-3" in found.reason
+    assert straggler.findings(replace(met, waits=(), stragglers=())) == []
+
+
+def test_the_text_shows_the_ranks_on_one_clock(tmp_path: Path) -> None:
+    truth = made("straggler-data-loading", tmp_path / "run", seed=6)
+    shown = " ".join(text.render(analyzed(tmp_path / "run", truth)).split())
+    assert "Ranks on one clock" in shown
+    assert "it waited for its data loader" in shown
+    assert "told by their order" in shown
+    assert "Communication once all ranks were there" in shown
+    assert "AllReduce …00000008 nodes" in shown
+
+
+def test_steps_restrict_what_is_judged(tmp_path: Path) -> None:
+    truth = made("straggler-copy", tmp_path / "run", seed=7)
+    whole = analyzed(tmp_path / "run", truth)
+    some = analyzed(tmp_path / "run", truth, steps=(10, 15))
+    (of_all,) = [each for each in whole.findings if each.id == "straggler"]
+    (of_some,) = [each for each in some.findings if each.id == "straggler"]
+    assert of_some.metrics["rank"] == of_all.metrics["rank"]
+    assert of_some.metrics["num_operations"] == 5 * 4
+    assert whole.ranks.clocks == some.ranks.clocks  # which all operations tell

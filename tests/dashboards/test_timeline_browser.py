@@ -1,0 +1,537 @@
+"""The timeline in a real browser: what it draws, and what mouse, keyboard and address do to it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from tests.dashboards.conftest import serving
+from traceprof.analysis import analyze
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.dashboards.conftest import Serve
+    from traceprof.analysis import Analysis
+
+UTC = 1_726_722_437_796_624_059
+NAMES = ("<script>document.title='evil'</script>", "<img src=x onerror=document.title='evil'>")
+
+
+class Timeline:
+    """The timeline of a page, as a reader sees and uses it."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        page.goto(url)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until all rows in sight are drawn."""
+        self.page.wait_for_function(
+            """() => {
+                const t = window.traceprofTimeline;
+                if (!t?.view || !t.rows || t.root.dataset.state !== "ready") return false;
+                const { start, span } = t.view;
+                const isDrawn = ({ track, top }) => {
+                    const tile = track && t.data.tiles.get(track.row);
+                    return !track || top > innerHeight || (tile && tile.viewSpan === span
+                        && tile.start <= start && tile.start + tile.span >= start + span);
+                };
+                return !t.data.inFlight && !t.frameAsked && t.rows.every(isDrawn);
+            }"""
+        )
+
+    def ask(self, code: str) -> Any:
+        """Return the value of an expression on the timeline `t`."""
+        return self.page.evaluate(f"() => {{ const t = window.traceprofTimeline; return {code}; }}")
+
+    def wait_for(self, condition: str) -> None:
+        """Wait until a condition on the timeline `t` holds."""
+        self.page.wait_for_function(
+            f"() => {{ const t = window.traceprofTimeline; return {condition}; }}"
+        )
+
+    @property
+    def view(self) -> tuple[float, float]:
+        """The start and the length of what is shown, ns."""
+        start, span = self.ask("[t.view.start, t.view.span]")
+        return start, span
+
+    @property
+    def labels(self) -> list[str]:
+        """What stands before the rows."""
+        labels: list[str] = self.ask("t.rows.map((row) => row.label)")
+        return labels
+
+    @property
+    def address(self) -> dict[str, str]:
+        """The parameters in the address, once they are settled."""
+        self.page.wait_for_timeout(400)
+        query = parse_qs(urlsplit(self.page.url).query)
+        return {key: values[0] for key, values in query.items()}
+
+    @property
+    def panel(self) -> str:
+        """What is told of the selection, thin spaces as spaces."""
+        text = self.page.locator(".timeline-detail").inner_text()
+        return text.replace("\u2009", " ")
+
+    def place(self, event: str) -> tuple[float, float]:
+        """Return where on the page the middle of an event is that the view shows."""
+        x, y = self.page.evaluate(
+            """async (id) => {
+                const t = window.traceprofTimeline;
+                const event = await t.data.event(id);
+                const row = t.rowOf(event.row);
+                const box = t.panel.canvas.getBoundingClientRect();
+                const middle = t.painter.x(event.begin + event.length / 2);
+                return [box.left + middle, box.top + row.top + row.height / 2];
+            }""",
+            event,
+        )
+        return x, y
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other."""
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.wait()
+
+    def color(self, x: float, y: float) -> tuple[int, int, int]:
+        """Return the colour that is drawn at a place of the page."""
+        red, green, blue = self.page.evaluate(
+            """([x, y]) => {
+                const canvas = window.traceprofTimeline.panel.canvas;
+                const box = canvas.getBoundingClientRect();
+                const ratio = window.devicePixelRatio;
+                const copy = document.createElement("canvas").getContext("2d");
+                copy.drawImage(canvas, (box.left - x) * ratio, (box.top - y) * ratio);
+                return [...copy.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+            }""",
+            [x, y],
+        )
+        return red, green, blue
+
+
+@pytest.fixture(scope="module")
+def sample() -> Iterator[Analysis]:
+    with closing(analyze(SAMPLE)) as analysis:
+        yield analysis
+
+
+@pytest.fixture
+def timeline(page: Page, sample_url: str) -> Timeline:
+    return Timeline(page, f"{sample_url}/timeline?rank=0")
+
+
+def first_kernel(analysis: Analysis) -> tuple[int, int, str]:
+    kernels = analysis.run.ranks[0].operations.kernels
+    name = analysis.run.ranks[0].kernel_names[int(kernels.name[0])]
+    return int(kernels.start_ns[0]), int(kernels.end_ns[0]), name
+
+
+# -- what is drawn --------------------------------------------------------------------------------
+
+
+def test_rows_stand_in_order(timeline: Timeline) -> None:
+    labels = timeline.labels
+    order = ["steps on the GPU", "NVTX", "CUDA API", "stream 7 · compute"]
+    places = [labels.index(each) for each in order]
+    assert places == sorted(places)
+    assert any(each.endswith("communication") for each in labels)
+
+
+def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -> None:
+    start, span = timeline.view
+    window = sample.run.ranks[0].window
+    assert start <= window.start_ns
+    assert start + span >= window.end_ns
+    assert timeline.address["start"] == str(round(start))
+
+
+def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis) -> None:
+    start, end, _ = first_kernel(sample)
+    timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
+    timeline.wait()
+    timeline.page.wait_for_timeout(100)
+    x, y = timeline.place("0.op.0")
+    red, green, blue = timeline.color(x, y - 7)
+    assert green > red + 30
+    assert green > blue
+
+
+def test_light_and_dark(timeline: Timeline) -> None:
+    canvas = timeline.page.locator("#timeline canvas").bounding_box()
+    assert canvas is not None
+    corner = canvas["x"] + canvas["width"] - 3, canvas["y"] + 6
+    timeline.page.evaluate("document.documentElement.dataset.theme = 'light'")
+    timeline.page.evaluate("window.dispatchEvent(new CustomEvent('traceprof:theme'))")
+    timeline.page.wait_for_timeout(100)
+    light = sum(timeline.color(*corner))
+    timeline.page.get_by_label("switch between light and dark").get_by_role("button").or_(
+        timeline.page.locator("#theme")
+    ).first.click()
+    timeline.page.wait_for_timeout(100)
+    assert sum(timeline.color(*corner)) < light / 3
+
+
+def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
+    assert timeline.page.evaluate("document.documentElement.scrollWidth") <= 1280
+    last = timeline.page.get_by_role("button", name="show the whole run").bounding_box()
+    assert last is not None
+    assert last["x"] + last["width"] < 1280
+
+
+# -- zoom and pan ---------------------------------------------------------------------------------
+
+
+def test_the_wheel_zooms_at_the_pointer(timeline: Timeline) -> None:
+    canvas = timeline.page.locator("#timeline canvas").bounding_box()
+    assert canvas is not None
+    x = canvas["x"] + 600
+    timeline.page.mouse.move(x, canvas["y"] + 200)
+    before, (_, span) = timeline.ask("t.timeAt(600)"), timeline.view
+    timeline.page.mouse.wheel(0, -400)
+    timeline.wait_for(f"t.view.span < {0.9 * span}")
+    assert timeline.view[1] == pytest.approx(span / 1.0018**400)
+    assert timeline.ask("t.timeAt(600)") == pytest.approx(before, abs=span * 1e-6)
+    timeline.page.mouse.wheel(0, 400)
+    timeline.wait_for(f"t.view.span > {0.9 * span}")
+    assert timeline.view[1] == pytest.approx(span)
+
+
+def test_the_keyboard_zooms_and_moves(timeline: Timeline) -> None:
+    whole, span = timeline.view
+    timeline.press("w", "w")
+    assert timeline.view[1] == pytest.approx(span * 0.49)
+    before = timeline.view[0]
+    timeline.press("d")
+    assert timeline.view[0] == pytest.approx(before + 0.15 * span * 0.49)
+    timeline.press("ArrowLeft")
+    assert timeline.view[0] == pytest.approx(before)
+    timeline.press("s")
+    assert timeline.view[1] == pytest.approx(span * 0.7)
+    timeline.press("Home")
+    assert timeline.view == pytest.approx((whole, span))
+
+
+def test_down_to_single_nanoseconds(timeline: Timeline, sample: Analysis) -> None:
+    _, end, _ = first_kernel(sample)
+    timeline.ask(f"t.setView({{start: {end} - 5, span: 10}})")
+    timeline.wait()
+    row = timeline.ask("t.rows.find((row) => row.label === 'stream 7 · compute').track.row")
+    tile = timeline.ask(f"t.data.tiles.get('{row}')")
+    assert tile["columns"] == tile["span"] == 16
+    # Where the kernel ends is exact: five of the ten nanoseconds in view are covered.
+    assert tile["start"] + tile["begin"][0] + tile["length"][0] == end
+    timeline.press("w")
+    assert timeline.view[1] == 10
+
+
+def test_dragging_moves_and_with_shift_chooses(timeline: Timeline) -> None:
+    timeline.press("w", "w")
+    start, span = timeline.view
+    width = timeline.ask("t.painter.plotWidth")
+    canvas = timeline.page.locator("#timeline canvas").bounding_box()
+    assert canvas is not None
+    mouse, y = timeline.page.mouse, canvas["y"] + 300
+    mouse.move(canvas["x"] + 700, y)
+    mouse.down()
+    mouse.move(canvas["x"] + 600, y, steps=4)
+    mouse.up()
+    assert timeline.view[0] == pytest.approx(start + 100 / width * span)
+    left = timeline.ask("t.timeAt(500)")
+    timeline.page.keyboard.down("Shift")
+    mouse.move(canvas["x"] + 500, y)
+    mouse.down()
+    mouse.move(canvas["x"] + 700, y, steps=4)
+    mouse.up()
+    timeline.page.keyboard.up("Shift")
+    timeline.wait()
+    assert timeline.view == pytest.approx((left, 200 / width * span))
+
+
+# -- selecting ------------------------------------------------------------------------------------
+
+
+def test_a_click_tells_what_the_trace_has(timeline: Timeline, sample: Analysis) -> None:
+    start, end, name = first_kernel(sample)
+    timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
+    timeline.wait()
+    timeline.page.wait_for_timeout(100)
+    timeline.page.mouse.click(*timeline.place("0.op.0"))
+    timeline.page.get_by_text(f"{start} ns").wait_for()
+    assert f"({end - start:,} ns)".replace(",", " ") in timeline.panel
+    assert name in timeline.panel
+    correlation = sample.run.ranks[0].operations.kernels.correlation[0]
+    assert f"correlation\n{correlation}" in timeline.panel
+    assert timeline.address["select"] == "0.op.0"
+
+
+def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analysis) -> None:
+    rank = sample.run.ranks[0]
+    timeline.ask("t.select('0.op.5', {go: true})")
+    timeline.page.get_by_role("button", name="launched by cudaLaunchKernel").or_(
+        timeline.page.get_by_text("launched by cudaLaunchKernel")
+    ).first.click()
+    timeline.page.get_by_text("launched\n").or_(
+        timeline.page.get_by_text("1 operation")
+    ).first.wait_for()
+    call = int(rank.launched_by[0][5])
+    assert timeline.address["select"] == f"0.call.{call}"
+    assert rank.calls is not None
+    start, span = timeline.view
+    assert start <= rank.calls.start_ns[call]
+    assert rank.operations.kernels.end_ns[5] <= start + span
+    # Both ends of the arrow are in sight.
+    for row in timeline.ask("[t.selected.row, t.selected.links[0].row]"):
+        assert timeline.ask(f"t.rowOf('{row}').top > t.AXIS - 1")
+    timeline.page.get_by_text(re.compile("^launched .*")).locator("visible=true").last.click()
+    assert timeline.address["select"].startswith("0.")
+
+
+def test_a_block_tells_what_it_stands_for(timeline: Timeline) -> None:
+    row = timeline.ask("t.rows.find((row) => row.label === 'stream 7 · compute')")
+    x = timeline.page.evaluate(
+        """(key) => {
+            const t = window.traceprofTimeline;
+            const tile = t.data.tiles.get(key);
+            const most = tile.count.indexOf(Math.max(...tile.count));
+            const box = t.panel.canvas.getBoundingClientRect();
+            return [box.left + t.painter.x(tile.start
+                + (tile.column[most] + 0.5) * tile.span / tile.columns), box.top];
+        }""",
+        row["track"]["row"],
+    )
+    timeline.page.mouse.click(x[0], x[1] + row["top"] + 10)
+    timeline.page.get_by_role("button", name="zoom to these events").click()
+    timeline.wait()
+    assert timeline.view[1] < 1e7
+
+
+def test_escape_selects_nothing(timeline: Timeline) -> None:
+    timeline.ask("t.select('0.op.5', {go: true})")
+    timeline.page.get_by_text("correlation").wait_for()
+    timeline.press("Escape")
+    assert "correlation" not in timeline.panel
+    assert "select" not in timeline.address
+
+
+def test_the_tooltip(timeline: Timeline, sample: Analysis) -> None:
+    start, end, _ = first_kernel(sample)
+    timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
+    timeline.wait()
+    timeline.page.wait_for_timeout(100)
+    x, y = timeline.place("0.op.0")
+    timeline.page.mouse.move(x, y)
+    timeline.page.mouse.move(x + 2, y)
+    tooltip = timeline.page.locator(".timeline-tooltip")
+    tooltip.wait_for()
+    text = tooltip.inner_text()
+    assert "stream: 7" in text
+    assert "launched by: cudaLaunchKernel" in text
+
+
+# -- evidence, address, search --------------------------------------------------------------------
+
+
+def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Analysis) -> None:
+    finding = next(each for each in sample.findings if len(each.evidence) > 1)
+    page.goto(sample_url)
+    card = page.locator(f"#finding-{finding.id}")
+    card.locator(".evidence a").nth(1).click()
+    page.wait_for_url("**/timeline?*")
+    page.get_by_role("heading", name=finding.id).wait_for()
+    timeline = Timeline(page, page.url)
+    shown = timeline.ask("t.chosenEvidence")
+    assert (shown["finding"], shown["evidence"]) == (finding.id, 1)
+    bands = timeline.ask("t.bands")
+    assert [(each["start"], each["end"]) for each in bands] == [
+        (each.start_ns, each.end_ns) for each in finding.evidence
+    ]
+    start, span = timeline.view
+    evidence = finding.evidence[1]
+    assert start < evidence.start_ns < evidence.end_ns < start + span
+    assert evidence.label in timeline.panel
+    page.get_by_role("button", name=finding.evidence[0].label).first.click()
+    timeline.wait()
+    assert timeline.address["evidence"] == "0"
+    page.go_back()
+    timeline.wait_for("t.chosenEvidence?.evidence === 1")
+
+
+def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, browser: Browser) -> None:
+    timeline.ask("t.select('0.op.7', {go: true})")
+    timeline.page.get_by_text("correlation").first.wait_for()
+    timeline.press("w", "d")
+    view, panel, address = timeline.view, timeline.panel, timeline.address
+    url = timeline.page.url
+    timeline.page.reload()
+    timeline.wait()
+    timeline.page.get_by_text("correlation").first.wait_for()
+    assert timeline.view == pytest.approx(view, abs=1)
+    assert timeline.panel == panel
+    assert timeline.address == address
+    other = browser.new_page()
+    sent = Timeline(other, url)
+    assert sent.view == pytest.approx(view, abs=1)
+    other.close()
+
+
+def test_the_search_goes_from_match_to_match(timeline: Timeline, sample: Analysis) -> None:
+    rank = sample.run.ranks[0]
+    timeline.press("/")
+    timeline.page.keyboard.type("AllReduce")
+    timeline.page.locator(".timeline-names li").first.wait_for()
+    timeline.page.keyboard.press("Enter")
+    status = timeline.page.locator(".timeline-bar [role=status]")
+    timeline.wait_for("t.selected !== null")
+    first = timeline.ask("t.selected")
+    assert "allreduce" in first["name"].lower()
+    count = int(status.inner_text().split(" of ")[1].replace("\u2009", ""))
+    assert count >= int(rank.is_communication_kernel.sum())
+    timeline.press("Escape", "Escape")
+    timeline.ask(f"t.select('{first['id']}')")
+    timeline.wait_for("t.selected !== null")
+    number = int(status.inner_text().split(" of ")[0])
+    timeline.press("n")
+    timeline.wait_for(f"t.selected.id !== '{first['id']}'")
+    assert int(status.inner_text().split(" of ")[0]) == number + 1
+    timeline.press("p")
+    timeline.wait_for(f"t.selected?.id === '{first['id']}'")
+    assert timeline.address["search"] == "AllReduce"
+
+
+def test_a_search_in_vain(timeline: Timeline) -> None:
+    timeline.press("/")
+    timeline.page.keyboard.type("no such kernel")
+    timeline.page.keyboard.press("Enter")
+    timeline.page.get_by_text("nothing has this in its name").wait_for()
+
+
+def test_the_keyboard_reaches_everything(timeline: Timeline) -> None:
+    timeline.page.locator(".timeline-search input").focus()
+    names = []
+    for _ in range(8):
+        timeline.page.keyboard.press("Tab")
+        names.append(timeline.page.evaluate("document.activeElement.ariaLabel"))
+        if names[-1] and names[-1].startswith("timeline"):
+            break
+    assert names[-1].startswith("timeline; wheel")
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert timeline.page.evaluate(outline) == "solid"
+
+
+# -- other traces ---------------------------------------------------------------------------------
+
+
+def test_names_are_never_markup(page: Page, tmp_path: Path) -> None:
+    trace = TraceBuilder().thread_name(NAMES[1])
+    for index, name in enumerate(NAMES):
+        trace.kernel(1000 * index, 1000 * index + 900, name)
+        trace.nvtx(name, 1000 * index, 1000 * index + 950)
+    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+        timeline = Timeline(page, f"{url}/timeline?rank=0&search=%3Cimg")
+        timeline.ask("t.select('0.op.1', {go: true})")
+        page.locator(".timeline-detail h2").wait_for()
+        assert NAMES[1] in timeline.panel
+        x, y = timeline.place("0.op.1")
+        page.mouse.move(x, y)
+        page.mouse.move(x + 1, y)
+        page.locator(".timeline-tooltip").wait_for()
+        page.locator(".timeline-search input").fill("<")
+        page.locator(".timeline-names li").first.wait_for()
+        assert page.locator("#timeline img, #timeline script").count() == 0
+        assert page.title() != "evil"
+        page.goto("about:blank")  # before the server goes
+
+
+def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(UTC, UTC + 1500, "a").kernel(UTC + 4001, UTC + 9003, "b")
+    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+        timeline = Timeline(page, f"{url}/timeline?start={UTC + 4000}&end={UTC + 4010}")
+        assert timeline.view == pytest.approx((4000, 10))
+        timeline.ask("t.select('0.op.1')")
+        page.get_by_text(f"{UTC + 4001} ns").wait_for()
+        assert "0.000 004 001 s" in timeline.panel
+        assert "5.00 µs (5 002 ns)" in timeline.panel
+        assert timeline.address["start"] == str(UTC + 4000)
+
+
+def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> None:
+    timeline = Timeline(page, f"{sample_url}/timeline?rank=0,1")
+    ranks = [each for each in timeline.labels if each.startswith("rank ")]
+    assert [each[:6] for each in ranks] == ["rank 0", "rank 1"]
+    # The threads are folded, so that the GPUs can be compared.
+    assert timeline.labels.count("stream 7 · compute") == 2
+    assert "CUDA API" not in timeline.labels
+    canvas = page.locator("#timeline canvas").bounding_box()
+    assert canvas is not None
+    top = timeline.ask("t.rows.find((row) => row.label.startsWith('rank 1')).top")
+    page.mouse.click(canvas["x"] + 300, canvas["y"] + top + 10)
+    timeline.wait()
+    assert timeline.labels.count("stream 7 · compute") == 1
+
+
+def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
+    trace = TraceBuilder().nvtx("step 0", 0, 9)
+    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+        page.goto(f"{url}/timeline")
+        page.get_by_text("there is no rank to show").wait_for()
+
+
+def test_what_cannot_be_read_is_said(browser: Browser, tmp_path: Path) -> None:
+    known: dict[str, object] = {"eventType": schema.NVTX_PUSH_POP, "globalTid": 1 << 48}
+    trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
+    trace.raw(schema.NVTX.name, **known, start="soon", end=9, text="b")
+    page = browser.new_page()  # one whose console may hold an error
+    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+        page.goto(f"{url}/timeline")
+        page.wait_for_function(
+            "() => window.traceprofTimeline?.rows?.some((row) => row.label.includes(\"'soon'\"))"
+        )
+    page.close()
+
+
+def test_when_the_server_is_gone_it_is_said(browser: Browser, sample_url: str) -> None:
+    page = browser.new_page()
+    timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
+    page.route("**/timeline/tiles*", lambda route: route.abort())
+    page.keyboard.press("w")
+    page.get_by_text("The dashboard cannot be reached").wait_for()
+    page.unroute("**/timeline/tiles*")
+    timeline.wait()  # it tries again by itself
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a100x4_ddp_baseline_rank0.sqlite",
+        "h100x2_command_buffer_full.sqlite",
+        "rtx3090x9_3nodes_tree/report_0.sqlite",
+    ],
+)
+def test_real_traces(page: Page, serve: Serve, traces: Path, name: str) -> None:
+    timeline = Timeline(page, f"{serve(traces / name)}/timeline?rank=0")
+    whole = timeline.view[1]
+    canvas = page.locator("#timeline canvas").bounding_box()
+    assert canvas is not None
+    page.mouse.move(canvas["x"] + 700, canvas["y"] + 200)
+    for turn in range(1, 13):
+        page.mouse.wheel(0, -1500)
+        timeline.wait_for(f"t.view.span < {max(whole / 10**turn, 11)}")
+        timeline.wait()
+    timeline.press("Home")
+    assert timeline.view[1] == whole

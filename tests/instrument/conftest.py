@@ -1,0 +1,42 @@
+"""What tests of `instrument` share: a record of its ranges, and everything as it was afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+import instrument
+from instrument import training
+from tests.instrument.recording import record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0."""
+    monkeypatch.setattr(training, "_numbers", itertools.count())
+    return record(monkeypatch.setattr)
+
+
+@pytest.fixture(autouse=True)
+def _disabled_afterwards() -> Iterator[None]:
+    """Leave no wrapper behind."""
+    yield
+    instrument.disable()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    """Give the default process group of one rank."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield distributed_c10d._get_default_group()
+    instrument.disable()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,32 @@
+"""Runs a test's program on several ranks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Program(Protocol):
+    """Is one of the ranks; writes what it saw to `<rank>.json` in the folder."""
+
+    __module__: str
+
+    def __call__(self, rank: int, store: str, folder: Path) -> None: ...
+
+
+def run(program: Program, size: int, folder: Path) -> list[dict[str, Any]]:
+    """Run the program on this many ranks; return what each saw.
+
+    Importing PyTorch takes longer than all else, so it is imported once: by the server that the
+    ranks are forked from.
+    """
+    multiprocessing.set_forkserver_preload([program.__module__])
+    arguments = (str(folder / "store"), folder)
+    start_processes(program, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]

@@ -1,0 +1,38 @@
+"""A record of the ranges that `instrument` writes, in the order in which it writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from instrument import nvtx_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
+    """Record `push …`, `pop`, `start …` and `end …`, as under a tool, from `enable` on.
+
+    `replace` sets an attribute: `setattr`, or one that takes it back.
+    """
+    events: list[str] = []
+
+    def start(text: str) -> str:
+        events.append(f"start {text}")
+        return text
+
+    def end(handle: object) -> None:
+        if handle is not None:
+            events.append(f"end {handle}")
+
+    replace(nvtx_ranges, "is_recording", lambda: True)
+    replace(nvtx_ranges, "push", lambda text: events.append(f"push {text}"))
+    replace(nvtx_ranges, "pop", lambda: events.append("pop"))
+    replace(nvtx_ranges, "start", start)
+    replace(nvtx_ranges, "end", end)
+    return events
+
+
+def pushed(events: list[str]) -> list[str]:
+    """Return the labels of the push/pop ranges, in the order in which they opened."""
+    return [event.removeprefix("push ") for event in events if event.startswith("push ")]

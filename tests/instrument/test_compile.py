@@ -1,0 +1,134 @@
+"""torch.compile traces through wrapped functions as through the originals."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import instrument
+from tests.instrument.recording import pushed
+
+Program = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _two_pretended_ranks() -> Iterator[None]:
+    """Let operations return at once, as if there were another rank."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    instrument.disable()
+    dist.destroy_process_group()
+
+
+def legacy(tensor: torch.Tensor) -> torch.Tensor:
+    doubled = tensor * 2
+    dist.all_reduce(doubled)
+    output = torch.zeros(8)
+    dist.all_gather_single(output, doubled)
+    return output + 1
+
+
+def new(tensor: torch.Tensor) -> torch.Tensor:
+    summed = functional.all_reduce(tensor * 2, "sum", dist.group.WORLD)  # type: ignore[arg-type]
+    gathered = functional.all_gather_single(summed, 0, dist.group.WORLD)  # type: ignore[arg-type]
+    return functional.wait_tensor(gathered) + 1  # type: ignore[no-any-return, no-untyped-call]
+
+
+def breaking(tensor: torch.Tensor) -> torch.Tensor:
+    doubled = tensor * 2
+    work = dist.all_reduce(doubled, async_op=True)
+    assert work is not None
+    work.wait()
+    return doubled + 1
+
+
+def compiled(program: Program, *, fullgraph: bool) -> tuple[Any, list[str]]:
+    """Return the result and the operators of the graphs that the program becomes."""
+    torch._dynamo.reset()
+    operators: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        operators.extend(
+            node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"
+        )
+        operators.append("end of graph")
+        return graph.forward
+
+    run = torch.compile(program, backend=backend, fullgraph=fullgraph)
+    return run(torch.arange(4.0)), operators
+
+
+@pytest.mark.parametrize("program", [legacy, new])
+def test_one_graph_stays_one_graph_without_ranges(recorded: list[str], program: Program) -> None:
+    result, operators = compiled(program, fullgraph=True)
+    instrument.enable()
+    assert torch.equal(program(torch.arange(4.0)), result)
+    recorded.clear()
+    again, traced = compiled(program, fullgraph=True)
+    assert traced == operators
+    assert torch.equal(again, result)
+    assert pushed(recorded) == []
+
+
+def test_graphs_break_where_they_did_and_what_runs_between_is_named(recorded: list[str]) -> None:
+    result, operators = compiled(breaking, fullgraph=False)
+    instrument.enable()
+    again, traced = compiled(breaking, fullgraph=False)
+    assert traced == operators
+    assert torch.equal(again, result)
+    assert pushed(recorded) == ["all_reduce bytes=16 dtype=float32 group=0 rank=0 size=2 seq=0"]
+
+
+def test_what_was_compiled_before_or_meanwhile_runs_after(recorded: list[str]) -> None:
+    torch._dynamo.reset()
+    before = torch.compile(legacy, backend="eager", fullgraph=True)
+    expected = before(torch.arange(4.0))
+    instrument.enable()
+    meanwhile = torch.compile(functools.partial(new), backend="eager", fullgraph=True)
+    assert torch.equal(before(torch.arange(4.0)), expected)
+    assert torch.equal(meanwhile(torch.arange(4.0)), expected)
+    instrument.disable()
+    for run in (before, meanwhile):
+        assert torch.equal(run(torch.arange(4.0)), expected)
+
+
+def transferring(tensor: torch.Tensor) -> torch.Tensor:
+    received = torch.zeros(4)
+    there = dist.P2POp(dist.isend, tensor * 2, 1)
+    back = dist.P2POp(dist.irecv, received, 1)
+    for work in dist.batch_isend_irecv([there, back]):
+        work.wait()
+    return received + 1
+
+
+def test_a_compiled_transfer(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "enable_p2p_compilation", True)
+    _, operators = compiled(transferring, fullgraph=False)
+    instrument.enable()
+    _, traced = compiled(transferring, fullgraph=False)
+    assert traced == operators
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_of_a_collective(recorded: list[str], strict: bool) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+            return legacy(tensor)
+
+    def exported() -> list[str]:
+        torch._dynamo.reset()
+        program = torch.export.export(Module(), (torch.arange(4.0),), strict=strict)
+        return [str(node.target) for node in program.graph.nodes]
+
+    without = exported()
+    instrument.enable()
+    assert exported() == without
+    assert pushed(recorded) == []

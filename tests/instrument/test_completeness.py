@@ -1,0 +1,142 @@
+"""Whatever this PyTorch can move data with is named, under every name, and everything comes back.
+
+The lists of what is not wrapped are of what moves no data: a function that PyTorch adds fails the
+test until somebody has decided on it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed import distributed_c10d
+
+import instrument
+from instrument import collectives, point_to_point, process_groups
+from instrument import functional as our_functional
+
+if TYPE_CHECKING:
+    import pytest
+
+FUNCTIONS = (FunctionType, BuiltinFunctionType)
+
+NO_COMMUNICATION = {
+    *("destroy_process_group", "init_process_group", "new_group", "new_subgroups"),
+    *("new_subgroups_by_enumeration", "shrink_group", "split_group"),
+    *("get_backend", "get_backend_config", "get_debug_level", "get_default_backend_for_device"),
+    *("get_global_rank", "get_group_rank", "get_node_local_rank", "get_pg_count"),
+    *("get_process_group_ranks", "get_rank", "get_world_size"),
+    *("is_backend_available", "is_gloo_available", "is_initialized", "is_mpi_available"),
+    *("is_nccl_available", "is_torchelastic_launched", "is_ucc_available", "is_xccl_available"),
+    *("record_comm", "supports_complex"),
+}
+
+NO_COMMUNICATION_OF_GROUPS = {
+    *("abort", "boxed", "get_group_store", "merge_remote_group", "name", "rank", "set_timeout"),
+    *("shutdown", "size", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous"),
+}
+
+
+def functions(names: list[str], module: Any) -> set[str]:
+    return {name for name in names if type(getattr(module, name)) in FUNCTIONS}
+
+
+def held(module_names: set[str]) -> dict[tuple[str, str], object]:
+    """Return what the modules hold under each name."""
+    return {
+        (module, name): value
+        for module in module_names
+        for name, value in getattr(sys.modules[module], "__dict__", {}).items()
+    }
+
+
+def methods() -> dict[tuple[str, str], object]:
+    """Return what the classes hold under each name."""
+    classes = (dist.ProcessGroup, dist.Work, dist.P2POp)
+    return {(each.__name__, name): value for each in classes for name, value in vars(each).items()}
+
+
+def test_every_function_of_torch_distributed() -> None:
+    ours = {*collectives.DESCRIBE, *point_to_point.DESCRIBE, "batch_isend_irecv"}
+    public = functions(distributed_c10d.__all__, distributed_c10d)
+    assert public - NO_COMMUNICATION <= ours
+    assert not ours & NO_COMMUNICATION
+
+
+def test_every_functional_collective() -> None:
+    public = {
+        name
+        for name, value in vars(functional).items()
+        if inspect.isfunction(value)
+        and value.__module__ == functional.__name__
+        and not name.startswith("_")
+        # For autograd and torch.compile, which call them themselves.
+        and not name.endswith(("_backward", "_setup_context", "_inplace"))
+    }
+    others = {"wait_tensor", "allow_inflight_collective_as_graph_input_ctx"}
+    assert public - others <= our_functional.DESCRIBE.keys()
+
+
+def test_every_method_of_a_group() -> None:
+    public = {
+        name
+        for name in vars(dist.ProcessGroup)
+        if not name.startswith("_") and callable(getattr(dist.ProcessGroup, name))
+    }
+    known = NO_COMMUNICATION_OF_GROUPS | {"BackendType", *process_groups.METHODS}
+    assert public <= known
+
+
+def test_all_are_wrapped_under_all_names_and_all_come_back(recorded: list[str]) -> None:
+    instrument.enable()
+    instrument.disable()  # has imported what it needs
+    modules = {name for name in list(sys.modules) if name.split(".")[0] != "instrument"}
+    before, before_of_classes = held(modules), methods()
+    instrument.enable()
+    during = held(modules)
+    communication = functions(distributed_c10d.__all__, distributed_c10d) - NO_COMMUNICATION
+    for name in communication:
+        original, wrapper = before["torch.distributed", name], getattr(dist, name)
+        assert wrapper is not original
+        assert {id(during[key]) for key, value in before.items() if value is original} == {
+            id(wrapper)
+        }
+    changed = {key for key, value in methods().items() if value is not before_of_classes.get(key)}
+    wrapped_methods = {("ProcessGroup", name) for name in process_groups.METHODS}
+    assert changed - wrapped_methods == {("Work", "wait"), ("Work", "synchronize"), ("P2POp", "op")}
+    instrument.disable()
+    after = held(modules)
+    assert after.keys() == before.keys()
+    assert [key for key in before if after[key] is not before[key]] == []
+    assert methods().keys() == before_of_classes.keys()
+    assert all(methods()[key] is value for key, value in before_of_classes.items())
+
+
+def test_a_module_that_is_imported_meanwhile_has_the_originals_afterwards(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = dist.all_reduce
+    instrument.enable()
+    module = type(sys)("imported_meanwhile")
+    module.reduce_all = dist.all_reduce  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "imported_meanwhile", module)
+    assert module.reduce_all is not original
+    instrument.disable()
+    assert module.reduce_all is original
+
+
+def test_wrappers_look_like_the_originals(recorded: list[str]) -> None:
+    original = dist.all_reduce
+    signature = inspect.signature(original)
+    instrument.enable()
+    assert inspect.isfunction(dist.all_reduce)
+    assert inspect.signature(dist.all_reduce) == signature
+    assert dist.all_reduce.__doc__ == original.__doc__
+    assert (dist.all_reduce.__module__, dist.all_reduce.__qualname__) == (
+        original.__module__,
+        original.__qualname__,
+    )

@@ -1,0 +1,268 @@
+"""DDP is as it was: hooks, errors, copies and compiled graphs (training: test_training_ranks)."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import logging
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+import instrument
+from instrument import ddp
+from tests.instrument.recording import pushed
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+def model() -> DistributedDataParallel:
+    return DistributedDataParallel(torch.nn.Linear(3, 2))
+
+
+def train(of: torch.nn.Module) -> None:
+    of(torch.ones(1, 3)).sum().backward()
+
+
+def buckets(events: list[str]) -> list[str]:
+    return [event for event in events if "bucket" in event]
+
+
+BUCKET = "bucket index=0 bytes=32 dtype=float32 last=1"
+
+
+def test_models_made_before_are_observed_from_their_next_forward_pass_on(
+    recorded: list[str],
+) -> None:
+    before = model()
+    train(before)
+    loss = before(torch.ones(1, 3)).sum()
+    instrument.enable()
+    loss.backward()
+    assert buckets(recorded) == []
+    train(before)
+    assert buckets(recorded) == [f"start {BUCKET}", f"end {BUCKET}"]
+
+
+def test_a_pass_that_disabling_interrupts_goes_on_without_ranges(recorded: list[str]) -> None:
+    made = model()
+    instrument.enable()
+    loss = made(torch.ones(1, 3)).sum()
+    instrument.disable()
+    loss.backward()
+    train(made)
+    assert buckets(recorded) == []
+    assert torch.equal(made.module.weight.grad, torch.full((2, 3), 2.0))
+    instrument.enable()
+    train(made)
+    assert len(buckets(recorded)) == 2
+
+
+def test_a_hook_is_registered_at_any_time_but_once(recorded: list[str]) -> None:
+    instrument.enable()
+    made = model()
+    train(made)
+    states: list[object] = []
+
+    def hook(state: Any, bucket: Any) -> Any:
+        states.append(state)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    hook.__annotations__.clear()
+    made.register_comm_hook("the user's state", hook)
+    assert made._comm_hooks == [(hook, "the user's state")]
+    recorded.clear()
+    train(made)
+    instrument.disable()
+    train(made)
+    assert states == ["the user's state"] * 2
+    assert buckets(recorded) == [f"start {BUCKET}", f"end {BUCKET}"]
+    with pytest.raises(RuntimeError, match="can only be called once"):
+        made.register_comm_hook(None, hook)
+
+
+def test_what_is_no_hook_is_refused_as_without(recorded: list[str]) -> None:
+    def wrongly_annotated(state: Any, bucket: Any) -> Any: ...
+
+    wrongly_annotated.__annotations__ = {"bucket": int}
+    instrument.enable()
+    with pytest.raises(TypeError, match="must be callable"):
+        model().register_comm_hook(None, "no function")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="bucket annotation should be"):
+        model().register_comm_hook(None, wrongly_annotated)
+
+
+@pytest.mark.parametrize("returned", [None, 7])
+def test_errors_of_a_hook_are_the_same_and_close_its_range(
+    recorded: list[str], returned: object
+) -> None:
+    def failing(state: object, bucket: object) -> Any:
+        if returned is None:
+            raise KeyError("the user's own")
+        return returned
+
+    failing.__annotations__.clear()
+
+    def failure() -> BaseException:
+        made = model()
+        made.register_comm_hook(None, failing)
+        with pytest.raises((KeyError, RuntimeError)) as raised:
+            train(made)
+        return raised.value
+
+    without = failure()
+    instrument.enable()
+    named = failure()
+    assert type(named) is type(without)
+    assert str(named).split(" at 0x")[0] == str(without).split(" at 0x")[0]
+    assert buckets(recorded) == [f"start {BUCKET}", f"end {BUCKET}"]
+    assert recorded.count("pop") == len(pushed(recorded))
+
+
+def test_a_built_in_hook_outlives_disabling(recorded: list[str]) -> None:
+    instrument.enable()
+    made = model()
+    made._register_builtin_comm_hook(BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call]
+    train(made)
+    assert len(buckets(recorded)) == 2
+    instrument.disable()
+    gc.collect()
+    train(made)
+    assert len(buckets(recorded)) == 2
+    assert torch.equal(made.module.weight.grad, torch.full((2, 3), 2.0))
+
+
+def test_a_model_that_is_given_another_group(recorded: list[str]) -> None:
+    instrument.enable()
+    made = model()
+    train(made)
+    another = dist.new_group([0])
+    made._update_process_group(another)  # type: ignore[no-untyped-call]
+    recorded.clear()
+    train(made)
+    calls = [text for text in pushed(recorded) if text.startswith("all_reduce")]
+    assert len(calls) == 1
+    assert f"group={another.group_name}" in calls[0]
+    instrument.disable()
+    train(made)
+
+
+def test_copies_of_a_model_and_its_end(recorded: list[str]) -> None:
+    instrument.enable()
+    made = model()
+    train(made)
+    copied = copy.deepcopy(made)
+    recorded.clear()
+    train(copied)
+    assert len(buckets(recorded)) == 2
+    gone = weakref.ref(made)
+    observed = len(ddp._observed)
+    del made
+    gc.collect()
+    assert gone() is None
+    assert len(ddp._observed) == observed - 1
+
+
+def test_modes_do_not_see_what_we_call(recorded: list[str]) -> None:
+    class Seen(torch.overrides.TorchFunctionMode):
+        names: list[str]
+
+        def __torch_function__(
+            self, func: Any, types: object, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def run() -> list[str]:
+        made = model()
+        train(made)
+        seen = Seen()
+        seen.names = []
+        with seen:
+            train(made)
+        return seen.names
+
+    without = run()
+    instrument.enable()
+    assert run() == without
+
+
+def test_without_observation_training_goes_on(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    instrument.enable()
+    made = model()
+    monkeypatch.setattr(type(made), "_get_ddp_logging_data", None)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            train(made)
+    assert [record.message for record in caplog.records] == ["DDP's buckets cannot be observed"]
+    assert pushed(recorded).count("backward") == 2
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # the compiler looks at it
+def test_compiled_models_become_the_same_graphs(recorded: list[str]) -> None:
+    class Layer(torch.nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows.relu()).relu()
+
+    def trained() -> tuple[list[str], int, list[torch.Tensor]]:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.manual_seed(0)
+        operators: list[str] = []
+        aot = torch._dynamo.backends.registry.lookup_backend("aot_eager")
+
+        def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            operators.extend([*(str(node.target) for node in graph.graph.nodes), "end of graph"])
+            return aot(graph, inputs)
+
+        inside = torch.nn.Sequential(Layer(3, 3), Layer(3, 2))
+        compiled = torch.compile(DistributedDataParallel(inside), backend=compiler)
+        for _ in range(3):
+            compiled(torch.ones(1, 3)).sum().backward()
+        breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+        return (
+            operators,
+            breaks,
+            [each.grad for each in inside.parameters() if each.grad is not None],
+        )
+
+    operators, breaks, gradients = trained()
+    instrument.enable()
+    named_operators, named_breaks, named_gradients = trained()
+    assert operators.count("end of graph") == 2
+    assert named_operators == operators
+    assert named_breaks <= breaks  # what prepares a pass, where it breaks without, is left alone
+    assert all(map(torch.equal, named_gradients, gradients))
+    assert len(buckets(recorded)) == 2 * 3
+    assert pushed(recorded).count("forward") == 3
+
+
+def test_everything_is_as_it_was(recorded: list[str]) -> None:
+    names = ("forward", "_pre_forward", "_register_builtin_comm_hook", "register_comm_hook")
+
+    def held() -> list[object]:
+        return [
+            *(vars(DistributedDataParallel)[name] for name in names),
+            dist._register_comm_hook,  # type: ignore[attr-defined]
+            dist.all_reduce,
+            distributed_c10d.all_reduce,
+        ]
+
+    before = held()
+    bound = functools.partial(model().forward)
+    instrument.enable()
+    bound(torch.ones(1, 3))
+    instrument.disable()
+    assert all(new is old for new, old in zip(held(), before, strict=True))

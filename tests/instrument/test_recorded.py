@@ -1,0 +1,134 @@
+"""A real recording, from the training script to the report: held to what the script did."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = 6
+PROGRAM = Path(__file__).parent / "programs" / "train.py"
+
+# From 0.2.12 on, nvtx's own functions write nothing under Nsight Systems 2023.4; `instrument` makes
+# its ranges from nvtx's parts, which every version has.
+VERSIONS = ("0.2.11", "installed")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def recorded(
+    request: pytest.FixtureRequest, nsys: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the report of a recorded run of two ranks, and what each of them says it did."""
+    folder = tmp_path_factory.mktemp("recorded")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if request.param != "installed":
+        _install(f"nvtx=={request.param}", folder / "packages")
+        path = [str(folder / "packages"), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    script = ["-m", "instrument", str(PROGRAM), "--steps", str(STEPS), "--truth", str(folder)]
+    profile = [nsys, "profile", "--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none"]
+    _run([*profile, "-o", str(folder / "run"), *launch, *script], environment)
+    export = [nsys, "export", "--type=sqlite", "--output", str(folder / "run.sqlite")]
+    _run([*export, str(folder / "run.nsys-rep")], environment)
+    analyze = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
+    report = json.loads(_run([*analyze, str(folder / "run.sqlite")], environment))
+    truths = [json.loads((folder / f"truth-{rank}.json").read_text()) for rank in range(2)]
+    return report, truths
+
+
+def _install(requirement: str, folder: Path) -> None:
+    """Put a package into an environment of its own; without an index that is a reason to skip."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    done = subprocess.run([*pip, requirement], capture_output=True, text=True, check=False)
+    if done.returncode:
+        if os.environ.get("CI"):
+            pytest.fail(f"{requirement} cannot be installed, and CI must not skip: {done.stderr}")
+        pytest.skip(f"{requirement} cannot be installed")
+
+
+def _run(command: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+Recorded = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def test_ranks_are_the_processes_of_the_script(recorded: Recorded) -> None:
+    report, truths = recorded
+    found = [(each["rank"], each["pid"], each["device"]) for each in report["ranks"]]
+    assert found == [(each["rank"], each["pid"], None) for each in truths]
+
+
+def test_steps_begin_when_the_script_began_them(recorded: Recorded) -> None:
+    report, truths = recorded
+    for truth in truths:
+        steps = [each for each in report["steps"] if each["rank"] == truth["rank"]]
+        assert [each["step"] for each in steps] == list(range(STEPS))
+        offsets = [
+            step["start_ns"] - began for step, began in zip(steps, truth["began_ns"], strict=True)
+        ]
+        # The clocks' zeros differ; a rank may be interrupted between looking and beginning.
+        middle = statistics.median(offsets)
+        assert sum(abs(each - middle) < 1_000_000 for each in offsets) >= STEPS - 1
+
+
+def test_each_gradient_is_in_one_bucket(recorded: Recorded) -> None:
+    report, truths = recorded
+    for truth in truths:
+        buckets = [each for each in report["buckets"] if each["rank"] == truth["rank"]]
+        sizes = {(each["index"], each["bytes"]): each["count"] for each in buckets}
+        # DDP reduces all in one bucket in the first step, and makes the buckets anew after it.
+        half = truth["gradient_bytes"] // 2
+        assert sizes == {
+            (0, truth["gradient_bytes"]): 1,
+            (0, half): STEPS - 1,
+            (1, half): STEPS - 1,
+        }
+
+
+def test_every_byte_is_seen_once(recorded: Recorded) -> None:
+    report, truths = recorded
+    for truth in truths:
+        reduced = _operations(report, truth["rank"], "AllReduce")
+        assert [each["communicator"] for each in reduced] == ["group 0"]
+        # One bucket in the first step, two in the others, and the loss in each.
+        assert reduced[0]["count"] == 1 + 2 * (STEPS - 1) + STEPS
+        assert reduced[0]["bytes"] == STEPS * (truth["gradient_bytes"] + 4)
+
+
+def test_transfers_name_their_peers(recorded: Recorded) -> None:
+    report, (sender, receiver) = recorded
+    for truth, operation in ((sender, "Send"), (receiver, "Recv")):
+        (found,) = _operations(report, truth["rank"], operation)
+        assert found["peer"] == 1 - truth["rank"]
+        assert found["communicator"] == f"group {truth['pair']}"
+        assert (found["count"], found["bytes"]) == (STEPS, STEPS * truth["parcel_bytes"])
+    assert not _operations(report, 0, "Recv")
+    assert not _operations(report, 1, "Send")
+
+
+def test_the_parts_of_the_time_make_the_whole(recorded: Recorded) -> None:
+    report, _ = recorded
+    assert len(report["breakdown"]) == 2
+    for each in (*report["breakdown"], *report["steps"]):
+        parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
+        assert sum(each[part] for part in parts) == each["window_ns"]
+        assert each["compute_ns"] > 0
+        assert each["communication_ns"] > 0
+
+
+def _operations(report: dict[str, Any], rank: int, operation: str) -> list[dict[str, Any]]:
+    return [
+        each
+        for each in report["collectives"]
+        if (each["rank"], each["operation"]) == (rank, operation)
+    ]

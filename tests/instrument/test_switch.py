@@ -1,0 +1,107 @@
+"""Switching on and off: as often as anybody likes, from any thread, whatever is missing."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+import torch.distributed as dist
+
+import instrument
+from instrument import switch
+
+if TYPE_CHECKING:
+    from instrument.patching import Patches
+
+
+def run(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_importing_it_imports_no_torch() -> None:
+    assert run("import sys, instrument; print('torch' in sys.modules)") == ["False"]
+
+
+def test_twice_is_once(recorded: list[str]) -> None:
+    original = dist.all_reduce
+    assert not instrument.is_enabled()
+    instrument.enable()
+    wrapper = dist.all_reduce
+    instrument.enable()
+    assert dist.all_reduce is wrapper is not original
+    assert instrument.is_enabled()
+    for _ in range(2):
+        instrument.disable()
+        assert dist.all_reduce is original
+        assert not instrument.is_enabled()
+
+
+def test_from_many_threads_at_once(recorded: list[str]) -> None:
+    original = dist.all_reduce
+    barrier = threading.Barrier(8)
+
+    def switch_often(number: int) -> None:
+        barrier.wait()
+        for _ in range(3):
+            (instrument.enable if number % 2 else instrument.disable)()
+
+    threads = [threading.Thread(target=switch_often, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    instrument.disable()
+    assert dist.all_reduce is original
+
+
+class Part(ModuleType):
+    """A part that replaces an attribute of itself, and may fail then."""
+
+    value = "original"
+
+    def __init__(self, name: str, *, fails: bool) -> None:
+        super().__init__(name)
+        self._fails = fails
+
+    def install(self, patches: Patches) -> None:
+        patches.replace(self, "value", "new")
+        if self._fails:
+            raise AttributeError("this torch has no such thing")
+
+
+def test_a_part_that_cannot_be_installed_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {"part_that_fails": True, "part_that_works": False}
+    for name, fails in parts.items():
+        monkeypatch.setitem(sys.modules, name, Part(name, fails=fails))
+    monkeypatch.setattr(switch, "PARTS", (*parts, "part.that.is.missing"))
+    with caplog.at_level(logging.INFO):
+        instrument.enable()
+    assert [sys.modules[name].value for name in parts] == ["original", "new"]
+    assert [record.name for record in caplog.records] == ["traceprof.instrument"] * 2
+    assert caplog.messages == [
+        "part_that_fails is not instrumented: AttributeError: this torch has no such thing",
+        "part.that.is.missing is not instrumented: ModuleNotFoundError: No module named 'part'",
+    ]
+    instrument.disable()
+    assert sys.modules["part_that_works"].value == "original"
+
+
+@pytest.mark.parametrize("missing", ["torch", "torch.distributed"])
+def test_without_torch_or_its_distributed_half_nothing_is_raised(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; import instrument\n"
+        "instrument.enable()\n"
+        "with instrument.step(): print('ran')\n"
+        "instrument.disable()"
+    )
+    if missing == "torch.distributed":
+        code = "import torch; del torch.distributed\n" + code
+    assert run(code) == ["ran"]

@@ -1,0 +1,88 @@
+"""Ranks of several reports on one clock, in plain Python: for a handful of operations, by order.
+
+Reads the exports with sqlite3 alone. Times are in UTC, as `--ts-normalize` writes them, or by the
+session's start.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_UTC = 10**18
+
+
+@dataclass
+class Report:
+    """The NCCL kernels of a report that has one rank, in UTC, and its machine."""
+
+    host: str
+    kernels: list[tuple[int, int]]
+
+
+@dataclass
+class Expected:
+    """What must be found.
+
+    Attributes:
+        offsets: by machine, to be added to its times.
+        waits: by operation and report.
+        transfers: by operation, the shortest stay.
+        last: by operation, the report that came last.
+    """
+
+    offsets: dict[str, float]
+    waits: list[list[float]]
+    transfers: list[int]
+    last: list[int]
+
+
+def read(path: Path) -> Report:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        (start,) = database.execute(
+            "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
+        ).fetchone()
+        (host,) = database.execute(
+            "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
+        ).fetchone()
+        kernels = database.execute(
+            "SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s"
+            " ON s.id = k.shortName WHERE s.value LIKE 'nccl%' ORDER BY k.start"
+        ).fetchall()
+    kernels = [(a, b) if a > _UTC else (a + start, b + start) for a, b in kernels]
+    return Report(host, kernels)
+
+
+def expected(paths: Sequence[Path]) -> Expected:
+    reports = [read(path) for path in paths]
+    hosts = list(dict.fromkeys(each.host for each in reports))
+    num = len(reports[0].kernels)
+
+    def left(host: str, operation: int) -> float:
+        """Return when the members on a machine left, at their median."""
+        return median(each.kernels[operation][1] for each in reports if each.host == host)
+
+    # The difference of medians first: floats hold ns since 1970 to 256 ns only.
+    base = min(start for each in reports for start, _ in each.kernels)
+    for each in reports:
+        each.kernels = [(a - base, b - base) for a, b in each.kernels]
+    offsets = {
+        host: median(left(hosts[0], row) - left(host, row) for row in range(num)) for host in hosts
+    }
+    waits, transfers, last = [], [], []
+    for row in range(num):
+        starts = [each.kernels[row][0] + offsets[each.host] for each in reports]
+        stays = [end - start for start, end in (each.kernels[row] for each in reports)]
+        waits.append(
+            [min(max(starts) - start, stay) for start, stay in zip(starts, stays, strict=True)]
+        )
+        transfers.append(min(stays))
+        last.append(starts.index(max(starts)))
+    return Expected(offsets, waits, transfers, last)

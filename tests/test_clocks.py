@@ -1,0 +1,150 @@
+"""The clocks of machines, against offsets and drifts that are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.ranks import arrivals, session
+from traceprof.clocks import NTP_NS, ONE_MACHINE_NS, Clocks, measured, seeded
+from traceprof.matching import match
+
+if TYPE_CHECKING:
+    from traceprof.analyses.arrivals import Arrivals
+
+MS = 1_000_000
+STARTS = [(3 + 7 * index) * MS for index in range(40)]
+ENDS = [start + MS for start in STARTS]
+
+
+def clocks_of(ranks: list[Arrivals], hosts: list[str | None], starts: list[int | None]) -> Clocks:
+    seeds = seeded([session(host, start) for host, start in zip(hosts, starts, strict=True)])
+    of = [each.report for each in ranks]
+    groups, unmatched = match(
+        ranks,
+        [seeds.seeds_ns[each] for each in of],
+        [seeds.host_of[each] for each in of],
+        [0] * len(ranks),
+    )
+    assert not unmatched
+    return measured(seeds, ranks, groups)
+
+
+def shown(times: list[int], ahead: int, drift: float = 0.0, session_start: int = 0) -> list[int]:
+    """Return true times as a report has them whose clock is ahead and runs fast."""
+    return [round(each * (1 + drift)) + ahead - session_start for each in times]
+
+
+def test_reports_of_one_machine_need_their_sessions_starts_only() -> None:
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
+    later = 250_000
+    moved = [each - later for each in STARTS], [each - later for each in ENDS]
+    second = arrivals(1, *moved, group="0", sequence=range(40))
+    clocks = clocks_of([first, second], ["a", "a"], [0, later])
+    assert [each.source for each in clocks.hosts] == ["reference"]
+    assert clocks.to_run(0, first.start_ns).tolist() == STARTS
+    assert clocks.to_run(1, second.start_ns).tolist() == STARTS
+    assert clocks.uncertainty_ns(0, 1) == ONE_MACHINE_NS
+
+
+@pytest.mark.parametrize("drift", [0.0, 30e-6, -80e-6])
+@pytest.mark.parametrize("ahead", [-17 * MS, 4 * MS])
+def test_offset_and_drift_are_found(ahead: int, drift: float) -> None:
+    late = 2 * MS
+    rng = np.random.default_rng(3)
+    jitter = rng.integers(-5_000, 5_000, 40)
+    ends = [end + int(by) for end, by in zip(ENDS, jitter, strict=True)]
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
+    other = arrivals(
+        1, shown(STARTS, ahead, drift, late), shown(ends, ahead, drift, late), group="0",
+        sequence=range(40),
+    )  # fmt: skip
+    clocks = clocks_of([first, other], ["a", "b"], [0, late])
+    clock = clocks.of(1)
+    assert clock.source == "operations"
+    assert clock.num_operations == 40
+    uncertainty = clock.uncertainty_ns
+    assert uncertainty is not None
+    assert 4_000 < uncertainty < 8_000  # of the 5 µs, 95 % and what the slope gets wrong
+    error = clocks.to_run(1, other.start_ns) - np.array(STARTS)
+    assert np.abs(error).max() < uncertainty
+    assert clocks.uncertainty_ns(0, 1) == uncertainty
+
+
+def test_single_outliers_do_not_matter() -> None:
+    ends = [end - (900_000 if index % 7 == 0 else 0) for index, end in enumerate(ENDS)]
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
+    other = arrivals(1, shown(STARTS, MS), shown(ends, MS), group="0", sequence=range(40))
+    clocks = clocks_of([first, other], ["a", "b"], [0, 0])
+    assert clocks.of(1).offset_ns == -MS
+    assert clocks.of(1).drift == pytest.approx(0, abs=1e-9)
+
+
+def test_machines_are_reached_by_way_of_others() -> None:
+    first = arrivals(0, STARTS, ENDS, group="ab", sequence=range(40))
+    middle = arrivals(1, shown(STARTS, MS), shown(ENDS, MS), group="ab", sequence=range(40))
+    same = arrivals(2, shown(STARTS, MS), shown(ENDS, MS), report=1, group="bc", sequence=range(40))
+    last = arrivals(
+        3, shown(STARTS, 5 * MS), shown(ENDS, 5 * MS), report=2, group="bc", sequence=range(40)
+    )
+    clocks = clocks_of([first, middle, same, last], ["a", "b", "c"], [0, 0, 0])
+    assert [each.offset_ns for each in clocks.hosts] == [0, -MS, -5 * MS]
+
+
+def test_a_machine_without_common_operations_keeps_its_seed() -> None:
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
+    other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
+    clocks = clocks_of([first, other], ["a", "b"], [0, MS])
+    assert [each.source for each in clocks.hosts] == ["reference", "session start"]
+    assert clocks.to_run(1, other.start_ns).tolist() == [each + MS for each in STARTS]
+    assert clocks.uncertainty_ns(0, 1) == NTP_NS
+
+
+def test_a_machine_without_anything_is_not_compared() -> None:
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
+    other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
+    clocks = clocks_of([first, other], ["a", None], [0, None])
+    assert clocks.of(1).host == "machine of report 1"
+    assert clocks.of(1).source == "none"
+    assert clocks.uncertainty_ns(0, 1) is None
+
+
+def test_operations_that_members_may_leave_early_tell_nothing() -> None:
+    first = arrivals(0, STARTS, ENDS, operation="Broadcast", group="0", sequence=range(40))
+    other = arrivals(1, STARTS, ENDS, operation="Broadcast", group="0", sequence=range(40))
+    clocks = clocks_of([first, other], ["a", "b"], [0, 0])
+    assert clocks.of(1).source == "session start"
+
+
+def test_one_operation_is_as_good_as_its_ends_agree_on_one_machine() -> None:
+    start, end = [0], [10 * MS]
+    ranks = [
+        arrivals(0, start, end, communicator="0x1"),
+        arrivals(1, start, [end[0] - 70_000], report=0, communicator="0x1"),
+        arrivals(2, [MS], [11 * MS], report=1, communicator="0x1"),
+        arrivals(3, [MS], [11 * MS - 20_000], report=1, communicator="0x1"),
+    ]
+    clocks = clocks_of(ranks, ["a", "b"], [0, 0])
+    assert clocks.of(1).offset_ns == -MS - 25_000  # between the medians 9.965 and 10.99 ms
+    assert clocks.of(1).uncertainty_ns == 70_000
+
+
+def test_one_operation_of_two_ranks_is_as_good_as_it_is_short() -> None:
+    ranks = [
+        arrivals(0, [0], [10 * MS], communicator="0x1"),
+        arrivals(1, [9 * MS], [12 * MS], communicator="0x1"),
+    ]
+    clocks = clocks_of(ranks, ["a", "b"], [0, 0])
+    assert clocks.of(1).offset_ns == -2 * MS
+    assert clocks.of(1).uncertainty_ns == 10 * MS
+
+
+def test_times_in_utc_are_brought_to_the_first_session() -> None:
+    epoch = 1_767_225_600_000_000_000
+    first = arrivals(0, [each + epoch for each in STARTS], [each + epoch for each in ENDS])
+    clocks = seeded([session("a", 5, is_utc=True), session("a", 9, is_utc=True)])
+    assert clocks.start_utc_ns == epoch + 5
+    assert clocks.to_run(0, first.start_ns).tolist() == [each - 5 for each in STARTS]
+    assert clocks.to_run(1, first.start_ns).tolist() == [each - 5 for each in STARTS]

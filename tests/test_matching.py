@@ -1,0 +1,165 @@
+"""Operations of different ranks are matched, or given up with a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.ranks import arrivals
+from traceprof.matching import Group, Unmatched, match
+
+if TYPE_CHECKING:
+    from traceprof.analyses.arrivals import Arrivals
+
+MS = 1_000_000
+RNG = np.random.default_rng(5)
+STARTS = np.cumsum(RNG.integers(MS, 3 * MS, 30)).tolist()
+ENDS = [start + MS // 2 for start in STARTS]
+
+
+def found(*ranks: Arrivals, machines: list[int] | None = None) -> list[Group | Unmatched]:
+    domains = machines or list(range(len(ranks)))
+    groups, unmatched = match(list(ranks), [0] * len(ranks), domains, [0] * len(ranks))
+    return [*groups, *unmatched]
+
+
+def test_labels_need_no_order() -> None:
+    first = arrivals(0, STARTS[:20], ENDS[:20], group="0", sequence=range(20), bytes=8)
+    second = arrivals(1, STARTS[5:], ENDS[5:], group="0", sequence=range(5, 30), bytes=8)
+    (group,) = found(first, second)
+    assert isinstance(group, Group)
+    assert (group.name, group.source, group.members) == ("group 0", "labels", (0, 1))
+    assert group.place.tolist() == [[5 + index, index] for index in range(15)]
+    assert group.is_whole.all()
+    assert group.leaves_together.all()
+
+
+def test_captures_that_begin_at_different_operations_are_lined_up() -> None:
+    first = arrivals(0, STARTS[:25], ENDS[:25], communicator="0x5", bytes=8)
+    second = arrivals(1, STARTS[3:], ENDS[3:], communicator="0x5", bytes=8)
+    third = arrivals(2, STARTS[1:20], ENDS[1:20], communicator="0x5", bytes=8)
+    (group,) = found(first, second, third)
+    assert isinstance(group, Group)
+    assert group.source == "communicator"
+    of = dict(zip(group.members, group.place.T.tolist(), strict=True))
+    both = [(a, b) for a, b in zip(of[0], of[1], strict=True) if a >= 0 and b >= 0]
+    assert both == [(index, index - 3) for index in range(3, 25)]
+    whole = group.chosen(group.is_whole)
+    assert len(whole) == 17  # 3 to 19
+
+
+def test_without_a_name_the_order_tells() -> None:
+    first = arrivals(0, STARTS, ENDS)
+    second = arrivals(1, STARTS[:28], ENDS[:28], operation="AllReduce")
+    other = arrivals(2, STARTS, ENDS, operation="AllGather")
+    (group,) = found(first, second, other)
+    assert isinstance(group, Group)
+    assert (group.name, group.source, group.members) == (None, "order", (0, 1))
+
+
+def test_what_was_launched_before_the_capture_is_no_group_of_its_own() -> None:
+    labelled = [-1, *range(29)]
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=labelled)
+    groups = [0 if each >= 0 else -1 for each in labelled]
+    object.__setattr__(first, "group", np.array(groups, np.int64))
+    second = arrivals(1, STARTS[1:], ENDS[1:], group="0", sequence=range(29))
+    (group,) = found(first, second)
+    assert isinstance(group, Group)
+    assert group.source == "labels"
+    assert len(group) == 29
+
+
+def test_sizes_that_differ_are_given_up() -> None:
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(30), bytes=8)
+    second = arrivals(1, STARTS, ENDS, group="0", sequence=range(30), bytes=16)
+    (given_up,) = found(first, second)
+    assert isinstance(given_up, Unmatched)
+    assert given_up.ranks == (0, 1)
+    assert "size of 30 of 30 operations differ" in given_up.reason
+
+
+def test_parts_of_a_gather_may_differ() -> None:
+    first, second = (
+        arrivals(
+            rank, STARTS, ENDS, operation="AllGather", group="0", sequence=range(30), bytes=size
+        )
+        for rank, size in enumerate((8, 16))
+    )
+    (group,) = found(first, second)
+    assert isinstance(group, Group)
+    assert group.bytes.tolist() == [16] * 30
+
+
+def test_what_cannot_be_lined_up_is_said() -> None:
+    first = arrivals(0, STARTS, ENDS, communicator="0x5", bytes=8)
+    second = arrivals(1, STARTS, ENDS, communicator="0x5", bytes=8)
+    third = arrivals(2, STARTS, ENDS, communicator="0x5", bytes=24)
+    group, lost = found(first, second, third)
+    assert isinstance(group, Group)
+    assert group.members == (0, 1)
+    assert isinstance(lost, Unmatched)
+    assert lost.ranks == (2,)
+    assert "no way to line them up" in lost.reason
+
+
+def test_one_operation_that_differs_does_not_spoil_a_hundred() -> None:
+    starts = [each * MS for each in range(200)]
+    ends = [each + 1000 for each in starts]
+    sizes = [8] * 199 + [16]
+    first = arrivals(0, starts, ends, group="0", sequence=range(200), bytes=8)
+    second = arrivals(1, starts, ends, group="0", sequence=range(200), bytes=sizes)
+    (group,) = found(first, second)
+    assert isinstance(group, Group)
+    assert len(group) == 199
+
+
+def test_sends_meet_receives() -> None:
+    sends = arrivals(
+        0, STARTS, ENDS, operation="SendRecv", group="pp", direction=1, peer=1, bytes=8,
+        sequence=range(30),
+    )  # fmt: skip
+    receives = arrivals(
+        1, STARTS[2:], ENDS[2:], operation="SendRecv", group="pp", direction=2, peer=0, bytes=8,
+        sequence=range(2, 30),
+    )  # fmt: skip
+    (group,) = found(sends, receives)
+    assert isinstance(group, Group)
+    assert group.members == (0, 1)
+    assert group.place.tolist() == [[index + 2, index] for index in range(28)]
+    assert not group.leaves_together.any()
+
+
+def test_peers_are_told_by_their_place_in_the_communicator() -> None:
+    how: dict[str, Any] = {"operation": "SendRecv", "communicator": "0x5", "bytes": 8}
+    ranks = [
+        arrivals(4, STARTS, ENDS, direction=1, peer_in_communicator=2, **how),
+        arrivals(5, STARTS[:9], ENDS[:9], direction=1, peer_in_communicator=0, **how),
+        arrivals(6, STARTS[2:], ENDS[2:], direction=2, peer_in_communicator=0, **how),
+    ]
+    (group,) = found(*ranks)
+    assert isinstance(group, Group)
+    assert (group.source, group.members) == ("communicator", (0, 2))
+    assert group.place[0].tolist() == [2, 0]
+
+
+def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> None:
+    ranks = [arrivals(rank, STARTS, ENDS, operation="SendRecv", report=0) for rank in range(3)]
+    (group,) = found(*ranks[:2], machines=[0, 0])
+    assert isinstance(group, Group)
+    assert group.source == "order"
+    (given_up,) = found(*ranks, machines=[0, 0, 0])
+    assert isinstance(given_up, Unmatched)
+    assert "who sends to whom is not known" in given_up.reason
+
+
+def test_reports_of_two_runs_are_not_matched() -> None:
+    ranks = [arrivals(rank, STARTS, ENDS, group="0", sequence=range(30)) for rank in range(4)]
+    groups, unmatched = match(ranks, [0] * 4, [0, 1, 2, 3], [0, 0, 1, 1])
+    assert [each.members for each in groups] == [(0, 1), (2, 3)]
+    assert not unmatched
+
+
+def test_one_rank_alone_is_no_group() -> None:
+    assert found(arrivals(0, STARTS, ENDS, group="0", sequence=range(30))) == []
+    assert found(arrivals(0, [], []), arrivals(1, [], [])) == []

@@ -1,0 +1,95 @@
+"""Which reports are of one run, and what numbers the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import session
+from traceprof.recognition import (
+    Report,
+    numbered,
+    program,
+    rank_of_environment,
+    rank_of_file,
+    runs_of,
+)
+
+S = 1_000_000_000
+
+
+def report(
+    start: int | None, *, host: str = "a", command: str = "python train.py", ids: str = ""
+) -> Report:
+    told = replace(session(host, start), command_line=tuple(command.split()))
+    return Report(Path("r.sqlite"), told, S, 21 * S, set(ids.split()))
+
+
+def test_reports_of_one_time_and_program_are_one_run() -> None:
+    reports = [report(0), report(S, host="b", command="python train.py --local-rank 1")]
+    assert runs_of(reports) == [0, 0]
+
+
+def test_another_time_is_another_run() -> None:
+    assert runs_of([report(0), report(3600 * S), report(S), report(3601 * S)]) == [0, 1, 0, 1]
+
+
+def test_another_program_is_another_run() -> None:
+    assert runs_of([report(0), report(0, command="python serve.py")]) == [0, 1]
+
+
+def test_a_common_communicator_is_one_run_whatever_else_is_said() -> None:
+    assert runs_of([report(0, ids="0x1"), report(3600 * S, ids="0x1 0x2")]) == [0, 0]
+    assert runs_of([report(0, ids="0x1"), report(0, ids="0x2")]) == [0, 0]
+
+
+def test_what_says_nothing_is_taken_for_one_run() -> None:
+    assert runs_of([report(None), report(0)]) == [0, 0]
+    assert runs_of([]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("/usr/bin/python3.11 -u train.py --lr 1", "train.py"),
+        ("python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("./jacobi", "jacobi"),
+        ("python", "python"),
+        ("", None),
+    ],
+)
+def test_the_program_of_a_command_line(words: str, expected: str | None) -> None:
+    assert program(words.split()) == expected
+
+
+def test_the_environment_tells_a_rank() -> None:
+    assert rank_of_environment({"SLURM_PROCID": "5", "RANK": "3"}) == 3
+    assert rank_of_environment({"RANK": "", "OMPI_COMM_WORLD_RANK": "7"}) == 7
+    assert rank_of_environment({"RANK": "-1"}) is None
+    assert rank_of_environment({}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rank_3.sqlite", 3),
+        ("run.rank12.sqlite", 12),
+        ("Rank-0.sqlite", 0),
+        ("report1.sqlite", None),
+    ],
+)
+def test_a_file_name_tells_a_rank(name: str, expected: int | None) -> None:
+    assert rank_of_file(Path("rank_9") / name) == expected
+
+
+def test_the_first_source_that_tells_all_apart_counts() -> None:
+    sources: dict[str, list[int | None]] = {
+        "nccl": [0, None, 2],
+        "mpi": [1, 1, 2],
+        "environment": [2, 0, 1],
+    }
+    assert numbered(sources.items(), 3) == ([2, 0, 1], "environment")
+    assert numbered({"mpi": [None, None]}.items(), 2) == ([0, 1], "order")
+    assert numbered([], 0) == ([], "order")

@@ -1,0 +1,128 @@
+"""Programs without a GPU, recorded with the real nsys: what the report says is what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traceprof.analyses import process_groups
+from traceprof.analysis import Analysis, analyze
+
+ROOT = Path(__file__).parent.parent
+PAIRS = ROOT / "benchmarks" / "gloo_pairs.py"
+COUNT = 1024
+
+
+def record(folder: Path, nvtx: Path | None, *program: str) -> Analysis:
+    """Record a Python program and analyse the report.
+
+    Args:
+        folder: where the report goes.
+        nvtx: the folder of the nvtx to use; the environment's own where not given.
+        program: arguments of the interpreter.
+    """
+    report = folder / "report.nsys-rep"
+    paths = [str(ROOT)] if nvtx is None else [str(nvtx), str(ROOT)]
+    done = subprocess.run(
+        [
+            *("nsys", "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none"),
+            *(f"--output={report}", sys.executable, *program),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return analyze(report)
+
+
+@pytest.fixture(scope="module")
+def two_pairs(
+    tmp_path_factory: pytest.TempPathFactory, nsys: str, nvtx_0_2_11: Path
+) -> tuple[Analysis, list[dict[str, Any]]]:
+    """Record two pairs of ranks, and return what the report and what the program say."""
+    folder = tmp_path_factory.mktemp("pairs")
+    clocks = folder / "clocks.json"
+    analysis = record(folder, nvtx_0_2_11, str(PAIRS), "2", str(clocks))
+    analysis.close()
+    return analysis, json.loads(clocks.read_text())
+
+
+def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
+    two_pairs: tuple[Analysis, list[dict[str, Any]]],
+) -> None:
+    analysis, told = two_pairs
+    assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [
+        (rank, None) for rank in range(4)
+    ]
+    for result, clock in zip(analysis.collectives, told, strict=True):
+        (use,) = result.uses
+        assert (result.rank, use.operation) == (clock["rank"], "AllReduce")
+        assert use.communicator == f"group {clock['group']}"
+        assert (use.count, use.bytes) == (COUNT, 400 * COUNT)
+        # The clock is read before and after the label, and inside of it.
+        inside, outside = clock["inside_ns"], clock["outside_ns"]
+        assert sum(inside) <= use.total_ns <= sum(outside)
+        assert statistics.median(inside) <= use.median_ns <= statistics.median(outside) + 1
+
+
+def test_where_the_time_of_the_pairs_went(
+    two_pairs: tuple[Analysis, list[dict[str, Any]]],
+) -> None:
+    analysis, _ = two_pairs
+    for result, used in zip(analysis.breakdown, analysis.collectives, strict=True):
+        assert result.whole.communication_ns == used.uses[0].total_ns  # calls follow each other
+        assert (result.whole.compute_ns, result.whole.num_communication) == (0, COUNT)
+
+
+def test_how_many_threads_share_how_many_cores(
+    two_pairs: tuple[Analysis, list[dict[str, Any]]],
+) -> None:
+    analysis, _ = two_pairs
+    (trace,) = analysis.run.traces
+    assert trace.session.num_cores == os.cpu_count()
+    assert trace.session.host
+    # Each rank's Gloo has two threads and a loop for each of its two groups.
+    for result in analysis.of(process_groups):
+        assert result.num_threads >= 7
+
+
+ONE_RANGE = """
+import nvtx
+nvtx.push_range("forward", domain="traceprof")
+number = nvtx.start_range("all_reduce bytes=4 group=0 rank=5 size=8 seq=0", domain="traceprof")
+nvtx.end_range(number)
+nvtx.pop_range(domain="traceprof")
+nvtx.start_range("broadcast bytes=4 group=0 rank=5 size=8 seq=1", domain="traceprof")
+"""
+
+
+def test_started_ranges_and_one_that_is_never_ended(
+    tmp_path: Path, nsys: str, nvtx_0_2_11: Path
+) -> None:
+    analysis = record(tmp_path, nvtx_0_2_11, "-c", ONE_RANGE)
+    analysis.close()
+    (rank,) = analysis.run.ranks
+    assert (rank.rank, rank.device) == (5, None)
+    (result,) = analysis.breakdown
+    assert result.whole.num_communication == 2
+    assert 0 < result.whole.overlapped_communication_ns < result.whole.compute_ns
+    # Nsight lets the open one last until the capture's end, long after the program's.
+    assert result.whole.window_ns < 1_000_000_000
+    assert any("open when the capture ended (1)" in note for _, note in analysis.notes)
+
+
+def test_ranges_that_nvtx_did_not_write_are_missed_aloud(tmp_path: Path, nsys: str) -> None:
+    # With Nsight Systems 2023.4 and an nvtx from 0.2.12 on there is a domain, and nothing else.
+    analysis = record(tmp_path, None, "-c", ONE_RANGE)
+    analysis.close()
+    warned = any("nothing was recorded of the NVTX domain" in note for _, note in analysis.notes)
+    assert warned != bool(analysis.run.ranks)

@@ -1,0 +1,147 @@
+"""Waiting and transfer, against what they are by definition."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.ranks import arrivals, session
+from traceprof.clocks import measured, seeded
+from traceprof.lateness import lateness
+from traceprof.matching import Unmatched, match
+from traceprof.transfers import Key, latency_and_rate, transfers
+from traceprof.waits import Waits, split_by_leaving, wait_matrix, waits_of
+
+if TYPE_CHECKING:
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.clocks import Clocks
+    from traceprof.intervals import Int64
+
+MS = 1_000_000
+
+
+def met(start: Int64, end: Int64, hosts: list[str]) -> tuple[Waits, Clocks, list[Arrivals]]:
+    """Return the waits of ranks (columns) in labelled operations (rows)."""
+    ranks = [
+        arrivals(
+            rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0",
+            sequence=range(len(start)), bytes=1 << 20, world_size=start.shape[1],
+        )
+        for rank in range(start.shape[1])
+    ]  # fmt: skip
+    seeds = seeded([session(host) for host in hosts])
+    groups, _ = match(ranks, [0] * len(ranks), list(seeds.host_of), [0] * len(ranks))
+    clocks = measured(seeds, ranks, groups)
+    waits = waits_of(groups[0], ranks, clocks)
+    assert isinstance(waits, Waits)
+    return waits, clocks, ranks
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 7])
+def test_waits_are_what_they_are_by_definition(num_ranks: int) -> None:
+    rng = np.random.default_rng(num_ranks)
+    begin = np.arange(20)[:, np.newaxis] * 10 * MS
+    start = begin + rng.integers(0, 3 * MS, (20, num_ranks))
+    took = rng.integers(MS, 2 * MS, (20, 1))
+    end = np.broadcast_to(start.max(axis=1, keepdims=True) + took, start.shape)
+    waits, _, _ = met(start, end, ["a"] * num_ranks)
+    for row in range(20):
+        starts = start[row].tolist()
+        assert waits.last[row] == starts.index(max(starts))
+        assert waits.wait_ns[row].tolist() == [max(starts) - each for each in starts]
+        assert waits.transfer_ns[row] == took[row, 0]
+        late = [
+            each - median(starts[:rank] + starts[rank + 1 :]) for rank, each in enumerate(starts)
+        ]
+        assert np.abs(waits.late_ns[row] - late).max() <= 0.5  # halves are cut
+    matrix = wait_matrix([waits], num_ranks)
+    certain = waits.is_resolved
+    assert matrix.sum() == waits.wait_ns[certain].sum()
+    assert (matrix.diagonal() == 0).all()
+
+
+def test_nothing_is_claimed_below_the_clocks_uncertainty() -> None:
+    rng = np.random.default_rng(2)
+    start = np.arange(40)[:, np.newaxis] * 10 * MS + np.array([[0, 0, 0, 50_000]])
+    end = start.max(axis=1, keepdims=True) + MS - rng.integers(0, 200_000, (40, 4))
+    waits, clocks, _ = met(start, end, ["a", "b", "c", "d"])
+    assert (clocks.of(3).uncertainty_ns or 0) > 50_000
+    assert not waits.is_resolved.any()
+    assert not wait_matrix([waits], 4).any()
+    waits, _, _ = met(start, end, ["a"] * 4)
+    assert waits.is_resolved.all()
+    assert (waits.last == 3).all()
+
+
+def test_members_that_left_before_another_came_were_elsewhere() -> None:
+    starts, ends = [0, 10 * MS, 20 * MS], [MS, 11 * MS, 21 * MS]
+    first = arrivals(0, starts, ends, group="0", sequence=range(3), report=0)
+    second = arrivals(
+        1, [each + 2 * MS for each in starts], [each + 2 * MS for each in ends], group="0",
+        sequence=range(3), report=0,
+    )  # fmt: skip
+    groups, _ = match([first, second], [0, 0], [0, 0], [0, 0])
+    clocks = seeded([session("a")])
+    found = waits_of(groups[0], [first, second], clocks)
+    assert isinstance(found, Unmatched)
+    assert "had left before another one came" in found.reason
+
+
+def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:
+    rng = np.random.default_rng(8)
+    start = np.cumsum(rng.integers(5 * MS, 15 * MS, 20))
+    other = start + rng.integers(-2 * MS, 2 * MS, 20)
+    ranks = [
+        arrivals(rank, times.tolist(), (times + MS).tolist(), report=0)
+        for rank, times in enumerate((start, other, start, other))
+    ]
+    groups, _ = match(ranks, [0] * 4, [0, 1, 2, 3], [0] * 4)
+    clocks = seeded([session("a")])
+    split = [part for each in groups for part in split_by_leaving(each, ranks, clocks)]
+    assert sorted(tuple(sorted(each.members)) for each in split) == [(0, 2), (1, 3)]
+
+
+def test_the_rate_is_that_of_the_transfer() -> None:
+    start = np.array([[0, 3 * MS], [10 * MS, 12 * MS]])
+    end = np.array([[4 * MS, 4 * MS], [13 * MS, 13 * MS]])
+    waits, clocks, ranks = met(start, end, ["a", "a"])
+    found = transfers([waits], ranks, clocks)[Key(0, "AllReduce", "group 0")]
+    assert (found.num_matched, found.wait_ns, found.transfer_ns) == (2, 5 * MS, 2 * MS)
+    assert found.algbw_gb_per_s == pytest.approx(2 * (1 << 20) / (2 * MS))
+    assert found.busbw_gb_per_s == found.algbw_gb_per_s  # 2 (n − 1) / n of two ranks is 1
+    assert found.scope == "intra-node"
+    assert (found.latency_ns, found.rate_gb_per_s) == (None, None)
+
+
+def test_latency_and_rate_are_recovered() -> None:
+    sizes = np.array([1e3, 1e4, 1e5, 1e6, 1e7] * 3)
+    took = np.rint(20_000 + sizes / 50).astype(np.int64)
+    took[0] *= 30  # one that waited
+    fit = latency_and_rate(sizes, took)
+    assert fit is not None
+    assert fit[0] == pytest.approx(20_000, rel=0.01)
+    assert fit[1] == pytest.approx(50, rel=0.01)
+
+
+def test_alike_sizes_tell_no_latency() -> None:
+    assert latency_and_rate(np.array([1e6, 2e6]), np.array([10_000, 20_000])) is None
+    assert latency_and_rate(np.array([np.nan, 2e6]), np.array([10_000, 20_000])) is None
+    fit = latency_and_rate(np.array([1e6, 4e6]), np.array([10_000, 50_000]))
+    assert fit is not None
+    assert fit[0] == 0  # the line would begin below nothing
+
+
+def test_lateness_of_each_rank() -> None:
+    start = np.arange(30)[:, np.newaxis] * 10 * MS + np.array([[0, 1000, 0, 2 * MS]])
+    end = np.broadcast_to(start.max(axis=1, keepdims=True) + MS, start.shape)
+    waits, _, ranks = met(start, end, ["a"] * 4)
+    late = lateness([waits], ranks)
+    assert [each.num_last for each in late] == [0, 0, 0, 30]
+    assert late[3].late_ns == 2 * MS
+    assert late[3].share_last == 1.0
+    assert late[3].coverage == 1.0
+    assert late[3].is_habit(4)
+    assert late[3].total_ns == 0  # nothing of it was exposed

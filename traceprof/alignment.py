@@ -1,0 +1,130 @@
+"""Line up the operations of two ranks whose captures begin or stop at different ones.
+
+Both ranks run the same operations in the same order, so that one whole number, by how many places
+their lists are shifted, is all that is sought. The right one makes kinds and sizes agree, and the
+operations end together: by a constant apart that is the clocks', however far the clocks are. With
+a wrong one, the difference of the ends varies with every operation that a rank was early or late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Float64 = npt.NDArray[np.float64]
+
+# UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); a machine
+# without it, by more. Operations further apart than this are not the same one.
+FARTHEST_NS = 2_000_000_000
+# On one machine, members of an operation leave it up to some ms apart.
+ONE_CLOCK_NS = 100_000_000
+# To be this far off the clocks makes an alignment half as likely as one that is not.
+_USUAL_NS = 50_000_000
+_SAMPLES = 512  # operations looked at for each shift
+_ALIKE = 0.99  # of the operations must agree in kind and size
+_RIVAL = 1.5  # a second shift that fits less than so many times worse is as good
+_FEW_SAMPLES = 32  # where there are more shifts than
+_MOST_SHIFTS = 48
+_SHORT = 4  # operations from which on their ends tell a pattern
+_RESOLUTION_NS = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Operations of one rank on one communicator, in order.
+
+    Attributes:
+        signature: int64[n], equal for operations that may be the same: kind and size.
+        end_ns: int64[n], on the clocks as far as they are known.
+    """
+
+    signature: Int64
+    end_ns: Int64
+
+
+def shift_between(first: Sequence, second: Sequence, *, one_clock: bool) -> int | None:
+    """Return by how many places `second` begins after `first` does.
+
+    Args:
+        first: of one rank.
+        second: of another one.
+        one_clock: whether the times are of one machine, so that ends agree as they are.
+
+    Returns:
+        The shift s for which `second[i]` is `first[i + s]`, None where none fits or several do.
+    """
+    shifts = _promising(
+        first, second, _candidates(first, second, one_clock=one_clock), one_clock=one_clock
+    )
+    costs = np.array([_cost(first, second, each, one_clock=one_clock) for each in shifts.tolist()])
+    if not np.isfinite(costs).any():
+        return None
+    best = int(np.argmin(costs))
+    rivals = np.delete(costs, best)
+    if len(rivals) and rivals.min() < _RIVAL * costs[best]:
+        return None
+    return int(shifts[best])
+
+
+def _candidates(first: Sequence, second: Sequence, *, one_clock: bool) -> Int64:
+    """Return the shifts that bring the middle of the shorter list near something in time."""
+    if len(first.end_ns) == 0 or len(second.end_ns) == 0:
+        return np.empty(0, np.int64)
+    middle = len(second.end_ns) // 2
+    at = second.end_ns[middle]
+    farthest = ONE_CLOCK_NS if one_clock else FARTHEST_NS
+    low, high = np.searchsorted(first.end_ns, [at - farthest, at + farthest])
+    return np.arange(low, high, dtype=np.int64) - middle
+
+
+def _promising(first: Sequence, second: Sequence, shifts: Int64, *, one_clock: bool) -> Int64:
+    """Return the shifts that fit best by a few operations, where there are too many to look at."""
+    if len(shifts) <= _MOST_SHIFTS:
+        return shifts
+    num = len(second.end_ns)
+    chosen = np.unique(np.linspace(0, num - 1, min(num, _FEW_SAMPLES)).astype(np.int64))
+    at = chosen[np.newaxis, :] + shifts[:, np.newaxis]
+    there = (at >= 0) & (at < len(first.end_ns))
+    at = np.clip(at, 0, len(first.end_ns) - 1)
+    there &= first.signature[at] == second.signature[chosen]
+    apart = np.where(there, first.end_ns[at] - second.end_ns[chosen], np.nan)
+    enough = there.sum(axis=1) * 2 >= len(chosen)
+    shifts, apart = shifts[enough], apart[enough]
+    middle = np.nanmedian(apart, axis=1)
+    strays = np.nanmedian(np.abs(apart - middle[:, np.newaxis]), axis=1)
+    cost = np.abs(middle) if one_clock else strays * (1 + np.abs(middle) / _USUAL_NS)
+    return np.sort(shifts[np.argsort(cost, kind="stable")[:_MOST_SHIFTS]])
+
+
+def _cost(first: Sequence, second: Sequence, shift: int, *, one_clock: bool) -> float:
+    low, high = max(0, -shift), min(len(second.end_ns), len(first.end_ns) - shift)
+    if high - low < max(1, min(len(first.end_ns), len(second.end_ns)) // 2):
+        return np.inf
+    chosen = np.unique(np.linspace(low, high - 1, min(high - low, _SAMPLES)).astype(np.int64))
+    alike = first.signature[chosen + shift] == second.signature[chosen]
+    if alike.mean() < _ALIKE:
+        return np.inf
+    apart = (first.end_ns[chosen + shift] - second.end_ns[chosen]).astype(np.float64)
+    middle = float(np.median(apart))
+    if one_clock or len(chosen) < _SHORT:
+        return abs(middle) + _RESOLUTION_NS
+    return (spread(apart) + _RESOLUTION_NS) * (1 + abs(middle) / _USUAL_NS)
+
+
+def spread(values: Float64) -> float:
+    """Return the median distance of float64[n] from a line through the medians of both halves."""
+    if len(values) < 3:
+        return 0.0
+    half = len(values) // 2
+    place = np.arange(len(values))
+    rise = np.median(values[half:]) - np.median(values[:half])
+    run = place[half:].mean() - place[:half].mean()
+    left = values - rise / run * place
+    return float(np.median(np.abs(left - np.median(left))))

@@ -1,0 +1,197 @@
+"""When a rank came to each communication kernel, and on what it had spent its time until then.
+
+The columns are all that is needed of a rank to compare it with the others: they are small, where
+its operations are not. It makes no finding of its own; what concerns the whole run does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.pageable_copy import LEAST_BYTES
+from traceprof.idle_gaps import UnknownCause, idle_gaps
+from traceprof.late_launches import late_launches
+from traceprof.launch_stalls import find_stalls
+from traceprof.messages import messages
+from traceprof.trace import schema
+
+if TYPE_CHECKING:
+    from traceprof.findings import Finding, NotApplicable
+    from traceprof.idle_gaps import IdleGaps
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask, Rank, Window
+
+IDS: tuple[str, ...] = ()
+REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
+EXPLANATIONS: dict[str, str] = {}
+
+SPENT = (
+    "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading", "other",
+)  # fmt: skip
+"""What a rank's time goes to: computing, else communicating, else copying, else idle by cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The communication kernels of one rank by start: n of each column; -1 where not known.
+
+    Attributes:
+        rank: the rank's number.
+        report: index of its report.
+        device: the CUDA ordinal as the process sees it.
+        start_ns: int64[n], in the report's time, as are all times.
+        end_ns: int64[n].
+        is_inside: bool[n], whether it starts in the window that was asked for.
+        operation: int64[n], indices into `operations`.
+        bytes: int64[n], as `messages.Messages` counts them.
+        communicator: int64[n], indices into `communicators`, as NCCL tells.
+        group: int64[n], indices into `groups`, as labels tell.
+        stream: int64[n], the CUDA stream.
+        sequence: int64[n], the call's number in its group, as labels tell.
+        peer: int64[n], the only other rank of a send or receive, in the world.
+        peer_in_communicator: int64[n], the same in the communicator.
+        direction: int64[n], 1 sends, 2 receives, 3 both.
+        world_size: int64[n], how many ranks take part.
+        launch_ns: int64[n], when the launching call returned.
+        spent_at_start_ns: int64[n, 8], what each of `SPENT` had taken since the rank's first
+            operation when this one started.
+        spent_at_end_ns: int64[n, 8], likewise when it ended.
+        stalled_at_start_ns: int64[n], how long a full queue had kept launches from idle streams.
+        stalled_at_end_ns: int64[n], likewise.
+        kernels_at_start: int64[n], how many compute kernels had started.
+        kernels_at_end: int64[n], likewise.
+        window_ns: the length of the window.
+        operations: names.
+        communicators: NCCL's ids.
+        groups: names of PyTorch's process groups.
+        unknown_cause: why idle time cannot be explained, None where it is; then all is `other`.
+    """
+
+    rank: int
+    report: int
+    device: int | None
+    start_ns: Int64
+    end_ns: Int64
+    is_inside: Mask
+    operation: Int64
+    bytes: Int64
+    communicator: Int64
+    group: Int64
+    stream: Int64
+    sequence: Int64
+    peer: Int64
+    peer_in_communicator: Int64
+    direction: Int64
+    world_size: Int64
+    launch_ns: Int64
+    spent_at_start_ns: Int64
+    spent_at_end_ns: Int64
+    stalled_at_start_ns: Int64
+    stalled_at_end_ns: Int64
+    kernels_at_start: Int64
+    kernels_at_end: Int64
+    window_ns: int
+    operations: tuple[str, ...]
+    communicators: tuple[str, ...]
+    groups: tuple[str, ...]
+    unknown_cause: str | None
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def run(rank: Rank, window: Window) -> Arrivals:
+    """Reduce a rank to its communication kernels."""
+    sent, kernels = messages(rank), rank.operations.kernels
+    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
+    gaps = idle_gaps(rank, rank.window) if len(sent) else None
+    computing = kernels.start_ns[~rank.is_communication_kernel]
+    stalled = _stalled(rank) if len(sent) else intervals.empty()
+    return Arrivals(
+        rank=rank.rank,
+        report=rank.report,
+        device=rank.device,
+        start_ns=start,
+        end_ns=end,
+        is_inside=window.holds_start(start),
+        operation=sent.operation,
+        bytes=sent.bytes,
+        communicator=sent.communicator,
+        group=sent.group,
+        stream=kernels.stream[sent.kernel],
+        sequence=sent.sequence,
+        peer=sent.peer,
+        peer_in_communicator=sent.peer_in_communicator,
+        direction=sent.direction,
+        world_size=sent.world_size,
+        launch_ns=sent.launch_ns,
+        spent_at_start_ns=_spent(rank, gaps, start),
+        spent_at_end_ns=_spent(rank, gaps, end),
+        stalled_at_start_ns=intervals.covered_before(stalled, start),
+        stalled_at_end_ns=intervals.covered_before(stalled, end),
+        kernels_at_start=np.searchsorted(computing, start, side="left"),
+        kernels_at_end=np.searchsorted(computing, end, side="left"),
+        window_ns=window.length_ns,
+        operations=sent.operations,
+        communicators=sent.communicators,
+        groups=sent.groups,
+        unknown_cause=gaps.reason if isinstance(gaps, UnknownCause) else None,
+    )
+
+
+def findings(result: Arrivals) -> list[Finding | NotApplicable]:
+    """Return nothing: one rank alone is neither early nor late."""
+    del result
+    return []
+
+
+def _stalled(rank: Rank) -> intervals.Intervals:
+    """Return when a full queue kept a launch from a stream of this rank that stood idle."""
+    if rank.calls is None:
+        return intervals.empty()
+    stalls = find_stalls(rank, rank.calls)
+    if len(stalls) == 0:
+        return intervals.empty()
+    late = late_launches(rank, rank.calls, stalls, rank.window)
+    return intervals.intersect(
+        intervals.union(late.gap_start_ns, late.start_ns),
+        intervals.union(stalls.start_ns, stalls.end_ns),
+    )
+
+
+def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> Int64:
+    """Return what each of `SPENT` took until these times, int64[n, 8].
+
+    They are starts and ends of operations, so that no gap is cut by one: all of a gap is over.
+    """
+    spent = np.zeros((len(times), len(SPENT)), np.int64)
+    if gaps is None:
+        return spent
+    computing, communicating = rank.compute, intervals.merge(rank.compute, rank.communication)
+    spent[:, 0] = intervals.covered_before(computing, times)
+    spent[:, 1] = intervals.covered_before(communicating, times) - spent[:, 0]
+    busy = intervals.covered_before(rank.busy, times)
+    spent[:, 2] = busy - spent[:, 0] - spent[:, 1]
+    if isinstance(gaps, UnknownCause):
+        spent[:, 7] = times - rank.window.start_ns - busy
+        return spent
+    # Who waits for a small one, as `loss.item()` does, waits for what was before it.
+    copies = rank.launched_by[1][rank.operations.copies.bytes > LEAST_BYTES]
+    is_copy = (gaps.sync_call >= 0) & np.isin(gaps.sync_call, copies[copies >= 0])
+    over = np.searchsorted(gaps.end_ns, times, side="right")
+    late_over = np.searchsorted(gaps.late, over)
+    parts = (
+        gaps.launch_bound_ns,
+        np.where(is_copy, 0, gaps.sync_ns),
+        np.where(is_copy, gaps.sync_ns, 0),
+        gaps.data_loading_ns,
+    )
+    spent[:, 7] = np.append(0, np.cumsum(gaps.length_ns))[over]
+    for column, part in enumerate(parts, start=3):
+        spent[:, column] = np.append(0, np.cumsum(part))[late_over]
+        spent[:, 7] -= spent[:, column]
+    return spent

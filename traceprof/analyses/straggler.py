@@ -1,0 +1,277 @@
+"""Ranks that come last again and again, and why: the whole run on one clock.
+
+Findings are about the root: where a rank is late because it waited for another one itself, the
+other one is the straggler.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses import arrivals as arrivals_of_ranks
+from traceprof.analyses import straggler_texts as texts
+from traceprof.causes import Cause, Causes
+from traceprof.clocks import Clocks, measured
+from traceprof.findings import (
+    MOST_EVIDENCE,
+    Evidence,
+    Finding,
+    Metric,
+    NotApplicable,
+    severity_of_cost,
+)
+from traceprof.lateness import Lateness, lateness
+from traceprof.matching import Unmatched, match
+from traceprof.transfers import Key, Transfer, transfers
+from traceprof.units import duration, percent
+from traceprof.waits import Waits, split_by_leaving, wait_matrix, waits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.intervals import Int64
+    from traceprof.run import Run
+
+IDS: tuple[str, ...] = ("straggler",)
+OF = arrivals_of_ranks
+EXPLANATIONS = texts.EXPLANATIONS
+
+# Operations whose causes are looked for, the latest ones of each rank: enough for a majority.
+_MOST_CAUSES = 64
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that many waits go back to.
+
+    Attributes:
+        member: index of the rank, the root.
+        lateness: of the rank that came last because of it, itself or another one.
+        what: why the root was late, as `causes.Cause` tells.
+        num_alike: how many of the operations looked at have this root and cause.
+        num_looked_at: operations.
+        late_ns: how late the root was at the median of these.
+        worst: the latest of these.
+    """
+
+    member: int
+    lateness: Lateness
+    what: str
+    num_alike: int
+    num_looked_at: int
+    late_ns: int
+    worst: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class RanksResult:
+    """How the ranks of a run met.
+
+    Attributes:
+        ranks: their numbers.
+        hosts: of each rank, the name of its machine.
+        clocks: of the run.
+        waits: who waited for whom, by group.
+        unmatched: operations that were not matched, and why.
+        transfers: what operations took once all were there.
+        matrix_ns: int64[ranks, ranks], how long the row's rank waited for the column's.
+        lateness: of each rank that shares operations with others.
+        stragglers: the ranks that others' waits go back to.
+        window_ns: the median length of the ranks' windows.
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    clocks: Clocks
+    waits: tuple[Waits, ...]
+    unmatched: tuple[Unmatched, ...]
+    transfers: dict[Key, Transfer]
+    matrix_ns: Int64
+    lateness: tuple[Lateness, ...]
+    stragglers: tuple[Straggler, ...]
+    window_ns: int
+
+
+def run(run: Run, measured_of: Sequence[Arrivals]) -> RanksResult:
+    """Bring the ranks of a run onto one clock and see who waited for whom.
+
+    Args:
+        run: the reports and their ranks.
+        measured_of: of the ranks with a GPU that have the window asked for.
+    """
+    arrivals, seeds = measured_of, run.clocks
+    groups, unmatched = match(
+        arrivals,
+        [seeds.seeds_ns[each.report] for each in arrivals],
+        [seeds.host_of[each.report] for each in arrivals],
+        [run.run_of[each.report] for each in arrivals],
+    )
+    clocks = measured(seeds, arrivals, groups)
+    certain = [
+        part
+        for group in groups
+        for part in (
+            split_by_leaving(group, arrivals, clocks) if group.source == "order" else [group]
+        )
+    ]
+    checked = [waits_of(group, arrivals, clocks) for group in certain]
+    waits = [each for each in checked if isinstance(each, Waits)]
+    unmatched += [each for each in checked if isinstance(each, Unmatched)]
+    late = lateness(waits, arrivals)
+    return RanksResult(
+        ranks=tuple(each.rank for each in arrivals),
+        hosts=tuple(clocks.of(each.report).host for each in arrivals),
+        clocks=clocks,
+        waits=tuple(waits),
+        unmatched=tuple(unmatched),
+        transfers=transfers(waits, arrivals, clocks),
+        matrix_ns=wait_matrix(waits, len(arrivals)),
+        lateness=tuple(late),
+        stragglers=tuple(_stragglers(late, waits, arrivals)),
+        window_ns=int(np.median([each.window_ns for each in arrivals])) if arrivals else 0,
+    )
+
+
+def transfers_of(result: RanksResult, member: int) -> dict[tuple[str, str | None], Transfer]:
+    """Return what the operations of a rank took, by operation and communicator.
+
+    Args:
+        result: of the run.
+        member: index of the rank.
+    """
+    return {
+        (key.operation, key.communicator): transfer
+        for key, transfer in result.transfers.items()
+        if key.member == member
+    }
+
+
+def _stragglers(
+    late: Sequence[Lateness], waits: Sequence[Waits], arrivals: Sequence[Arrivals]
+) -> list[Straggler]:
+    """Return one straggler for each root, by the rank whose lateness costs most."""
+    causes = Causes(waits, arrivals)
+    by_root: dict[int, Straggler] = {}
+    for each in sorted(late, key=lambda each: -each.total_ns):
+        if not each.num_last or not each.is_habit(_num_others(each, waits) + 1):
+            continue
+        found = _root(each, causes)
+        if found is not None and found.member not in by_root:
+            by_root[found.member] = found
+    return list(by_root.values())
+
+
+def _num_others(late: Lateness, waits: Sequence[Waits]) -> int:
+    """Return with how many others the rank shares the operations to which it was last."""
+    numbers = np.unique(late.operations[:, 0]).tolist()
+    return max(len(waits[number].group.members) for number in numbers) - 1
+
+
+def _root(late: Lateness, causes: Causes) -> Straggler | None:
+    """Return what most of a rank's latenesses go back to, weighed by how late it was."""
+    found: dict[tuple[int, str], list[Cause]] = defaultdict(list)
+    looked_at = 0
+    for number, row, column in late.operations[:_MOST_CAUSES].tolist():
+        cause = causes.of(number, row, column)
+        if cause is not None:
+            found[cause.root, cause.what].append(cause)
+            looked_at += 1
+    if not found:
+        return None
+    (member, what), alike = max(
+        found.items(), key=lambda item: sum(cause.late_ns for cause in item[1])
+    )
+    return Straggler(
+        member=member,
+        lateness=late,
+        what=what,
+        num_alike=len(alike),
+        num_looked_at=looked_at,
+        late_ns=int(np.median([each.late_ns for each in alike])),
+        worst=tuple(alike[:MOST_EVIDENCE]),
+    )
+
+
+def findings(result: RanksResult) -> list[Finding | NotApplicable]:
+    """Judge the stragglers by what the others' waiting costs."""
+    found: list[Finding | NotApplicable] = []
+    for each in result.stragglers:
+        late = each.lateness
+        impact = min(late.total_ns, result.window_ns)
+        fraction = impact / result.window_ns if result.window_ns else 0.0
+        severity = severity_of_cost(fraction)
+        if severity is None:
+            continue
+        rank = result.ranks[each.member]
+        via = each.worst[0].via
+        metrics: dict[str, Metric] = {
+            "rank": rank,
+            "lateness_ns": each.late_ns,
+            "share_last": late.share_last,
+            "clock_uncertainty_ns": late.uncertainty_ns,
+            "cause": each.what,
+            "num_operations": late.num_operations,
+            "host": result.hosts[each.member],
+            "coverage": late.coverage,
+        }
+        held_up = f", and holds up rank {result.ranks[via[0]]}, which comes last" if via else ""
+        found.append(
+            Finding(
+                IDS[0],
+                severity,
+                rank,
+                f"On {result.hosts[each.member]}, it comes {duration(each.late_ns)} later than the"
+                f" others{held_up}: last in {percent(late.share_last)} of"
+                f" {late.num_operations} operations; {texts.BECAUSE[each.what]}",
+                impact,
+                fraction,
+                metrics,
+                tuple(
+                    Evidence(
+                        cause.start_ns,
+                        cause.end_ns,
+                        f"{duration(cause.late_ns)} late: {texts.BECAUSE[cause.what]}",
+                    )
+                    for cause in each.worst
+                ),
+                texts.ADVICE[each.what],
+            )
+        )
+    return found or _not_resolvable(result)
+
+
+def _not_resolvable(result: RanksResult) -> list[Finding | NotApplicable]:
+    """Say where the clocks leave open whether a rank is late by what would be worth a word."""
+    unsure: dict[str, int | None] = {}
+    for waits in result.waits:
+        judged = waits.is_inside & waits.group.leaves_together
+        row = np.arange(len(waits))
+        latest = waits.late_ns[row, waits.last]
+        beneath = judged & ~waits.is_resolved
+        if not result.window_ns or beneath.sum() * 2 < judged.sum():
+            continue
+        if severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / result.window_ns) is None:
+            continue
+        for column in range(len(waits.group.members)):
+            host = result.hosts[waits.group.members[column]]
+            own = int(waits.uncertainty_ns[column])
+            is_known = own < np.iinfo(np.int64).max
+            unsure[host] = max(unsure.get(host) or 0, own) if is_known else None
+    if not unsure:
+        return []
+    known = [each for each in unsure.values() if each is not None]
+    how_well = f"to {duration(max(known))}" if known else "not at all"
+    return [
+        NotApplicable(
+            IDS[0],
+            f"not resolvable: the clocks of {', '.join(sorted(unsure))} compare {how_well}, and the"
+            " ranks arrive closer to each other than that",
+            "synchronize the machines with PTP (NTP is good to tens of ms), or capture more"
+            " operations that all ranks take part in",
+        )
+    ]

@@ -1,0 +1,189 @@
+"""Why a rank came late to an operation: what it did that the others did not, back to one root.
+
+The ranks last stood together at the end of an operation before. From there to their starts, each
+rank's time is computing, communicating, copying or idle for a reason (`analyses.arrivals.SPENT`);
+these parts add up to the whole, so that what the late rank spent beyond the median of the others
+adds up to how late it was. A part that makes up half of that is the cause. If it is communication
+in which the rank waited for a third one, that one is looked at in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses.arrivals import SPENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.intervals import Int64
+    from traceprof.waits import Waits
+
+SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
+    "slower kernels", "more kernels", "launch queue full", "not explained",
+)  # fmt: skip
+# All ranks had something of their own to do between two operations if most of them paused so long.
+_PAUSE_NS = 50_000
+_FEW_MORE = 0.02  # kernels more or less are no other work
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a rank was late to one operation.
+
+    Attributes:
+        root: index of the rank that all of it goes back to.
+        what: one of `SPENT`, or of this module's own causes.
+        late_ns: how late the root was, after the median of the ranks that it was compared with.
+        start_ns: since when, in the time of the root's report.
+        end_ns: when it came, likewise.
+        via: the ranks on the way, the late one first, without the root.
+    """
+
+    root: int
+    what: str
+    late_ns: int
+    start_ns: int
+    end_ns: int
+    via: tuple[int, ...]
+
+
+class Causes:
+    """Looks for causes in the operations of a run."""
+
+    def __init__(self, waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> None:
+        """Prepare to look.
+
+        Args:
+            waits: of all groups.
+            arrivals: of all ranks.
+        """
+        self._waits = waits
+        self._arrivals = arrivals
+        self._since = [_anchors(each) for each in waits]
+
+    def of(self, number: int, row: int, column: int) -> Cause | None:
+        """Return why a member was late to an operation.
+
+        Args:
+            number: index of the group.
+            row: of the operation in it.
+            column: of the member.
+
+        Returns:
+            The cause, None where the capture does not reach back to where the ranks stood together.
+        """
+        return self._of(number, row, column, ())
+
+    def _of(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause | None:
+        waits = self._waits[number]
+        since = int(self._since[number][row])
+        if since < 0:
+            return None
+        member = waits.group.members[column]
+        late = int(waits.late_ns[row, column])
+        what = self._what(waits, since, row, column)
+        if what == "communication" and member not in via:
+            found = self._upstream(number, row, column, since, (*via, member))
+            if found is not None:
+                return found
+        own, place = self._arrivals[member], waits.group.place[:, column]
+        return Cause(
+            root=member,
+            what=what,
+            late_ns=late,
+            start_ns=int(own.end_ns[place[since]]),
+            end_ns=int(own.start_ns[place[row]]),
+            via=via,
+        )
+
+    def _what(self, waits: Waits, since: int, row: int, column: int) -> str:
+        """Return what the member did, beyond the others, since they stood together."""
+        members = [self._arrivals[member] for member in waits.group.members]
+        late = int(waits.late_ns[row, column])
+        before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
+
+        def beyond(ends: Sequence[Int64], starts: Sequence[Int64]) -> tuple[Int64, Int64]:
+            """Return what the member did of something and what the others at their median did."""
+            done = np.stack(
+                [of[j] - was[i] for was, of, i, j in zip(ends, starts, before, at, strict=True)]
+            )
+            others = np.delete(done, column, axis=0)
+            return done[column], np.median(others, axis=0).astype(np.int64)
+
+        own, others = beyond(
+            [each.stalled_at_end_ns for each in members],
+            [each.stalled_at_start_ns for each in members],
+        )
+        if 2 * int(own - others) >= late:
+            return QUEUE
+        own, others = beyond(
+            [each.spent_at_end_ns for each in members],
+            [each.spent_at_start_ns for each in members],
+        )
+        # Copying, and idling until a copy is over, are one cause.
+        parts = dict(zip(SPENT, (own - others).tolist(), strict=True))
+        parts["blocking copy"] += parts.pop("copy")
+        most = max(parts, key=lambda name: parts[name])
+        if 2 * parts[most] < late:
+            return UNEXPLAINED
+        if most != "compute":
+            return most
+        own, others = beyond(
+            [each.kernels_at_end for each in members], [each.kernels_at_start for each in members]
+        )
+        is_alike = abs(int(own - others)) <= _FEW_MORE * max(int(others), 1)
+        return SLOWER if is_alike else MORE_WORK
+
+    def _upstream(
+        self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
+    ) -> Cause | None:
+        """Return why a rank was late that this one waited for, None if it waited for none."""
+        waits = self._waits[number]
+        member = waits.group.members[column]
+        own, place = self._arrivals[member], waits.group.place[:, column]
+        begin, stop = int(own.end_ns[place[since]]), int(own.start_ns[place[row]])
+        longest, found = 0, None
+        for other, each in enumerate(self._waits):
+            if other == number or member not in each.group.members:
+                continue
+            mine = each.group.members.index(member)
+            start = own.start_ns[each.group.place[:, mine]]
+            waited = np.where(
+                (start >= begin) & (start < stop) & (each.last != mine), each.wait_ns[:, mine], 0
+            )
+            if len(waited) and int(waited.max()) > longest:
+                longest = int(waited.max())
+                found = other, int(waited.argmax())
+        if found is None:
+            return None
+        number, row = found
+        last = int(self._waits[number].last[row])
+        # Where the capture does not reach back far enough, it is known who, but not why.
+        return self._of(number, row, last, via) or self._unexplained(number, row, last, via)
+
+    def _unexplained(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause:
+        waits = self._waits[number]
+        member = waits.group.members[column]
+        came = int(self._arrivals[member].start_ns[waits.group.place[row, column]])
+        late = max(int(waits.late_ns[row, column]), 0)
+        return Cause(member, UNEXPLAINED, late, came - late, came, via)
+
+
+def _anchors(waits: Waits) -> Int64:
+    """Return the operation at whose end the members last stood together before each one, int64[m].
+
+    It is the last one before which another did not follow at once on most members: an operation
+    that was queued behind another begins with it and inherits how late its rank is. -1 for none.
+    """
+    if len(waits) == 0:
+        return np.empty(0, np.int64)
+    pause = np.median(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
+    before = np.where(pause > _PAUSE_NS, np.arange(len(pause)), -1)
+    anchors = np.full(len(waits), -1, np.int64)
+    anchors[1:] = np.maximum.accumulate(before) if len(before) else before
+    return anchors

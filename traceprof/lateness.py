@@ -1,0 +1,135 @@
+"""Which ranks come last again and again, and how late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.matching import LEAVE_TOGETHER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.intervals import Int64
+    from traceprof.waits import Waits
+
+# Less is no habit.
+LEAST_SHARE = 0.5
+# By chance, each of n ranks comes last in one of n operations; further off than so many standard
+# deviations is no chance (one balanced rank in 700).
+_SIGMAS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How a rank came to the operations that it shares with others.
+
+    Attributes:
+        member: index of the rank.
+        num_operations: in the window, that no member can leave before the last has come.
+        coverage: the share of the rank's operations of such kinds that these are.
+        num_last: to which it was certainly late, and the last.
+        late_ns: of these, the median of how long after the median of the others it came.
+        total_ns: of these, the sum of how long the others waited for it at the median, as far as
+            no compute hid their waiting.
+        uncertainty_ns: how well its clock compares with the others', None where it does not.
+        operations: int64[k, 3], the operations to which it was last, the latest first: index of the
+            group, row in it, column of the rank.
+    """
+
+    member: int
+    num_operations: int
+    coverage: float
+    num_last: int
+    late_ns: int
+    total_ns: int
+    uncertainty_ns: int | None
+    operations: Int64
+
+    @property
+    def share_last(self) -> float:
+        """The share of operations to which it came last."""
+        return self.num_last / self.num_operations
+
+    def is_habit(self, num_ranks: int) -> bool:
+        """Say whether it comes last more often than by chance.
+
+        Args:
+            num_ranks: that it shares its operations with, itself among them.
+        """
+        chance = 1 / num_ranks
+        sigma = float(np.sqrt(chance * (1 - chance) / self.num_operations))
+        return self.share_last >= max(LEAST_SHARE, chance + _SIGMAS * sigma)
+
+
+def lateness(waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> list[Lateness]:
+    """Return how each rank came to the operations that it shares with others.
+
+    Args:
+        waits: of all groups.
+        arrivals: of all ranks.
+    """
+    found = []
+    for member in range(len(arrivals)):
+        late: list[Int64] = []
+        cost: list[Int64] = []
+        where: list[Int64] = []
+        unsure: list[int] = []
+        num = 0
+        for number, each in enumerate(waits):
+            if member not in each.group.members:
+                continue
+            column = each.group.members.index(member)
+            judged = each.is_inside & each.group.leaves_together
+            num += int(np.count_nonzero(judged))
+            unsure.append(int(each.uncertainty_ns[column]))
+            rows = np.flatnonzero(judged & each.is_last[:, column])
+            late.append(each.late_ns[rows, column])
+            cost.append(_cost(each, rows, column, arrivals))
+            fixed = np.full(len(rows), number), rows, np.full(len(rows), column)
+            where.append(np.stack(fixed, axis=1))
+        if num == 0:
+            continue
+        lates = np.concatenate(late)
+        order = np.argsort(-lates, kind="stable")
+        beyond = int(np.iinfo(np.int64).max)
+        found.append(
+            Lateness(
+                member=member,
+                num_operations=num,
+                coverage=num / _num_candidates(arrivals[member]),
+                num_last=len(lates),
+                late_ns=int(np.median(lates)) if len(lates) else 0,
+                total_ns=int(np.concatenate(cost).sum()),
+                uncertainty_ns=None if max(unsure) == beyond else max(unsure),
+                operations=np.concatenate(where)[order],
+            )
+        )
+    return found
+
+
+def _num_candidates(arrivals: Arrivals) -> int:
+    """Return how many operations of a rank could be judged if all were matched."""
+    kinds = [arrivals.operations.index(each) for each in LEAVE_TOGETHER]
+    chosen = arrivals.is_inside & np.isin(arrivals.operation, np.array(kinds, np.int64))
+    return int(np.count_nonzero(chosen))
+
+
+def _cost(waits: Waits, rows: Int64, column: int, arrivals: Sequence[Arrivals]) -> Int64:
+    """Return for operations how long the other members waited, unhidden, at their median."""
+    others = [index for index in range(len(waits.group.members)) if index != column]
+    exposed = np.stack(
+        [
+            (own.spent_at_end_ns - own.spent_at_start_ns)[waits.group.place[rows, index], 1]
+            for index in others
+            for own in (arrivals[waits.group.members[index]],)
+        ],
+        axis=1,
+    )
+    waited = np.minimum(waits.wait_ns[rows][:, others], exposed)
+    waited = np.minimum(waited, np.maximum(waits.late_ns[rows, column], 0)[:, np.newaxis])
+    middle: Int64 = np.median(waited, axis=1).astype(np.int64)
+    return middle

@@ -1,0 +1,273 @@
+"""Which communication kernels of different ranks are one operation.
+
+Operations are sorted by what names them on all ranks (`operation_keys`). Where only their order
+tells them apart, captures that begin at different operations are lined up first (`alignment`). Kind
+and size must agree on all ranks; where they do not, the group is given up, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.alignment import Sequence, shift_between
+from traceprof.operation_keys import EXCHANGE, Key, members_of, sorted_out
+from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Listed
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.intervals import Int64
+    from traceprof.operation_keys import Source
+    from traceprof.run import Mask
+
+# No member can leave before the last one has come: each needs what every other one sends.
+LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+# Members may send parts of different size (all_gather of uneven tensors and the like).
+_UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
+_AGREE = 0.99  # of the operations of a group
+# A rank is lined up with so many others before it is given up, and again after all have been.
+_MOST_TRIED, _PASSES = 4, 2
+_WHO = "who sends to whom is not known of more than two ranks"
+_NO_WAY = (
+    "the ranks were captured at different operations, and no way to line them up fits, or several"
+    " do"
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that the same ranks take part in, m of them by r members.
+
+    Attributes:
+        name: NCCL's id, or `group NAME` of PyTorch, or None.
+        source: what told the operations apart.
+        members: indices into the run's ranks.
+        operation: int64[m], indices into `operations`.
+        bytes: int64[m], of one rank's message; -1 where not known.
+        place: int64[m, r], indices into each member's `Arrivals`; -1 where it was not captured.
+        operations: names.
+        num_ranks: that the communicator has, which may be more than were captured.
+    """
+
+    name: str | None
+    source: Source
+    members: tuple[int, ...]
+    operation: Int64
+    bytes: Int64
+    place: Int64
+    operations: tuple[str, ...]
+    num_ranks: int
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    @property
+    def is_whole(self) -> Mask:
+        """Which operations were captured on all of the members, bool[m]."""
+        whole: Mask = np.all(self.place >= 0, axis=1)
+        return whole
+
+    @property
+    def leaves_together(self) -> Mask:
+        """Which operations no member can leave before the last has come, bool[m]."""
+        ids = [self.operations.index(each) for each in LEAVE_TOGETHER if each in self.operations]
+        together: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        return together
+
+    def times(self, columns: Listed[Int64]) -> Int64:
+        """Return a column of the members' `Arrivals` by operation and member, int64[m, r].
+
+        Args:
+            columns: int64[n] of each member. What was not captured is 0.
+        """
+        values = [
+            np.append(column, 0)[self.place[:, index]] for index, column in enumerate(columns)
+        ]
+        return np.stack(values, axis=1)
+
+    def chosen(self, mask: Mask) -> Group:
+        """Return some of the operations."""
+        return replace(
+            self, operation=self.operation[mask], bytes=self.bytes[mask], place=self.place[mask]
+        )
+
+    def of_members(self, columns: Listed[int]) -> Group:
+        """Return the same with some of the members."""
+        members = tuple(self.members[column] for column in columns)
+        return replace(self, members=members, place=self.place[:, list(columns)])
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """Operations that were not matched across ranks.
+
+    Attributes:
+        name: of the communicator, None where it has none.
+        ranks: numbers of the ranks concerned.
+        reason: why not.
+    """
+
+    name: str | None
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The operations of one rank under one key, in order.
+
+    Attributes:
+        member: index of the rank.
+        at: int64[n], indices into its `Arrivals`.
+        sequence: int64[n], the operations' numbers, None where they must be counted.
+        kind: int64[n], indices into the names of all ranks.
+        bytes: int64[n].
+        end_ns: int64[n], on the clocks as far as they are known.
+        num_ranks: of the communicator.
+    """
+
+    member: int
+    at: Int64
+    sequence: Int64 | None
+    kind: Int64
+    bytes: Int64
+    end_ns: Int64
+    num_ranks: int
+
+
+def match(
+    arrivals: Listed[Arrivals], seeds: Listed[int], domains: Listed[int], runs: Listed[int]
+) -> tuple[list[Group], list[Unmatched]]:
+    """Find the operations that several ranks took part in.
+
+    Args:
+        arrivals: of each rank.
+        seeds: for each rank, what must be added to its times by the clocks' own account.
+        domains: for each rank, whose clock its times are of: equal for one machine.
+        runs: for each rank, the run that its report is of: nothing is matched between two.
+    """
+    communicators = members_of(arrivals, runs)
+    names = tuple(
+        dict.fromkeys((*OPERATIONS, *(name for each in arrivals for name in each.operations)))
+    )
+    parts: dict[tuple[int, Key], list[_Part]] = defaultdict(list)
+    for member, of_rank in enumerate(arrivals):
+        kind = np.array([names.index(each) for each in of_rank.operations], np.int64)
+        for key, at, sequence in sorted_out(of_rank, communicators[runs[member]]):
+            parts[runs[member], key].append(
+                _Part(
+                    member=member,
+                    at=at,
+                    sequence=sequence,
+                    kind=kind[of_rank.operation[at]],
+                    bytes=of_rank.bytes[at],
+                    end_ns=of_rank.end_ns[at] + seeds[member],
+                    num_ranks=2 if key.pair else int(of_rank.world_size[at].max()),
+                )
+            )
+    groups, unmatched = [], []
+    for (_, key), of_key in parts.items():
+        if len(of_key) > 1:
+            found: Group | str = _WHO
+            if key.kind != EXCHANGE or key.pair or len(of_key) == 2:
+                found = _joined(key, of_key, domains, names)
+            lost = [part.member for part in of_key]
+            reason = _NO_WAY
+            if isinstance(found, Group):
+                groups.append(found)
+                lost = [member for member in lost if member not in found.members]
+            else:
+                reason = found
+            if lost:
+                ranks = tuple(arrivals[member].rank for member in lost)
+                unmatched.append(Unmatched(key.name, ranks, reason))
+    return groups, unmatched
+
+
+# -- joining the ranks ----------------------------------------------------------------------------
+
+
+def _joined(
+    key: Key, parts: Listed[_Part], domains: Listed[int], names: tuple[str, ...]
+) -> Group | str:
+    """Return the group that ranks make, or why they make none."""
+    lined_up = _lined_up(parts, domains)
+    if len(lined_up) < 2:
+        return _NO_WAY
+    low = min(int(number[0]) for _, number in lined_up)
+    length = 1 + max(int(number[-1]) for _, number in lined_up) - low
+    place = np.full((length, len(lined_up)), UNKNOWN, np.int64)
+    kind, size = place.copy(), place.copy()
+    for column, (part, number) in enumerate(lined_up):
+        place[number - low, column] = part.at
+        kind[number - low, column], size[number - low, column] = part.kind, part.bytes
+    shared = (place >= 0).sum(axis=1) > 1
+    place, kind, size = place[shared], kind[shared], size[shared]
+    if len(place) == 0:
+        return "no operation was captured on two of the ranks"
+    uneven = np.array([names.index(each) for each in _UNEVEN], np.int64)
+    agree = _is_one(kind) & (_is_one(size) | np.isin(kind.max(axis=1), uneven))
+    if agree.mean() < _AGREE:
+        return (
+            f"kind or size of {np.count_nonzero(~agree)} of {len(agree)} operations differ between"
+            " the ranks"
+        )
+    return Group(
+        name=key.name,
+        source=key.source,
+        members=tuple(part.member for part, _ in lined_up),
+        operation=kind.max(axis=1)[agree],
+        bytes=size.max(axis=1)[agree],
+        place=place[agree],
+        operations=names,
+        num_ranks=max(part.num_ranks for part in parts),
+    )
+
+
+def _lined_up(parts: Listed[_Part], domains: Listed[int]) -> list[tuple[_Part, Int64]]:
+    """Return the ranks whose operations can be numbered alike, and the numbers.
+
+    Each is lined up with one that is: with one of its own machine at first, for one clock tells
+    most, then with the others. The longest is the first.
+    """
+    if all(part.sequence is not None for part in parts):
+        return [(part, part.sequence) for part in parts if part.sequence is not None]
+    first, *left = sorted(parts, key=lambda part: -len(part.at))
+    found = [(first, np.arange(len(first.at)))]
+    of_machine = defaultdict(list, {domains[first.member]: found[:1]})
+    for _ in range(_PASSES):
+        lost = []
+        for part in left:
+            machine = of_machine[domains[part.member]]
+            tried = (_like(*other, part, domains) for other in (*machine, *found)[:_MOST_TRIED])
+            number = next((each for each in tried if each is not None), None)
+            if number is None:
+                lost.append(part)
+            else:
+                found.append((part, number))
+                machine.append((part, number))
+        left = lost
+    return found
+
+
+def _like(other: _Part, of_other: Int64, part: _Part, domains: Listed[int]) -> Int64 | None:
+    """Return the numbers of a rank's operations by those of another one; None for no way."""
+    shift = shift_between(
+        Sequence(other.kind * (1 << 52) + other.bytes, other.end_ns),
+        Sequence(part.kind * (1 << 52) + part.bytes, part.end_ns),
+        one_clock=domains[part.member] == domains[other.member],
+    )
+    return None if shift is None else np.arange(len(part.at)) + shift + int(of_other[0])
+
+
+def _is_one(values: Int64) -> Mask:
+    """Say which rows hold one value, where it is known, bool[m]."""
+    most = values.max(axis=1)
+    least = np.where(values >= 0, values, most[:, np.newaxis]).min(axis=1)
+    one: Mask = most == least
+    return one

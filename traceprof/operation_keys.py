@@ -1,0 +1,141 @@
+"""What names a rank's operations on the other ranks, too.
+
+Of these, the first that is there:
+
+1. `labels`: the process group and the call's number in it, as `instrument` writes them.
+2. `communicator`: NCCL's id, which is equal on all members, and the place in its order: by contract
+   all members call a communicator's operations in one order.
+3. `order`: neither is known; the k-th operation of a kind on the same of its streams.
+
+The k-th send to a rank meets its k-th receive from there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.intervals import Int64
+    from traceprof.run import Mask
+
+    Sorted = Iterable[tuple["Key", Int64, Int64 | None]]
+
+Source = Literal["labels", "communicator", "order"]
+
+EXCHANGE = "SendRecv"
+
+
+class Key(NamedTuple):
+    """What the operations of one rank are first sorted by.
+
+    Attributes:
+        source: what names them.
+        name: of the group or communicator, None without one.
+        kind: of operation; empty where the order counts all kinds alike.
+        stream: the how-manyth of those with operations of the kind.
+        pair: of sends and receives, the numbers of the ranks: who, to whom; None where not known.
+    """
+
+    source: Source
+    name: str | None
+    kind: str = ""
+    stream: int = 0
+    pair: tuple[int, int] | None = None
+
+
+def members_of(
+    arrivals: Sequence[Arrivals], runs: Sequence[int]
+) -> Mapping[int, Mapping[str, Sequence[int]]]:
+    """Return the numbers of the ranks that use each communicator, in order, by run and name.
+
+    Args:
+        arrivals: of each rank.
+        runs: for each rank, which run it is of.
+    """
+    found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for each, run in zip(arrivals, runs, strict=True):
+        for index in np.unique(each.communicator[each.communicator >= 0]).tolist():
+            found[run][each.communicators[index]].append(each.rank)
+    for of_run in found.values():
+        for ranks in of_run.values():
+            ranks.sort()
+    return found
+
+
+def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sorted:
+    """Sort the operations of one rank.
+
+    Args:
+        arrivals: of the rank.
+        members: the ranks that use each communicator: NCCL counts them in this order if all are
+            there, which torch's process groups keep to.
+
+    Returns:
+        For each key indices into the arrivals, in order, and the operations' numbers, None where
+        they must be counted.
+    """
+    exchanges = [arrivals.operations.index(each) for each in (EXCHANGE, "Send", "Recv")]
+    is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64))
+    labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
+    # A group of which one operation has no number is counted by NCCL's order, if by any.
+    partly = np.unique(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
+    labelled &= ~np.isin(arrivals.group, partly)
+    told = (arrivals.communicator >= 0) & ~is_exchange & ~labelled
+    for name, at in _by(arrivals.group, labelled, arrivals.groups):
+        # One call may have launched two kernels: the first stands for it.
+        sequence, first = np.unique(arrivals.sequence[at], return_index=True)
+        yield Key("labels", f"group {name}"), at[first], sequence
+    for name, at in _by(arrivals.communicator, told, arrivals.communicators):
+        yield Key("communicator", name), at, None
+    paired = _peers(arrivals, members)
+    directed = is_exchange & np.isin(arrivals.direction, (1, 2)) & (paired >= 0)
+    yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
+    yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
+    if labelled.any() or told.any() or directed.any():
+        return  # what is left was launched before the capture began
+    kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
+    for kind, of_kind in _by(kinds, np.ones(len(kinds), np.bool_), arrivals.operations):
+        for number, stream in enumerate(np.unique(arrivals.stream[of_kind]).tolist()):
+            at = of_kind[arrivals.stream[of_kind] == stream]
+            yield Key("order", None, kind, number), at, None
+
+
+def _peers(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
+    """Return the number of the only other rank of each send or receive, int64[n], -1 if unknown."""
+    peers = arrivals.peer.copy()
+    unknown = (peers < 0) & (arrivals.peer_in_communicator >= 0)
+    for name, at in _by(arrivals.communicator, unknown, arrivals.communicators):
+        ranks = np.array(members[name], np.int64)
+        place = arrivals.peer_in_communicator[at]
+        there = place < len(ranks)
+        peers[at[there]] = ranks[place[there]]
+    return peers
+
+
+def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> Sorted:
+    """Sort sends and receives by who sends to whom."""
+    by_labels = source == "labels"
+    values = arrivals.group if by_labels else arrivals.communicator
+    names = [f"group {each}" for each in arrivals.groups] if by_labels else arrivals.communicators
+    for name, of_name in _by(values, chosen, names):
+        for direction in (1, 2):
+            own = of_name[arrivals.direction[of_name] == direction]
+            for peer in np.unique(peers[own]).tolist():
+                at = own[peers[own] == peer]
+                ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
+                number = arrivals.sequence[at]
+                is_counted = (number >= 0).all() and (np.diff(number) > 0).all()
+                yield Key(source, name, EXCHANGE, 0, ends), at, number if is_counted else None
+
+
+def _by(values: Int64, chosen: Mask, names: Sequence[str]) -> Iterable[tuple[str, Int64]]:
+    """Yield the indices of the chosen by value."""
+    at = np.flatnonzero(chosen)
+    for value in np.unique(values[at]).tolist():
+        yield names[value], at[values[at] == value]

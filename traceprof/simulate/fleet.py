@@ -1,0 +1,127 @@
+"""A run on several machines as its reports see it: clocks that disagree, captures that are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traceprof.simulate.actions import CommunicationWork
+from traceprof.simulate.engine import CallRecord, Result
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from traceprof.simulate.gpu import Operation
+
+# Members of an operation leave it within so much of each other, as far as machines can be compared.
+_JITTER_NS = 20_000
+# Of these operations, a member leaves long before the others: its part was done.
+_OUTLIERS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine and its clock.
+
+    Attributes:
+        name: of the machine.
+        ahead_ns: how far its clock is ahead of the true time at time 0.
+        drift_ppb: how many ns in a second its clock runs fast.
+    """
+
+    name: str
+    ahead_ns: int
+    drift_ppb: int
+
+    def shown(self, true_ns: int) -> int:
+        """Return what its clock shows at a time."""
+        return true_ns + self.ahead_ns + true_ns * self.drift_ppb // 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One report.
+
+    Attributes:
+        node: where it was captured.
+        processes: that it holds.
+        session_ns: the true time of its time 0.
+        start_ns: what starts before this true time is not in it.
+        stop_ns: what ends after this true time is not in it.
+    """
+
+    node: Node
+    processes: tuple[int, ...]
+    session_ns: int
+    start_ns: int
+    stop_ns: int
+
+    def time(self, true_ns: int) -> int:
+        """Return a time as the report has it."""
+        return self.node.shown(true_ns) - self.node.shown(self.session_ns)
+
+    def holds(self, start_ns: int, end_ns: int) -> bool:
+        """Say whether something is in the report."""
+        return self.start_ns <= start_ns and end_ns <= self.stop_ns
+
+
+def seen(result: Result, capture: Capture, rng: np.random.Generator) -> Result:
+    """Return what a report has of a run, in its own time.
+
+    Members of an operation, which leave together in the model, leave up to 20 µs apart here.
+
+    Args:
+        result: what happened.
+        capture: the report.
+        rng: says how members leave.
+    """
+    calls = {
+        id(each): _call(each, capture)
+        for each in result.calls
+        if each.thread.process in capture.processes
+    }
+    operations = [
+        _operation(each, calls[id(each.call)], capture, rng)
+        for each in result.operations
+        if each.stream.process in capture.processes and capture.holds(each.start_ns, each.end_ns)
+    ]
+    return Result(
+        [
+            calls[id(each)]
+            for each in result.calls
+            if id(each) in calls and capture.holds(each.start_ns, each.end_ns)
+        ],
+        operations,
+        [
+            replace(each, start_ns=capture.time(each.start_ns), end_ns=capture.time(each.end_ns))
+            for each in result.ranges
+            if each.thread.process in capture.processes
+            and capture.holds(each.start_ns, each.end_ns)
+        ],
+    )
+
+
+def _call(call: CallRecord, capture: Capture) -> CallRecord:
+    stall = call.stall_ns and (capture.time(call.stall_ns[0]), capture.time(call.stall_ns[1]))
+    return replace(
+        call,
+        start_ns=capture.time(call.start_ns),
+        end_ns=capture.time(call.end_ns),
+        stall_ns=stall,
+    )
+
+
+def _operation(
+    operation: Operation, call: CallRecord, capture: Capture, rng: np.random.Generator
+) -> Operation:
+    end = operation.end_ns
+    if isinstance(operation.work, CommunicationWork):
+        most = operation.work.transfer_ns // 2
+        early = most if rng.random() < _OUTLIERS else min(_JITTER_NS, most)
+        end -= round(early * float(rng.random()))
+    return replace(
+        operation,
+        call=call,
+        start_ns=capture.time(operation.start_ns),
+        end_ns=capture.time(end),
+    )

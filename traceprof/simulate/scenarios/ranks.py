@@ -1,0 +1,171 @@
+"""Data-parallel training on several machines, with one rank that is late for a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traceprof.simulate import kernels
+from traceprof.simulate.actions import Communicator, Stream
+from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.scenarios.setup import Setup
+from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, SIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from traceprof.simulate.kernels import Kernel
+
+NODES, RANKS_PER_NODE, STEPS = 4, 2, 30
+NUM_RANKS = NODES * RANKS_PER_NODE
+WORLD = Communicator(0x5EED_0000_0000_0008, "0", tuple(range(NUM_RANKS)))
+PAIRS = tuple(
+    Communicator(0x5EED_0000_0000_0100 + rank, f"{rank // 2 + 1}", (rank, rank + 1))
+    for rank in range(0, NUM_RANKS, 2)
+)
+_SCALE = 10  # steps of 30 to 40 ms: as long as to see clocks drift
+_MIB = 1 << 20
+_DELAY_NS = 5_000_000
+_SLOWER = 1.3
+_QUEUE_LIMIT = 320
+_NCCL = Rates(nccl_latency_ns=40_000)
+
+
+def _long(*launched: Kernel) -> tuple[Kernel, ...]:
+    return tuple(replace(each, duration_ns=_SCALE * each.duration_ns) for each in launched)
+
+
+_FORWARD = _long(kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_BACKWARD = _long(kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD)
+_SHORT = replace(kernels.ADD, duration_ns=60_000)
+"""What fills the launch queue: 170 more than it holds are 10 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one rank does that the others do not.
+
+    Attributes:
+        cause: as the finding names it, None for a balanced run.
+        delay: is called where the rank loses time, with its host and its streams.
+        slower: how many times as long its kernels take.
+        upstream: whether the rank is late because it waits for its neighbour, which is.
+    """
+
+    cause: str | None
+    delay: Callable[[Host], None] | None = None
+    slower: float = 1.0
+    upstream: bool = False
+
+
+def stream(host: Host, number: int) -> Stream:
+    """Return a stream of the device that the host's process drives on its machine."""
+    return Stream(host.process, host.process % RANKS_PER_NODE, number)
+
+
+def training(rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bool) -> Setup:
+    """Return a run of eight ranks on four machines.
+
+    Args:
+        rng: says how durations vary.
+        plan: what the late rank does.
+        late: the rank.
+        is_labelled: whether the ranges of `instrument` are in it.
+    """
+    hosts = tuple(Host(rank, rng, _NCCL, is_labelled=is_labelled) for rank in range(NUM_RANKS))
+    for host in hosts:
+        slower = plan.slower if host.process == late else 1.0
+        forward, backward = (_slowed(each, slower) for each in (_FORWARD, _BACKWARD))
+        delay = plan.delay if host.process == late else None
+        for step in range(STEPS):
+            with host.step(step):
+                _step(host, forward, backward, delay, is_upstream=plan.upstream)
+    devices = tuple((rank % RANKS_PER_NODE,) for rank in range(NUM_RANKS))
+    return Setup(hosts, lambda _: [], devices=devices, queue_limit=_QUEUE_LIMIT)
+
+
+def _step(
+    host: Host,
+    forward: tuple[Kernel, ...],
+    backward: tuple[Kernel, ...],
+    delay: Callable[[Host], None] | None,
+    *,
+    is_upstream: bool,
+) -> None:
+    compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+    with host.range("data loading"):
+        host.busy(200_000)
+    host.to_device(stream(host, COPY), 2 * _MIB)
+    with host.range("forward"):
+        host.operator(compute, "aten::linear", *forward)
+        if delay is not None:
+            delay(host)
+        if is_upstream:
+            pair = PAIRS[host.process // 2]
+            host.collective("all_reduce", pair, stream(host, SIDE), 4 * _MIB, after=compute)
+            host.follow(compute, stream(host, SIDE))
+            if host.process % 2 == 0:  # it goes on a little, so that it comes last
+                host.operator(compute, "aten::linear", *forward[:1])
+        host.operator(compute, "aten::linear", *forward)
+    with host.range("backward"):
+        for size in (48, 48, 24):
+            host.operator(compute, "aten::mm", *backward)
+            host.collective("all_reduce", WORLD, nccl, size * _MIB, after=compute)
+        host.follow(compute, nccl)
+    with host.range("optimizer"):
+        host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+        host.collective("all_reduce", WORLD, nccl, 4096, after=compute)
+        host.follow(compute, nccl)
+    host.synchronize(compute)
+
+
+def _slowed(launched: tuple[Kernel, ...], times: float) -> tuple[Kernel, ...]:
+    return tuple(replace(each, duration_ns=round(times * each.duration_ns)) for each in launched)
+
+
+# -- what delays a rank ---------------------------------------------------------------------------
+
+
+def _drain(host: Host, lost_ns: int) -> None:
+    """Let the GPU finish and stand idle for some time, without a call that waits for it."""
+    ahead = sum(each.duration_ns for each in _FORWARD)
+    host.busy(ahead + lost_ns, spread=0.02)
+
+
+def _starved(host: Host) -> None:
+    _drain(host, _DELAY_NS)
+
+
+def _synchronizing(host: Host) -> None:
+    host.item(stream(host, COMPUTE))
+    host.busy(_DELAY_NS, spread=0.02)
+
+
+def _loading(host: Host) -> None:
+    with host.range("dataloader next"):
+        _drain(host, _DELAY_NS)
+
+
+def _copying(host: Host) -> None:
+    compute = stream(host, COMPUTE)
+    host.to_device(compute, 30 * _MIB, pageable=True)
+
+
+def _flooding(host: Host) -> None:
+    """Fill the launch queue from another stream, ahead of the communication."""
+    host.launch(stream(host, SIDE), *[_SHORT] * (_QUEUE_LIMIT + 170))
+
+
+STRAGGLERS: dict[str, Plan] = {
+    "balanced": Plan(None),
+    "slow-kernels": Plan("slower kernels", slower=_SLOWER),
+    "launch-queue": Plan("launch queue full", _flooding),
+    "host": Plan("launch", _starved),
+    "sync": Plan("sync", _synchronizing),
+    "copy": Plan("blocking copy", _copying),
+    "data-loading": Plan("data loading", _loading),
+    "upstream": Plan("launch", _starved, upstream=True),
+}
+"""Runs by what is planted: one rank is late, but in the first."""

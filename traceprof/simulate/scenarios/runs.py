@@ -1,0 +1,223 @@
+"""Runs on several machines, one report for each machine or each rank, and the truth about them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traceprof.errors import UsageError
+from traceprof.simulate.actions import CommunicationWork
+from traceprof.simulate.boards import A100
+from traceprof.simulate.fleet import Capture, Node, seen
+from traceprof.simulate.machine import SESSION_START_NS
+from traceprof.simulate.records import Machine, Records
+from traceprof.simulate.scenarios.ranks import (
+    NODES,
+    NUM_RANKS,
+    PAIRS,
+    RANKS_PER_NODE,
+    STRAGGLERS,
+    WORLD,
+    training,
+)
+from traceprof.simulate.truth import SCHEMA
+from traceprof.trace.writer import NsightWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from traceprof.simulate.actions import Communicator
+    from traceprof.simulate.engine import Result
+
+# NTP keeps machines within some ms, now and then tens; crystals drift by tens of millionths.
+_AHEAD_NS, _DRIFT_PPB = 20_000_000, 50_000
+# Sessions start before the programme does, up to so much apart.
+_SESSION_NS, _SESSION_SPREAD_NS = 200_000_000, 900_000_000
+# Captures leave out up to this share of the run at either end.
+_CUT = 0.15
+# What is planted is a thousand times as much; what is less comes from how durations vary.
+_LATE_NS = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunScenario:
+    """A run of several reports.
+
+    Attributes:
+        summary: one line for `--help`.
+        plan: a key of `STRAGGLERS`.
+    """
+
+    summary: str
+    plan: str
+
+
+RUN_SCENARIOS: dict[str, RunScenario] = {
+    "ranks-balanced": RunScenario("Eight ranks on four machines, none of them late.", "balanced"),
+    **{
+        f"straggler-{plan}": RunScenario(f"The same, and one rank is late: {why}.", plan)
+        for plan, why in {
+            "slow-kernels": "its kernels take longer",
+            "launch-queue": "its launch queue is full",
+            "host": "its host launches late",
+            "sync": "it reads numbers within the step",
+            "copy": "it copies from pageable memory",
+            "data-loading": "it waits for data",
+            "upstream": "it waits for another one, which is",
+        }.items()
+    },
+}
+
+
+def simulate_run(
+    name: str,
+    folder: Path,
+    *,
+    seed: int = 0,
+    per_rank: bool = False,
+    is_labelled: bool = True,
+    schema_version: str = "3.25.0",
+) -> Path:
+    """Write the reports of a run, and the truth about it.
+
+    Args:
+        name: a key of `RUN_SCENARIOS`.
+        folder: where they go; made if need be.
+        seed: of everything that varies: durations, clocks, cuts, who is late.
+        per_rank: a report for each rank (`rank_0.sqlite`), not for each machine (`node_0.sqlite`).
+        is_labelled: whether the ranges of `instrument` are in it; NCCL's payloads always are in
+            the latest schema.
+        schema_version: of the exports.
+
+    Returns:
+        The path of `truth.json`: `reports` with the clock of each: `offset_ns` and `drift` bring
+        times by the session's start to those of the first report's machine, at `at_ns` after
+        the first session's start; and `straggler`, the late rank, or null.
+
+    Raises:
+        UsageError: there is no such scenario or schema version, or one of the files is there.
+        TraceFileError: the disk is full.
+    """
+    if name not in RUN_SCENARIOS:
+        known = ", ".join(RUN_SCENARIOS)
+        raise UsageError(f"cannot simulate {name!r}", "there is no such run", f"try {known}")
+    if seed < 0:
+        raise UsageError(f"cannot simulate seed {seed}", "the least is 0", "give 0 or more")
+    truth_path = folder / "truth.json"
+    if truth_path.exists():
+        raise UsageError(
+            f"cannot write {truth_path}", "it is there already", "choose another folder"
+        )
+    rng = np.random.default_rng(seed)
+    plan = STRAGGLERS[RUN_SCENARIOS[name].plan]
+    # Of a pair, the first one waits for the second.
+    late = int(rng.integers(NUM_RANKS)) | plan.upstream
+    setup = training(rng, plan, late, is_labelled=is_labelled)
+    result = setup.run()
+    captures = _captures(result, rng, per_rank=per_rank)
+    how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
+    command = " ".join(
+        [f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}", *how]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem, capture in captures.items():
+        machine = Machine(
+            command,
+            A100,
+            setup.devices_of_processes,
+            processes=capture.processes,
+            hostname=capture.node.name,
+            session_start_ns=SESSION_START_NS + capture.node.shown(capture.session_ns),
+        )
+        with NsightWriter(folder / f"{stem}.sqlite", schema_version) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    truth = {
+        "schema": SCHEMA,
+        "scenario": name,
+        "arguments": {
+            "seed": seed,
+            "per_rank": per_rank,
+            "is_labelled": is_labelled,
+            "schema_version": schema_version,
+        },
+        "reports": [
+            _report(stem, capture, list(captures.values())) for stem, capture in captures.items()
+        ],
+        "straggler": None
+        if plan.cause is None
+        else {
+            "rank": late,
+            "cause": plan.cause,
+            "lateness_ns": _lateness(result, late, PAIRS[late // 2] if plan.upstream else WORLD),
+        },
+    }
+    truth_path.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+    return truth_path
+
+
+def _captures(result: Result, rng: np.random.Generator, *, per_rank: bool) -> dict[str, Capture]:
+    """Return the reports by the stem of their files' names."""
+    nodes = [
+        Node(
+            f"node-{number}",
+            int(rng.integers(-_AHEAD_NS, _AHEAD_NS)),
+            int(rng.integers(-_DRIFT_PPB, _DRIFT_PPB)),
+        )
+        for number in range(NODES)
+    ]
+    first = min(each.start_ns for each in result.operations)
+    length = result.end_ns - first
+    captures = {}
+    for number in range(NUM_RANKS if per_rank else NODES):
+        node = nodes[number // RANKS_PER_NODE] if per_rank else nodes[number]
+        own = range(number, number + 1)
+        if not per_rank:
+            own = range(number * RANKS_PER_NODE, (number + 1) * RANKS_PER_NODE)
+        captures[f"rank_{number}" if per_rank else f"node_{number}"] = Capture(
+            node=node,
+            processes=tuple(own),
+            session_ns=_SESSION_NS + int(rng.integers(_SESSION_SPREAD_NS)),
+            start_ns=first + int(_CUT * length * float(rng.random())),
+            stop_ns=result.end_ns - int(_CUT * length * float(rng.random())),
+        )
+    return captures
+
+
+def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[str, Any]:
+    """Return what is true of a report's clock."""
+    reference = captures[0].node
+    at = (capture.start_ns + capture.stop_ns) // 2
+    shown = [each.node.shown(each.session_ns) for each in captures]
+    return {
+        "file": f"{stem}.sqlite",
+        "host": capture.node.name,
+        "processes": capture.processes,
+        "at_ns": capture.node.shown(at) - min(shown),
+        "offset_ns": reference.shown(at) - capture.node.shown(at),
+        "drift": (reference.drift_ppb - capture.node.drift_ppb) / 1e9,
+    }
+
+
+def true_arrivals(result: Result, communicator: Communicator) -> list[dict[int, int]]:
+    """Return when each member started each operation of a communicator: time by process."""
+    starts: dict[int, list[int]] = {each: [] for each in communicator.processes}
+    for each in result.operations:
+        work = each.work
+        if isinstance(work, CommunicationWork) and work.communicator == communicator:
+            starts[each.stream.process].append(each.start_ns)
+    rounds = zip(*map(sorted, starts.values()), strict=True)
+    return [dict(zip(starts, times, strict=True)) for times in rounds]
+
+
+def _lateness(result: Result, late: int, communicator: Communicator) -> int:
+    """Return how much later than the median of the others a rank came, where it was late."""
+    lates = [
+        times[late] - median(time for rank, time in times.items() if rank != late)
+        for times in true_arrivals(result, communicator)
+    ]
+    return round(median(each for each in lates if each > _LATE_NS))

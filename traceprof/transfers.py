@@ -1,0 +1,189 @@
+"""How fast operations were once all ranks were inside, and what of it is latency.
+
+The time of an operation follows t = latency + S ÷ rate, the model that NCCL's own tuner uses
+(src/graph/tuning.cc), both fitted to the run's own operations of one kind on one communicator. A
+small message is then judged by its latency, a large one by its rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.trace.nccl_calls import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.clocks import Clocks
+    from traceprof.intervals import Int64
+    from traceprof.waits import Waits
+
+    Float64 = npt.NDArray[np.float64]
+    Scope = Literal["intra-node", "inter-node"]
+
+# Below this ratio of the largest to the smallest size, latency and rate cannot be told apart.
+DISTINCT_SIZES = 4
+# nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
+_OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
+
+
+class Key(NamedTuple):
+    """The operations of one kind of one rank on one communicator.
+
+    Attributes:
+        member: index into the run's ranks.
+        operation: its name.
+        communicator: as `analyses.collectives` calls it.
+    """
+
+    member: int
+    operation: str
+    communicator: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What such operations took, as far as they were matched with the other ranks'.
+
+    Attributes:
+        num_matched: operations.
+        wait_ns: the sum of this rank's waits.
+        transfer_ns: the sum of what the operations themselves took.
+        algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
+        busbw_gb_per_s: the same times nccl-tests' factor.
+        latency_ns: of the model; None where sizes do not differ enough to tell.
+        rate_gb_per_s: of the model, of the size that algorithm bandwidth counts.
+        scope: whether all members are on one machine.
+    """
+
+    num_matched: int
+    wait_ns: int
+    transfer_ns: int
+    algbw_gb_per_s: float | None
+    busbw_gb_per_s: float | None
+    latency_ns: int | None
+    rate_gb_per_s: float | None
+    scope: Scope
+
+
+def transfers(
+    waits: Sequence[Waits], arrivals: Sequence[Arrivals], clocks: Clocks
+) -> dict[Key, Transfer]:
+    """Measure the operations in the window, of each rank by kind and communicator."""
+    parts: dict[Key, list[tuple[Waits, int, Int64]]] = defaultdict(list)
+    for each in waits:
+        inside = np.flatnonzero(each.is_inside)
+        for kind in np.unique(each.group.operation[inside]).tolist():
+            chosen = inside[each.group.operation[inside] == kind]
+            for column, member in enumerate(each.group.members):
+                place = int(each.group.place[chosen[0], column])
+                name = communicator_name(arrivals[member], place)
+                key = Key(member, each.group.operations[kind], name)
+                parts[key].append((each, column, chosen))
+    return {key: _transfer(key, of_key, arrivals, clocks) for key, of_key in parts.items()}
+
+
+def communicator_name(arrivals: Arrivals, index: int) -> str | None:
+    """Return the communicator of an operation: NCCL's id, else PyTorch's group, else None."""
+    if arrivals.communicator[index] >= 0:
+        return arrivals.communicators[int(arrivals.communicator[index])]
+    if arrivals.group[index] >= 0:
+        return f"group {arrivals.groups[int(arrivals.group[index])]}"
+    return None
+
+
+def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
+    """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n].
+
+    Args:
+        operation: its name.
+        size: int64[n], of one rank's message as NCCL counts it, -1 where unknown.
+        num_ranks: int64[n], of the communicator, -1 where unknown.
+    """
+    known = np.where(size != UNKNOWN, size, np.nan)
+    ranks = np.where(num_ranks > 0, num_ranks, np.nan)
+    total = known * ranks if operation in _OF_ALL_RANKS else known
+    factor = np.full(len(size), np.nan)
+    if operation == "AllReduce":
+        factor = 2 * (ranks - 1) / ranks
+    elif operation in _OF_ALL_RANKS:
+        factor = (ranks - 1) / ranks
+    elif operation in ("Broadcast", "Reduce", "SendRecv"):
+        factor = np.ones(len(size))
+    return total, total * factor
+
+
+def rate(size: Float64, durations: Int64) -> float | None:
+    """Return the known sizes over their durations, in GB/s; None where there are none."""
+    known = ~np.isnan(size)
+    took = intervals.total(durations[known])
+    return float(size[known].sum()) / took if took else None
+
+
+def latency_and_rate(size: Float64, took: Int64) -> tuple[int, float] | None:
+    """Fit t = latency + S ÷ rate.
+
+    Each size counts once, by the median of its times: by how much a time is off in proportion is
+    what is made least, so that small messages count as much as large ones.
+
+    Args:
+        size: float64[n], in bytes.
+        took: int64[n], in ns.
+
+    Returns:
+        Latency in ns, and rate in bytes per ns, which is GB/s; None where the sizes are too much
+        alike, or times do not grow with them.
+    """
+    known = ~np.isnan(size) & (took > 0) & (size > 0)
+    sizes = np.unique(size[known])
+    if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0]:
+        return None
+    times = np.array([np.median(took[known & (size == each)]) for each in sizes])
+    columns = np.stack((1 / times, sizes / times), axis=1)
+    (latency, per_byte), *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)
+    if latency < 0:  # no latency to be seen: all is rate
+        latency, per_byte = 0.0, float((sizes / times).sum() / ((sizes / times) ** 2).sum())
+    return (round(float(latency)), 1 / float(per_byte)) if per_byte > 0 else None
+
+
+def _transfer(
+    key: Key,
+    parts: Sequence[tuple[Waits, int, Int64]],
+    arrivals: Sequence[Arrivals],
+    clocks: Clocks,
+) -> Transfer:
+    size = np.concatenate([each.group.bytes[chosen] for each, _, chosen in parts])
+    took = np.concatenate([each.transfer_ns[chosen] for each, _, chosen in parts])
+    num_ranks = np.concatenate(
+        [
+            np.full(len(chosen), max(each.group.num_ranks, len(each.group.members)))
+            for each, _, chosen in parts
+        ]
+    )
+    total, bus = counted_bytes(key.operation, size, num_ranks)
+    fit = latency_and_rate(total, took)
+    hosts = {
+        clocks.host_of[arrivals[member].report]
+        for each, *_ in parts
+        for member in each.group.members
+    }
+    return Transfer(
+        num_matched=len(took),
+        wait_ns=sum(
+            intervals.total(each.wait_ns[chosen, column]) for each, column, chosen in parts
+        ),
+        transfer_ns=intervals.total(took),
+        algbw_gb_per_s=rate(total, took),
+        busbw_gb_per_s=rate(bus, took),
+        latency_ns=fit and fit[0],
+        rate_gb_per_s=fit and fit[1],
+        scope="intra-node" if len(hosts) == 1 else "inter-node",
+    )
