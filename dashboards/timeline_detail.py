@@ -12,8 +12,8 @@ from traceprof.latency import size_text
 from traceprof.launches import launching_calls
 from traceprof.messages import messages
 from traceprof.trace import schema
+from traceprof.trace.events import OPEN_END
 from traceprof.trace.model import Operations
-from traceprof.trace.nvtx import OPEN_END
 from traceprof.trace.reader import NULL
 from traceprof.units import duration, percent
 
@@ -204,9 +204,9 @@ def _launching_call(timeline: RankTimeline, index: int) -> int:
 def _chosen(operations: Operations, places: np.ndarray[Any, np.dtype[np.int64]]) -> Operations:
     return Operations(
         operations.start_ns[places],
-        operations.end_ns[places],
-        operations.stream[places],
-        operations.correlation[places],
+        operations.packed_length.taken(places),
+        operations.packed_stream.taken(places),
+        operations.packed_correlation.taken(places),
     )
 
 

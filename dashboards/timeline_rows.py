@@ -32,7 +32,7 @@ from dashboards.timeline_names import NameTable
 from traceprof.errors import one_line
 from traceprof.trace import schema
 from traceprof.trace.columns import groups
-from traceprof.trace.nvtx import OPEN_END
+from traceprof.trace.events import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

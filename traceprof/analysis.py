@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from traceprof import processes
 from traceprof.analyses import (
     arrivals,
     breakdown,
@@ -30,6 +30,7 @@ from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import parse_peaks
+from traceprof.host_activity import data_loading
 from traceprof.notes import notes_of
 from traceprof.run import Run, open_run
 from traceprof.steps import user_pattern
@@ -109,7 +110,8 @@ HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, ddp_buck
 # Of the whole run.
 RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling, straggler)
 _RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))
-_THREADS = 2  # a third only waits for Python's lock
+# A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
+_WORTH_SHARING = 400_000
 FINDING_IDS = (
     *(each for module in _RANK_ANALYSES for each in module.IDS),
     *(each for module in RUN_ANALYSES for each in module.IDS),
@@ -270,28 +272,44 @@ def _analyse(run: Run, options: Options) -> Analysis:
 def _measure(ranks: Sequence[tuple[Rank, Window]]) -> dict[AnalysisModule, tuple[Any, ...]]:
     """Return what each module measures, by rank, of the ranks that it is for.
 
-    Threads share the ranks: numpy works without Python's lock. The first rank of each report is
-    measured before the others of that report, since it reads what they will share.
+    Two processes share the ranks of large reports.
     """
-    firsts = {rank.report: index for index, (rank, _) in reversed(list(enumerate(ranks)))}
-    first = set(firsts.values())
-    others = [index for index in range(len(ranks)) if index not in first]
-    by_rank: dict[int, dict[AnalysisModule, Any]] = {}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for indices in (sorted(first), others):
-            measured = pool.map(_measure_rank, (ranks[index] for index in indices))
-            by_rank.update(zip(indices, measured, strict=True))
-    in_order = [by_rank[index] for index in range(len(ranks))]
+    traces = list(dict.fromkeys(rank.trace for rank, _ in ranks))
+
+    def forked() -> None:
+        for trace in traces:
+            trace.after_fork()
+
+    num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
+    for rank, _ in ranks:
+        _read_what_ranks_share(rank)
+    for trace in traces:
+        trace.forget()
+    if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
+        by_rank = processes.shared(_measure_rank, ranks, forked)
+    else:
+        by_rank = [_measure_rank(each) for each in ranks]
     return {
-        module: tuple(results[module] for results in in_order if module in results)
-        for module in _RANK_ANALYSES
+        module: tuple(results[index] for results in by_rank if index in results)
+        for index, module in enumerate(_RANK_ANALYSES)
     }
 
 
-def _measure_rank(chosen: tuple[Rank, Window]) -> dict[AnalysisModule, Any]:
+def _read_what_ranks_share(rank: Rank) -> None:
+    """Have the report read what all of its ranks need, so that it is not read twice."""
+    trace = rank.trace
+    trace.communication_calls(rank.process)
+    data_loading(rank)
+    # Read when they are first asked for.
+    _ = rank.calls, trace.api_names, trace.counters, trace.has_unexported_stalls
+    _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
+
+
+def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:
+    """Return what the modules measure that are for the rank, by their place in _RANK_ANALYSES."""
     rank, window = chosen
     modules = HOST_ANALYSES if rank.device is None else ANALYSES
-    results = {module: module.run(rank, window) for module in modules}
+    results = {_RANK_ANALYSES.index(module): module.run(rank, window) for module in modules}
     rank.forget()
     return results
 

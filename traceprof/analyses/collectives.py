@@ -123,7 +123,7 @@ class CollectivesResult:
 def run(rank: Rank, window: Window) -> CollectivesResult:
     """Add up the communication kernels that start in the window."""
     sent, kernels = messages(rank), rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
+    start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
     inside = (start >= window.start_ns) & (start < window.end_ns)
     if window.is_whole:  # one without length may be at its very end
         inside[:] = True

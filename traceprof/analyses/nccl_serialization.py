@@ -86,9 +86,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     independent, dependent = (
         blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)
     )
-    exposed = intervals.subtract(
-        intervals.clip(rank.communication, window.start_ns, window.end_ns), rank.compute
-    )
+    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
 
     on_compute = inside & np.isin(queue.stream, queueing.compute_streams(rank))

@@ -88,7 +88,9 @@ def command(
     REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, or patterns of them.
     """
     from traceprof.analysis import Options, analyze
+    from traceprof.cli.memory import keep_freed_memory
 
+    keep_freed_memory()
     options = Options(
         only=_ids(only),
         skip=_ids(skip),
