@@ -296,9 +296,8 @@ _ADVICE: dict[str, tuple[str, ...]] = {
     ),
 }
 _NAME_DATA_LOADING = (
-    "No range names data loading, which counts as launch-bound then: put"
-    " torch.cuda.nvtx.range('dataloader next') or"
-    " instrument.annotate('dataloader next') around next(loader)"
+    "No range names data loading, which counts as launch-bound then: record with"
+    " python -m instrument, or put torch.cuda.nvtx.range('dataloader next') around next(loader)"
 )
 _UNKNOWN_ADVICE = (
     (

@@ -257,8 +257,8 @@ _COMPUTE_STREAM_ADVICE = (
 _COLLECT_ADVICE = (
     "To see which of these depend on each other, export communicators and peers: NCCL 2.25 or later"
     " (PyTorch 2.7), nsys profile --trace=cuda,nvtx and nsys export --type=sqlite"
-    " --include-blobs=true, from Nsight Systems 2024.5 on; or put"
-    " instrument.annotate('send dst=RANK bytes=… group=…') around the calls"
+    " --include-blobs=true, from Nsight Systems 2024.5 on; or record with python -m instrument,"
+    " which names every call with its peer and group"
 )
 
 
