@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 DOMAIN = "traceprof"
 STEP = "step"
-FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer step"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER_STEP = "optimizer step"
+DATA_LOADING = "data loading"
+BUCKET = "bucket"
 WAIT = "wait"
 """Around a wait for an asynchronous operation, whose function is the fact `op`."""
-BUCKET = "bucket"
-"""A gradient bucket of DistributedDataParallel, from when it is ready to when it is reduced."""
 
 
 @dataclass(frozen=True)
