@@ -401,7 +401,8 @@ def test_ranks_that_contradict_each_other(path: Path) -> None:
 def test_small_tables_that_are_empty(path: Path, table: str) -> None:
     everything().write(path)
     alter(path, f"DELETE FROM {quote(table)}")
-    assert len(numbers(path)["ranks"]) == 3
+    # The rank without a GPU is known by registered texts alone.
+    assert len(numbers(path)["ranks"]) == (2 if table == schema.STRINGS else 3)
     attempt(path, "info")
 
 

@@ -145,7 +145,7 @@ def _train(
     forward = [varied(_FORWARD_NS) for _ in pair]
     at = []
     for process, length in zip(pair, forward, strict=True):
-        process.push(begin, loaded, "data loading")
+        process.push(begin, loaded, labels.DATA_LOADING)
         process.push(loaded, loaded + length, labels.FORWARD)
         at.append(loaded + length)
     in_small = [0, 0]
