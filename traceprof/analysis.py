@@ -3,153 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from traceprof import processes
 from traceprof.analyses import (
-    arrivals,
     breakdown,
     collectives,
     ddp_buckets,
-    gpu_idle,
-    host_sync,
-    late_allreduce,
-    launch_queue,
     link_counters,
     link_findings,
     link_usage,
-    nccl_serialization,
-    overlap_slowdown,
-    pageable_copy,
-    peer_transfers,
-    process_group_scaling,
     process_groups,
     straggler,
 )
-from traceprof.communication import CommunicationPatterns, user_patterns
-from traceprof.errors import UsageError
+from traceprof.errors import TraceprofError, UsageError
+from traceprof.facts import LostReport, MeasuredReport
 from traceprof.findings import Finding, NotApplicable
-from traceprof.hardware import parse_peaks
-from traceprof.host_activity import data_loading
+from traceprof.measuring import Options, Task, loss, measure, measure_file
+from traceprof.modules import (
+    ANALYSES,
+    EXPLANATIONS,
+    FINDING_IDS,
+    HOST_ANALYSES,
+    RANK_ANALYSES,
+    RUN_ANALYSES,
+    AnalysisModule,
+)
 from traceprof.notes import notes_of
-from traceprof.run import Run, open_run
-from traceprof.steps import user_pattern
+from traceprof.run import Run, RunFacts, run_of_reports, with_ranks
 from traceprof.trace.open import open_trace
-from traceprof.windows import Range, choose_windows
+from traceprof.windows import no_such_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from traceprof.rank import Rank, Window
-    from traceprof.trace import schema
-    from traceprof.trace.model import Progress
+    from traceprof.rank import Rank
+    from traceprof.trace.model import Progress, Trace
 
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class AnalysisModule(Protocol):
-    """The shape of every module in `traceprof.analyses`.
-
-    Attributes:
-        IDS: the findings it can make.
-        REQUIRES: tables without which it cannot run.
-        EXPLANATIONS: by finding id, in Markdown: what it means, how it is measured, what to do.
-    """
-
-    IDS: tuple[str, ...]
-    REQUIRES: tuple[schema.Table, ...]
-    EXPLANATIONS: dict[str, str]
-
-    def run(self, rank: Rank, window: Window) -> Any:  # noqa: ANN401  (each has its own result)
-        """Return numbers only."""
-
-    def findings(self, result: Any) -> list[Finding | NotApplicable]:  # noqa: ANN401
-        """Judge the numbers."""
-
-
-class RunAnalysisModule(Protocol):
-    """The shape of those modules that look at all ranks together.
-
-    Attributes:
-        IDS: the findings it can make.
-        OF: the module whose results, by rank, it compares.
-        EXPLANATIONS: by finding id, in Markdown.
-    """
-
-    IDS: tuple[str, ...]
-    OF: AnalysisModule
-    EXPLANATIONS: dict[str, str]
-
-    def run(self, run: Run, measured: Sequence[Any]) -> Any:  # noqa: ANN401
-        """Return numbers only."""
-
-    def findings(self, result: Any) -> list[Finding | NotApplicable]:  # noqa: ANN401
-        """Judge the numbers."""
-
-
-# Of ranks with a GPU.
-ANALYSES: tuple[AnalysisModule, ...] = (
-    breakdown,
-    gpu_idle,
-    nccl_serialization,
-    overlap_slowdown,
-    launch_queue,
-    link_usage,
-    link_counters,
-    peer_transfers,
-    pageable_copy,
-    host_sync,
-    collectives,
-    late_allreduce,
-    arrivals,
-    ddp_buckets,
-)
-# Of ranks without.
-HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, ddp_buckets)
-# Of the whole run.
-RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling, straggler)
-_RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))
-# A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
-_WORTH_SHARING = 400_000
-FINDING_IDS = (
-    *(each for module in _RANK_ANALYSES for each in module.IDS),
-    *(each for module in RUN_ANALYSES for each in module.IDS),
-)
-_TEXTS = (
-    *(module.EXPLANATIONS for module in _RANK_ANALYSES),
-    *(module.EXPLANATIONS for module in RUN_ANALYSES),
-)
-EXPLANATIONS = {each: text for texts in _TEXTS for each, text in texts.items()}
-"""What each finding means, how it is measured, what to do: in Markdown, by id."""
+__all__ = [
+    "ANALYSES", "EXPLANATIONS", "FINDING_IDS", "HOST_ANALYSES", "RUN_ANALYSES",
+    "Analysis", "AnalysisModule", "Options", "RunResult", "analyze", "analyze_reports",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to analyse.
-
-    Attributes:
-        only: finding ids to judge; all where empty.
-        skip: finding ids not to judge.
-        steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time, likewise.
-        step_pattern: regular expression of the user's own step ranges.
-        communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
-        link_peaks: `LINK=GB_PER_S` for links whose peak rate the user knows better.
-    """
-
-    only: Sequence[str] = ()
-    skip: Sequence[str] = ()
-    steps: Range | None = None
-    time_range: Range | None = None
-    step_pattern: str | None = None
-    communication_kernels: Sequence[str] = ()
-    link_peaks: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """Everything that was found out about a run.
+class RunResult:
+    """Everything that was found out about a run, whether its reports are still open or not.
 
     Attributes:
         run: the reports and their ranks.
@@ -158,14 +58,16 @@ class Analysis:
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
         ranks: how the ranks met: clocks, waits, transfers.
+        lost: reports that could not be analysed; the run has none of them.
     """
 
-    run: Run
+    run: RunFacts
     results: Mapping[AnalysisModule, tuple[Any, ...]]
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
     notes: tuple[tuple[int, str], ...]
     ranks: straggler.RanksResult
+    lost: tuple[LostReport, ...]
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
         """Return what a module measured, by rank: see each result's `rank`."""
@@ -198,6 +100,17 @@ class Analysis:
         """What sampled counters saw of the links, by rank."""
         return self.of(link_counters)
 
+
+@dataclass(frozen=True)
+class Analysis(RunResult):
+    """The same of reports that are still open.
+
+    Attributes:
+        run: the reports and their ranks, with all that they did.
+    """
+
+    run: Run
+
     def close(self) -> None:
         """Release the reports."""
         for trace in self.run.traces:
@@ -209,7 +122,9 @@ def analyze(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Analyse the reports of one run.
+    """Analyse the reports of one run, and keep them open.
+
+    A report that cannot be read is left out, and said to be (`Analysis.lost`), if others can.
 
     Args:
         paths: Nsight Systems exports.
@@ -217,28 +132,130 @@ def analyze(
         progress: told of the rows that are read, if somebody wants to know.
 
     Raises:
-        TraceprofError: a report cannot be read, or the options ask for what is not there.
+        TraceprofError: no report can be read, or the options ask for what is not there.
     """
     options = options or Options()
-    _check_ids((*options.only, *options.skip))
-    step_pattern = user_pattern(options.step_pattern) if options.step_pattern else None
-    patterns = CommunicationPatterns(user_patterns(options.communication_kernels))
-    traces = []
+    options.check()
+    traces: list[Trace] = []
     try:
-        for path in paths:
-            traces.append(open_trace(path, progress))  # noqa: PERF401  (those opened must be closed)
-        run = open_run(traces, patterns, step_pattern, parse_peaks(options.link_peaks))
-        return _analyse(run, options)
+        opened = [_opened(Path(path), options, progress, traces) for path in paths]
+        made = [
+            each if isinstance(each, LostReport) else _measured(*each, options) for each in opened
+        ]
+        result = _judged(made, options)
+        kept = [
+            each
+            for each, measured in zip(opened, made, strict=True)
+            if not isinstance(each, LostReport) and not isinstance(measured, LostReport)
+        ]
+        run = with_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
+        return Analysis(**{**vars(result), "run": run})
     except BaseException:
         for trace in traces:
             trace.close()
         raise
 
 
-def _analyse(run: Run, options: Options) -> Analysis:
-    windows = choose_windows(run.ranks, options.steps, options.time_range)
-    ranks = [(rank, window) for rank, window in zip(run.ranks, windows, strict=True) if window]
-    results = _measure(ranks)
+def analyze_reports(
+    paths: Sequence[str | os.PathLike[str]],
+    options: Options | None = None,
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Analyse the reports of one run; of each, only what was measured is kept.
+
+    The result is the same, bit for bit, wherever the reports are measured. A report that cannot be
+    read, or whose worker dies twice, is left out, and said to be (`RunResult.lost`), if there are
+    others.
+
+    Args:
+        paths: Nsight Systems exports.
+        options: what to analyse; everything where not given.
+        jobs: how many processes measure reports; with one, this process does.
+        scheduler: `tcp://HOST:PORT` of a cluster of `distributed`, whose workers do instead.
+        progress: told of the rows of a report if there is but one, else of the reports.
+
+    Raises:
+        TraceprofError: no report can be read, the options ask for what is not there, or the cluster
+            cannot be used.
+    """
+    options = options or Options()
+    options.check()
+    tasks = [Task(Path(path), Path(path), options) for path in paths]
+    made: list[MeasuredReport | LostReport | None] = [None] * len(tasks)
+    if progress is not None and len(tasks) > 1:
+        progress.expect(len(tasks))
+    for index, measured in _anywhere(tasks, jobs, scheduler, progress):
+        made[index] = measured
+        if progress is not None and len(tasks) > 1:
+            progress.advance(1)
+    return _judged([each for each in made if each is not None], options)
+
+
+def _anywhere(
+    tasks: Sequence[Task], jobs: int, scheduler: str | None, progress: Progress | None
+) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
+    """Yield the index of each report, as it is done, and what was measured of it."""
+    if scheduler is not None:
+        from traceprof.cluster import measured_on_cluster  # noqa: PLC0415  (an extra)
+
+        yield from measured_on_cluster(tasks, scheduler)
+    elif jobs > 1 and len(tasks) > 1:
+        from traceprof.pool import measured_in_processes  # noqa: PLC0415  (one report needs none)
+
+        yield from measured_in_processes(tasks, jobs)
+    else:
+        of_rows = progress if len(tasks) == 1 else None
+        for index, task in enumerate(tasks):
+            yield index, measure_file(task, of_rows)
+
+
+def _opened(
+    path: Path, options: Options, progress: Progress | None, traces: list[Trace]
+) -> tuple[Trace, list[Rank]] | LostReport:
+    """Open a report, which `traces` then holds, and sort its operations into ranks."""
+    try:
+        trace = open_trace(path, progress)
+        traces.append(trace)
+        return trace, options.ranks_of(trace)
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001  (as `measure_file` does)
+        return LostReport(path, loss(path, error))
+
+
+def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport | LostReport:
+    try:
+        return measure(trace, ranks, options)
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001  (as `measure_file` does)
+        trace.close()
+        return LostReport(trace.path, loss(trace.path, error))
+
+
+def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> RunResult:
+    """Bring together what was measured of the reports, and say what it means."""
+    reports = [each for each in made if isinstance(each, MeasuredReport)]
+    lost = [each for each in made if isinstance(each, LostReport)]
+    if lost and not reports:
+        raise _all_lost(lost)
+    ranks = [rank for report in reports for rank in report.ranks]
+    if options.steps is not None and not any(rank.results for rank in ranks):
+        numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
+        raise no_such_steps(options.steps, numbers)
+    run = run_of_reports(
+        [each.facts for each in reports], [[rank.facts for rank in each.ranks] for each in reports]
+    )
+    numbered = [rank.renumbered(facts) for rank, facts in zip(ranks, run.ranks, strict=True)]
+    results: dict[AnalysisModule, tuple[Any, ...]] = {
+        module: tuple(
+            rank.results[index] for rank in numbered if rank.results and index in rank.results
+        )
+        for index, module in enumerate(RANK_ANALYSES)
+    }
     judged = [
         each
         for module, of_module in results.items()
@@ -259,76 +276,30 @@ def _analyse(run: Run, options: Options) -> Analysis:
     found = link_findings.distinct([each for each in wanted if isinstance(each, Finding)])
     missing = [each for each in wanted if isinstance(each, NotApplicable)]
     found.sort(key=lambda each: (-each.severity, -each.impact_ns, each.id, each.rank))
-    return Analysis(
+    return RunResult(
         run,
         results=results,
         findings=tuple(found),
         not_applicable=tuple(_merged(missing, results)),
         notes=tuple(notes_of(run)),
         ranks=ranks_met,
+        lost=tuple(lost),
     )
 
 
-def _measure(ranks: Sequence[tuple[Rank, Window]]) -> dict[AnalysisModule, tuple[Any, ...]]:
-    """Return what each module measures, by rank, of the ranks that it is for.
-
-    Two processes share the ranks of large reports.
-    """
-    traces = list(dict.fromkeys(rank.trace for rank, _ in ranks))
-
-    def forked() -> None:
-        for trace in traces:
-            trace.after_fork()
-
-    num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
-    for rank, _ in ranks:
-        _read_what_ranks_share(rank)
-    for trace in traces:
-        trace.forget()
-    if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
-        by_rank = processes.shared(_measure_rank, ranks, forked)
-    else:
-        by_rank = [_measure_rank(each) for each in ranks]
-    return {
-        module: tuple(results[index] for results in by_rank if index in results)
-        for index, module in enumerate(_RANK_ANALYSES)
-    }
-
-
-def _read_what_ranks_share(rank: Rank) -> None:
-    """Have the report read what all of its ranks need, so that it is not read twice."""
-    trace = rank.trace
-    trace.communication_calls(rank.process)
-    data_loading(rank)
-    # Read when they are first asked for.
-    _ = rank.calls, trace.api_names, trace.counters, trace.has_unexported_stalls
-    _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
-
-
-def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:
-    """Return what the modules measure that are for the rank, by their place in _RANK_ANALYSES."""
-    rank, window = chosen
-    modules = HOST_ANALYSES if rank.device is None else ANALYSES
-    results = {_RANK_ANALYSES.index(module): module.run(rank, window) for module in modules}
-    rank.forget()
-    return results
-
-
-def _check_ids(ids: Iterable[str]) -> None:
-    for each in ids:
-        if each not in FINDING_IDS:
-            raise UsageError(
-                f"there is no finding {each!r}",
-                f"this version finds {', '.join(FINDING_IDS)}",
-                "choose among them",
-            )
+def _all_lost(lost: Sequence[LostReport]) -> TraceprofError:
+    first = lost[0].error
+    if len(lost) == 1:
+        return first
+    what = f"none of the {len(lost)} reports can be analysed, the first because: {first.what}"
+    return type(first)(what, first.why, first.remedy)
 
 
 def _is_wanted(finding: str, options: Options) -> bool:
     return finding not in options.skip and (not options.only or finding in options.only)
 
 
-def _without_ranks(run: Run) -> list[NotApplicable]:
+def _without_ranks(run: RunFacts) -> list[NotApplicable]:
     """Say that nothing can be judged where no report holds anything of a rank."""
     if run.ranks:
         return []

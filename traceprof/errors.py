@@ -30,6 +30,10 @@ class TraceprofError(Exception):
         self.remedy = one_line(remedy)
         super().__init__(f"{self.what}: {self.why}; {self.remedy}")
 
+    def __reduce__(self) -> tuple[type[TraceprofError], tuple[str, str, str]]:
+        """Have it pickled by its three parts, so that it can come from another process."""
+        return type(self), (self.what, self.why, self.remedy)
+
 
 class UsageError(TraceprofError):
     """The command line, or an argument of a function, asks for something impossible."""
@@ -49,3 +53,7 @@ class MissingToolError(TraceprofError):
 
 class MissingExtraError(TraceprofError):
     """An optional part of traceprof is not installed."""
+
+
+class WorkerError(TraceprofError):
+    """A process or machine that analysed a report is gone, or is not what it should be."""

@@ -4,55 +4,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.rank import HostRank
 from traceprof.trace import schema
 from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.run import Run
+    from traceprof.facts import HostGaps
+    from traceprof.run import RunFacts
 
 
-def notes_of(run: Run) -> Iterator[tuple[int, str]]:
+def notes_of(run: RunFacts) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
     for index, number in enumerate(run.run_of):
         if number:
-            said = f"it is not of the same run as {run.traces[0].path.name}: it was captured at"
+            said = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
             said += " another time, or of another program; nothing is compared between the two"
             yield index, said
     with_ranks = {rank.report for rank in run.ranks}
-    for index, trace in enumerate(run.traces):
-        for note in trace.notes:
+    for index, report in enumerate(run.reports):
+        for note in report.notes:
             yield index, note
         if index not in with_ranks:
             held = [
                 f"{count} {schema.EVENT_TABLES.get(table, table)}"
-                for table, count in trace.contents().items()
+                for table, count in report.contents.items()
             ]
             yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
-    of_hosts = [rank for rank in run.ranks if isinstance(rank, HostRank)]
-    for note in host_rank_notes(of_hosts):
+    of_hosts = [rank for rank in run.ranks if rank.device is None]
+    gaps = [run.reports[rank.report].host_gaps[rank.process] for rank in of_hosts]
+    for note in host_rank_notes([rank.rank for rank in of_hosts], gaps):
         yield of_hosts[0].report, note  # once, of all reports
 
 
-def host_rank_notes(ranks: Sequence[HostRank]) -> Iterator[str]:
-    """Say of the ranks that have no GPU how they were measured."""
+def host_rank_notes(ranks: Sequence[int], gaps: Sequence[HostGaps]) -> Iterator[str]:
+    """Say of the ranks that have no GPU how they were measured.
+
+    Args:
+        ranks: their numbers.
+        gaps: what the ranges of each leave open.
+    """
     if not ranks:
         return
     yield (
-        f"{ranks_text([each.rank for each in ranks])}: no GPU operation was recorded of"
+        f"{ranks_text(ranks)}: no GPU operation was recorded of"
         f" {'this process' if len(ranks) == 1 else 'these processes'}. Compute is what the ranges"
         " forward, backward and optimizer step hold without communication, idle is what no range"
         " tells of; findings that need a GPU are not judged"
     )
-    used_gpu = [each.rank for each in ranks if each.work.used_gpu]
+    used_gpu = [rank for rank, each in zip(ranks, gaps, strict=True) if each.used_gpu]
     if used_gpu:
         yield (
             f"{ranks_text(used_gpu)}: ranges tell of copies to or from a GPU: record what it did"
             " with nsys profile --trace=cuda,nvtx …"
         )
-    num_open = sum(each.work.num_open for each in ranks)
+    num_open = sum(each.num_open for each in gaps)
     if num_open:
         yield (
             f"ranges that were open when the capture ended ({num_open}) count up to the last time"

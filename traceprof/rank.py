@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from traceprof import intervals
 from traceprof.communication import function_name
+from traceprof.facts import RankFacts
 from traceprof.host_work import HostWork, host_work, text_at
 from traceprof.launches import launching_calls
 from traceprof.steps import (
@@ -64,19 +65,12 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Rank:
+class Rank(RankFacts):
     """One process on one device of one report, with its operations told apart.
 
     A process without GPU work is one, too, if it takes part in the training: see `HostRank`.
 
     Attributes:
-        rank: the global rank where the report tells it, else a running number.
-        report: index of the report in the run.
-        process: the process within its report (Nsight's globalPid).
-        pid: the operating system's process id.
-        device: the CUDA ordinal as the process sees it; None for a process without GPU work.
-        gpu: the GPU's name where the report tells it.
-        gpu_id: the GPU's uuid, else its place on the PCI bus, where the report tells it.
         trace: the report itself, for what only some analyses read.
         operations: all that the GPU did.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
@@ -86,13 +80,6 @@ class Rank:
         peak_overrides: peak rates of links that the user knows better, GB/s by link.
     """
 
-    rank: int
-    report: int
-    process: int
-    pid: int
-    device: int | None
-    gpu: str | None
-    gpu_id: str | None
     trace: Trace
     operations: RankOperations
     kernel_names: Mapping[int, str]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traceprof.clocks import Clocks, seeded
 from traceprof.communication import CommunicationPatterns
+from traceprof.facts import HostGaps, RankFacts, ReportFacts
 from traceprof.host_work import is_rank
 from traceprof.rank import HostRank, Mask, Rank, Window
 from traceprof.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
@@ -19,15 +20,19 @@ if TYPE_CHECKING:
 
     from traceprof.trace.model import Trace
 
-__all__ = ["HostRank", "Mask", "Rank", "Run", "Window", "open_run"]
+__all__ = ["HostRank", "Mask", "Rank", "Run", "RunFacts", "Window", "open_report", "open_run"]
+
+# In the order in which they are believed; what is said of a report is said of its only rank.
+_OF_RANKS = ("labels", "nccl", "mpi")
+_OF_REPORTS = ("environment", "file name")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The reports of one training run.
+@dataclass(frozen=True)
+class RunFacts:
+    """The reports of one training run, whether they are still open or not.
 
     Attributes:
-        traces: the reports, in the order given.
+        reports: in the order given.
         ranks: their ranks, in order of (report, pid, device); of each report, those without GPU
             work come last.
         clocks: the reports' clocks, as their sessions' starts tell them.
@@ -36,45 +41,55 @@ class Run:
             name`, or `order`, where nothing does.
     """
 
-    traces: Sequence[Trace]
-    ranks: Sequence[Rank]
+    reports: Sequence[ReportFacts]
+    ranks: Sequence[RankFacts]
     clocks: Clocks
     run_of: Sequence[int]
     rank_source: str
 
 
-def open_run(
-    traces: Sequence[Trace],
+@dataclass(frozen=True)
+class Run(RunFacts):
+    """The reports of one training run, open.
+
+    Attributes:
+        ranks: with all that they did.
+        traces: the reports themselves.
+    """
+
+    ranks: Sequence[Rank]
+    traces: Sequence[Trace]
+
+
+def open_report(
+    trace: Trace,
     patterns: CommunicationPatterns | None = None,
     step_pattern: re.Pattern[str] | None = None,
     peak_overrides: Mapping[str, float] | None = None,
-) -> Run:
-    """Read the GPU operations of all reports and sort them into ranks.
+) -> list[Rank]:
+    """Read the GPU operations of a report and sort them into ranks.
 
     Args:
-        traces: open reports of one run.
+        trace: the report.
         patterns: what is communication; the built-in table where not given.
         step_pattern: the user's own pattern for the range around a training step.
         peak_overrides: peak rates of links that the user knows better, GB/s by link.
+
+    Returns:
+        Its ranks in order of (pid, device), those without GPU work last, by the numbers that the
+        report alone tells.
     """
-    patterns = patterns or CommunicationPatterns()
-    found = [
-        (report, trace, process, device)
-        for report, trace in enumerate(traces)
-        for process, device in _ranks_of(trace)
-    ]
-    numbers, rank_source = _rank_numbers(
-        [(report, trace, process) for report, trace, process, _ in found]
-    )
-    steps = [find_steps(trace, step_pattern) for trace in traces]
-    operations = [patterns.operations(trace.kernel_names) for trace in traces]
+    found = _ranks_of(trace)
+    numbers, _ = _numbered([_told(trace, [process for process, _ in found])])
+    operations = (patterns or CommunicationPatterns()).operations(trace.kernel_names)
+    steps = find_steps(trace, step_pattern)
     ranks = []
-    for number, (report, trace, process, device) in zip(numbers, found, strict=True):
+    for number, (process, device) in zip(numbers, found, strict=True):
         key = None if device is None else RankKey(process, device)
         ranks.append(
             (HostRank if key is None else Rank)(
                 rank=number,
-                report=report,
+                report=0,
                 process=process,
                 pid=trace.pid(process),
                 device=device,
@@ -83,15 +98,83 @@ def open_run(
                 trace=trace,
                 operations=NO_OPERATIONS if key is None else trace.operations[key],
                 kernel_names=trace.kernel_names,
-                communication_operations=operations[report],
+                communication_operations=operations,
                 copy_kinds=trace.copy_kinds,
-                step_ranges=steps[report].get(process),
+                step_ranges=steps.get(process),
                 peak_overrides=peak_overrides or {},
             )
         )
-    runs = runs_of([_report(trace) for trace in traces])
-    clocks = seeded([trace.session for trace in traces], runs)
-    return Run(tuple(traces), tuple(ranks), clocks, tuple(runs), rank_source)
+    return ranks
+
+
+def open_run(traces: Sequence[Trace]) -> Run:
+    """Read the GPU operations of all reports and sort them into the ranks of a run.
+
+    Args:
+        traces: open reports of one run.
+    """
+    ranks = [open_report(trace) for trace in traces]
+    reports = [facts_of(trace, own) for trace, own in zip(traces, ranks, strict=True)]
+    return with_ranks(run_of_reports(reports, ranks), traces, ranks)
+
+
+def facts_of(trace: Trace, ranks: Sequence[Rank]) -> ReportFacts:
+    """Return what is kept of a report: of its notes, those that were found so far.
+
+    Args:
+        trace: the report.
+        ranks: its ranks.
+    """
+    return ReportFacts(
+        path=trace.path,
+        format=trace.format,
+        product_version=trace.product_version,
+        schema_version=trace.schema_version,
+        notes=tuple(trace.notes),
+        contents={} if ranks else dict(trace.contents()),
+        identity=_identity(trace),
+        told=_told(trace, [rank.process for rank in ranks]),
+        host_gaps={
+            rank.process: HostGaps(rank.work.used_gpu, rank.work.num_open)
+            for rank in ranks
+            if isinstance(rank, HostRank)
+        },
+    )
+
+
+def run_of_reports(
+    reports: Sequence[ReportFacts], ranks: Sequence[Sequence[RankFacts]]
+) -> RunFacts:
+    """Return the run that reports are of.
+
+    Args:
+        reports: in the order given.
+        ranks: of each report, by the numbers that it alone tells.
+    """
+    numbers, rank_source = _numbered([each.told for each in reports])
+    numbered_ranks = [
+        RankFacts(number, report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id)
+        for number, (report, rank) in zip(
+            numbers,
+            ((report, rank) for report, own in enumerate(ranks) for rank in own),
+            strict=True,
+        )
+    ]
+    runs = runs_of([each.identity for each in reports])
+    clocks = seeded([each.session for each in reports], runs)
+    return RunFacts(tuple(reports), tuple(numbered_ranks), clocks, tuple(runs), rank_source)
+
+
+def with_ranks(facts: RunFacts, traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
+    """Return the same run with its open reports and their ranks."""
+    opened = [each for own in ranks for each in own]
+    numbered_ranks = tuple(
+        replace(rank, rank=each.rank, report=each.report)
+        for rank, each in zip(opened, facts.ranks, strict=True)
+    )
+    return Run(
+        facts.reports, numbered_ranks, facts.clocks, facts.run_of, facts.rank_source, tuple(traces)
+    )
 
 
 def _ranks_of(trace: Trace) -> list[tuple[int, int | None]]:
@@ -107,23 +190,28 @@ def _ranks_of(trace: Trace) -> list[tuple[int, int | None]]:
     return [*((key.process, key.device) for key in keys), *((process, None) for process in without)]
 
 
-def _rank_numbers(found: Sequence[tuple[int, Trace, int]]) -> tuple[list[int], str]:
-    """Return the ranks' numbers and what told them, by report and process."""
-    told = {
-        "labels": [trace.labelled_rank(process) for _, trace, process in found],
-        "nccl": [trace.communication_calls(process).rank for _, trace, process in found],
-        "mpi": [trace.global_rank(process) for _, trace, process in found],
+def _told(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:
+    """Return what each source says of the numbers of a report's ranks, by the ranks' processes."""
+    of_environment = rank_of_environment(trace.session.environment)
+    of_file = rank_of_file(trace.path)
+    return {
+        "labels": tuple(trace.labelled_rank(process) for process in processes),
+        "nccl": tuple(trace.communication_calls(process).rank for process in processes),
+        "mpi": tuple(trace.global_rank(process) for process in processes),
+        "environment": tuple(of_environment for _ in processes),
+        "file name": tuple(of_file for _ in processes),
     }
-    reports = [report for report, *_ in found]
-    if len(set(reports)) == len(reports):  # what is said of a report is said of its only rank
-        told["environment"] = [
-            rank_of_environment(trace.session.environment) for _, trace, _ in found
-        ]
-        told["file name"] = [rank_of_file(trace.path) for _, trace, _ in found]
-    return numbered(told.items(), len(found))
 
 
-def _report(trace: Trace) -> Report:
+def _numbered(told: Sequence[Mapping[str, tuple[int | None, ...]]]) -> tuple[list[int], str]:
+    """Return the numbers of all reports' ranks and what told them."""
+    num_ranks = [len(each[_OF_RANKS[0]]) for each in told]
+    sources = _OF_RANKS if max(num_ranks, default=0) > 1 else (*_OF_RANKS, *_OF_REPORTS)
+    candidates = ((source, [one for each in told for one in each[source]]) for source in sources)
+    return numbered(candidates, sum(num_ranks))
+
+
+def _identity(trace: Trace) -> Report:
     groups = [each for of in trace.operations.values() for each in of.groups if len(each)]
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
@@ -132,10 +220,10 @@ def _report(trace: Trace) -> Report:
         session=trace.session,
         start_ns=min((int(each.start_ns[0]) for each in groups), default=0),
         end_ns=max((int(each.end_ns.max()) for each in groups), default=0),
-        communicators={
+        communicators=frozenset(
             name
             for each in calls
             for index, name in enumerate(each.communicators)
             if (each.world_size[each.communicator == index] != 1).all()
-        },
+        ),
     )

@@ -9,7 +9,7 @@ from traceprof.errors import UsageError
 from traceprof.rank import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceprof.rank import Rank
 
@@ -22,38 +22,41 @@ def choose_windows(
     """Return the window of each rank; None for a rank without the steps asked for.
 
     Args:
-        ranks: of the run.
+        ranks: of a report.
         steps: steps A up to but not including B; None leaves that side open.
         time_range: nanoseconds of the report's own time, likewise.
 
     Raises:
-        UsageError: steps or a time range that no rank has.
+        UsageError: a choice that cannot be made.
     """
     if steps is not None and time_range is not None:
         raise UsageError(
             "cannot choose a window", "both steps and a time range are given", "give one of them"
         )
     if steps is not None:
-        return _step_windows(ranks, steps)
+        return [_step_window(rank, steps) for rank in ranks]
     if time_range is not None:
         return [_time_window(rank, time_range) for rank in ranks]
     return [rank.window for rank in ranks]
 
 
-def _step_windows(ranks: Sequence[Rank], steps: Range) -> list[Window | None]:
-    windows = [_step_window(rank, steps) for rank in ranks]
-    if not any(windows):
-        numbers = [each for rank in ranks if rank.steps for each in rank.steps.number.tolist()]
-        raise UsageError(
-            f"cannot analyse the steps {_written(steps)}",
-            f"the steps found are {min(numbers)} to {max(numbers)}"
-            if numbers
-            else "no training step was found",
-            "choose among them"
-            if numbers
-            else "name the range around a step with --step-pattern, or use --time-range",
-        )
-    return windows
+def no_such_steps(steps: Range, found: Iterable[tuple[int, int]]) -> UsageError:
+    """Return the error of steps that no rank of a run has.
+
+    Args:
+        steps: that were asked for.
+        found: the first and last step of each rank that has some.
+    """
+    ends = list(found)
+    return UsageError(
+        f"cannot analyse the steps {_written(steps)}",
+        f"the steps found are {min(first for first, _ in ends)} to {max(last for _, last in ends)}"
+        if ends
+        else "no training step was found",
+        "choose among them"
+        if ends
+        else "name the range around a step with --step-pattern, or use --time-range",
+    )
 
 
 def _step_window(rank: Rank, steps: Range) -> Window | None:

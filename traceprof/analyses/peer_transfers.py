@@ -248,7 +248,10 @@ def _sized(rank: Rank, chosen: Int64) -> _Sized:
 
 
 def _devices_by_rank(rank: Rank) -> dict[int, int]:
-    """Return the device ordinals of the report's ranks, by number, where the numbers are sure."""
+    """Return the device ordinals of the report's ranks, by number, where the numbers are sure.
+
+    A rank is measured by the number that its report alone tells.
+    """
     trace = rank.trace
     keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
     own = keys.index(rank.key)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.intervals import Int64
-    from traceprof.run import Run
+    from traceprof.run import RunFacts
 
 IDS: tuple[str, ...] = ("process-group-scaling",)
 OF = process_groups
@@ -121,7 +121,7 @@ class HostScaling:
         return most / fewest if fewest else None
 
 
-def run(run: Run, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling, ...]:
+def run(run: RunFacts, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling, ...]:
     """Compare the operations of all ranks of each machine.
 
     Args:
@@ -130,7 +130,7 @@ def run(run: Run, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling,
     """
     hosts: dict[tuple[str | None, int], list[tuple[ProcessGroupsResult, int]]] = defaultdict(list)
     for each in measured:
-        session = run.traces[each.report].session
+        session = run.reports[each.report].session
         start = 0 if session.is_utc else session.start_utc_ns
         if session.host is None or start is None:  # not to be compared with another report
             hosts[None, each.report].append((each, 0))
@@ -148,7 +148,7 @@ def findings(result: tuple[HostScaling, ...]) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _measure(run: Run, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
+def _measure(run: RunFacts, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
     operations = on_one_clock(results)
     at_once = groups_at_once(operations)
     small = np.flatnonzero(is_small(operations))
@@ -159,7 +159,7 @@ def _measure(run: Run, results: Sequence[tuple[ProcessGroupsResult, int]]) -> Ho
     ]
     per_group = np.bincount(operations.group[small])
     return HostScaling(
-        num_cores=run.traces[results[0][0].report].session.num_cores,
+        num_cores=run.reports[results[0][0].report].session.num_cores,
         num_operations=len(small),
         num_compared=int((least_ns > 0).sum()),
         operations_per_group=int(np.median(per_group[per_group > 0])) if len(small) else 0,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.run import Run
+    from traceprof.run import RunFacts
 
 IDS: tuple[str, ...] = ("straggler",)
 OF = arrivals_of_ranks
@@ -97,7 +97,7 @@ class RanksResult:
     window_ns: int
 
 
-def run(run: Run, measured_of: Sequence[Arrivals]) -> RanksResult:
+def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
     """Bring the ranks of a run onto one clock and see who waited for whom.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress, reports_argument
+from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.errors import UsageError
 from traceprof.findings import Severity
@@ -20,9 +20,10 @@ from traceprof.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceprof.analysis import Analysis
+    from traceprof.analysis import RunResult
     from traceprof.windows import Range
 
+_WORTH_A_PROCESS = 32_000_000  # bytes of reports, which take a second or so
 _SEVERITIES = [str(each) for each in Severity]
 
 
@@ -66,6 +67,19 @@ _SEVERITIES = [str(each) for each in Severity]
     " Repeatable.",
 )
 @click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that analyse several reports side by side; by default one for each processor"
+    " core, or this process alone where reports are small.",
+)
+@click.option(
+    "--scheduler",
+    metavar="tcp://HOST:PORT",
+    help="Analyse on the workers of this Dask cluster instead. They open the reports by the paths"
+    " given here, so they need the same file system, and the same traceprof.",
+)
+@click.option(
     "--fail-on",
     type=click.Choice(_SEVERITIES),
     help="Exit with 1 if there is a finding of this severity or above.",
@@ -81,13 +95,17 @@ def command(
     step_pattern: str | None,
     communication_kernels: tuple[str, ...],
     link_peaks: tuple[str, ...],
+    jobs: int | None,
+    scheduler: str | None,
     fail_on: str | None,
 ) -> int:
     """Say where the time of each rank went, what the findings cost, and what to change.
 
     REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, or patterns of them.
+    One that cannot be read is left out, and named on stderr and in the result; if none can be read
+    that is an error.
     """
-    from traceprof.analysis import Options, analyze
+    from traceprof.analysis import Options, analyze_reports
     from traceprof.cli.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -102,17 +120,29 @@ def command(
     )
     paths = expand(reports)
     _check_output(output, paths)
-    with progress() as shown:
-        analysis = analyze(*paths, options=options, progress=shown)
-    try:
-        _write(analysis, output_format, output)
-    finally:
-        analysis.close()
+    with progress("rows" if len(paths) == 1 else "reports") as shown:
+        analysis = analyze_reports(
+            paths, options, jobs=jobs or _jobs(paths), scheduler=scheduler, progress=shown
+        )
+    say_lost(analysis)
+    _write(analysis, output_format, output)
     if fail_on is not None and any(
         each.severity >= Severity[fail_on.upper()] for each in analysis.findings
     ):
         return EXIT_FINDINGS
     return EXIT_DONE
+
+
+def _jobs(paths: Sequence[Path]) -> int:
+    """Return how many processes are worth their start, a third of a second each."""
+    size = 0
+    for path in paths:
+        with suppress(OSError):  # it is said when it is opened
+            size += path.stat().st_size
+    if size < _WORTH_A_PROCESS:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, len(paths))
 
 
 def _ids(text: str) -> list[str]:
@@ -151,7 +181,7 @@ def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
                 )
 
 
-def _write(analysis: Analysis, output_format: str, output: str | None) -> None:
+def _write(analysis: RunResult, output_format: str, output: str | None) -> None:
     if output_format == "text" and output is None and sys.stdout.isatty():
         from rich.console import Console
 

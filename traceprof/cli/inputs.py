@@ -16,6 +16,7 @@ from traceprof.errors import TraceFileError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from traceprof.analysis import RunResult
     from traceprof.trace.model import Progress
 
 # Existence is checked on opening, where every other fault of a file is found too.
@@ -44,13 +45,23 @@ def expand(reports: Sequence[str]) -> list[Path]:
     return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
+def say_lost(analysis: RunResult) -> None:
+    """Name on stderr the reports that were left out."""
+    for each in analysis.lost:
+        click.echo(f"traceprof: left out: {each.error}", err=True)
+
+
 @contextmanager
-def progress() -> Iterator[Progress | None]:
-    """Show a bar on stderr while reports are read, if stderr is a terminal."""
+def progress(unit: str = "rows") -> Iterator[Progress | None]:
+    """Show a bar on stderr while reports are read, if stderr is a terminal.
+
+    Args:
+        unit: what it counts.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    from traceprof.cli.progress import RowsBar
+    from traceprof.cli.progress import CountBar
 
-    with RowsBar() as bar:
+    with CountBar(unit) as bar:
         yield bar

@@ -11,15 +11,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class RowsBar:
-    """Rows read against rows expected, on stderr; gone when the reading is done."""
+class CountBar:
+    """Rows or reports done against those expected, on stderr; gone when all is done.
 
-    def __init__(self) -> None:
+    Args:
+        unit: what is counted.
+    """
+
+    def __init__(self, unit: str) -> None:
         self._bar = Progress(
             TextColumn("reading"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("rows"),
+            TextColumn(unit),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
@@ -34,11 +38,11 @@ class RowsBar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def expect(self, rows: int) -> None:
-        """Learn that so many rows more will be read."""
-        self._expected += rows
+    def expect(self, number: int) -> None:
+        """Learn that so many more will come."""
+        self._expected += number
         self._bar.update(self._task, total=self._expected)
 
-    def advance(self, rows: int) -> None:
-        """Learn that so many rows were read."""
-        self._bar.advance(self._task, rows)
+    def advance(self, number: int) -> None:
+        """Learn that so many were done."""
+        self._bar.advance(self._task, number)

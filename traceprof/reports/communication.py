@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.ddp_buckets import BucketUse
-    from traceprof.analysis import Analysis
+    from traceprof.analysis import RunResult
 
 _MOST_ROWS = 24  # more than that nobody reads; the JSON has them all
 
@@ -27,7 +27,7 @@ Key = TypeVar("Key")
 Use = TypeVar("Use")
 
 
-def communication_tables(analysis: Analysis) -> Iterator[tuple[str, Table]]:
+def communication_tables(analysis: RunResult) -> Iterator[tuple[str, Table]]:
     """Yield headings and tables: of process groups without a GPU, and of DDP's buckets."""
     uses = [
         ((use.communicator or "", _operation(use)), result.rank, use)

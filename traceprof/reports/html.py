@@ -10,10 +10,10 @@ from rich.console import Console
 from traceprof.reports import text
 
 if TYPE_CHECKING:
-    from traceprof.analysis import Analysis
+    from traceprof.analysis import RunResult
 
 
-def render(analysis: Analysis) -> str:
+def render(analysis: RunResult) -> str:
     """Return the report as a self-contained HTML page."""
     console = Console(
         file=io.StringIO(), record=True, width=text.PLAIN_WIDTH, force_terminal=True, no_color=False

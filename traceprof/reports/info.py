@@ -122,7 +122,11 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
         heading = ""
     heading = "about the data"
     silent = (silence_note(name) for name in trace.silent_domains() if name != labels.DOMAIN)
-    for note in (*trace.notes, *silent, *host_rank_notes(hosts)):
+    gaps = run.reports[index].host_gaps
+    of_hosts = host_rank_notes(
+        [each.rank for each in hosts], [gaps[each.process] for each in hosts]
+    )
+    for note in (*trace.notes, *silent, *of_hosts):
         yield heading, note
         heading = ""
 

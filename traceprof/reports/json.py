@@ -11,13 +11,13 @@ import traceprof
 if TYPE_CHECKING:
     from traceprof.analyses.breakdown import Measures
     from traceprof.analyses.link_usage import LinkUse
-    from traceprof.analysis import Analysis
+    from traceprof.analysis import RunResult
     from traceprof.findings import Finding
 
 SCHEMA = "traceprof.analysis/1"
 
 
-def document(analysis: Analysis) -> dict[str, Any]:
+def document(analysis: RunResult) -> dict[str, Any]:
     """Return the analysis as plain dicts, lists, numbers and strings."""
     return {
         "schema": SCHEMA,
@@ -25,12 +25,12 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "reports": [
             {
                 "index": index,
-                "path": _encodable(str(trace.path)),
-                "format": trace.format,
-                "product_version": trace.product_version,
-                "schema_version": trace.schema_version,
+                "path": _encodable(str(report.path)),
+                "format": report.format,
+                "product_version": report.product_version,
+                "schema_version": report.schema_version,
             }
-            for index, trace in enumerate(analysis.run.traces)
+            for index, report in enumerate(analysis.run.reports)
         ],
         "ranks": [
             {
@@ -72,10 +72,14 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "findings": [_finding(each) for each in analysis.findings],
         "not_applicable": [asdict(each) for each in analysis.not_applicable],
         "notes": [{"report": report, "note": note} for report, note in analysis.notes],
+        "lost_reports": [
+            {"path": _encodable(str(each.path)), "reason": str(each.error)}
+            for each in analysis.lost
+        ],
     }
 
 
-def _run(analysis: Analysis) -> dict[str, Any]:
+def _run(analysis: RunResult) -> dict[str, Any]:
     """Return how the reports belong together: clocks, matched operations, who waited for whom."""
     run, met = analysis.run, analysis.ranks
     return {
@@ -87,7 +91,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
         ],
         "clocks": [
             {"report": report, "run": run.run_of[report], **asdict(met.clocks.of(report))}
-            for report in range(len(run.traces))
+            for report in range(len(run.reports))
         ],
         "matched": [
             {
@@ -122,7 +126,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def render(analysis: Analysis) -> str:
+def render(analysis: RunResult) -> str:
     """Return the analysis as JSON text that ends in a newline."""
     return json.dumps(document(analysis), indent=1, allow_nan=False) + "\n"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from traceprof.analyses.collectives import OperationUse
-    from traceprof.analysis import Analysis
+    from traceprof.analysis import RunResult
     from traceprof.clocks import HostClock
 
 _MOST_RANKS = 32  # more than that nobody reads; the JSON has them all
@@ -39,7 +39,7 @@ _SOURCES = {
 }
 
 
-def ranks_on_one_clock(analysis: Analysis) -> Iterable[RenderableType]:
+def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
     """Return the section: a line for each rank, and what could not be matched."""
     met = analysis.ranks
     table = new_table(*_HEADINGS, left=("host",))
@@ -79,7 +79,7 @@ def ranks_on_one_clock(analysis: Analysis) -> Iterable[RenderableType]:
         yield Text(f"Operations {name} of the ranks {ranks} were not matched: {each.reason}.")
 
 
-def transfer_table(analysis: Analysis) -> Table | None:
+def transfer_table(analysis: RunResult) -> Table | None:
     """Return what operations took once all ranks were there; None where none was matched.
 
     One line for each operation and communicator, the one with the longest transfers first. The

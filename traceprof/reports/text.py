@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures
-    from traceprof.analysis import Analysis
+    from traceprof.analysis import RunResult
+    from traceprof.facts import RankFacts
     from traceprof.findings import Evidence, Finding, NotApplicable
-    from traceprof.rank import Rank
 
 PLAIN_WIDTH = 110  # of output that goes to no terminal
 _BAR = 20  # characters
@@ -50,7 +50,7 @@ _SEVERITY_STYLE = {
 }
 
 
-def render(analysis: Analysis, console: Console | None = None) -> str:
+def render(analysis: RunResult, console: Console | None = None) -> str:
     """Return the report as plain text; with a console, print it there instead.
 
     Args:
@@ -70,7 +70,7 @@ def plain(renderable: RenderableType, width: int = PLAIN_WIDTH) -> str:
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
-def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
+def report(analysis: RunResult, *, ascii_only: bool = False) -> RenderableType:
     """Return the whole report for a rich console."""
     parts: list[RenderableType] = [_header(analysis)]
     if analysis.breakdown:
@@ -78,7 +78,7 @@ def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
         steps = _steps(analysis.breakdown)
         if steps is not None:
             parts += [_heading("Per training step (medians)"), steps]
-        if len(analysis.run.traces) > 1 and len(analysis.ranks.ranks) > 1:
+        if len(analysis.run.reports) > 1 and len(analysis.ranks.ranks) > 1:
             parts += [_heading("Ranks on one clock"), *ranks_on_one_clock(analysis)]
             transferred = transfer_table(analysis)
             if transferred is not None:
@@ -88,7 +88,7 @@ def report(analysis: Analysis, *, ascii_only: bool = False) -> RenderableType:
         parts += [_heading("Findings"), *_findings(analysis)]
     if analysis.not_applicable:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
-    if analysis.notes:
+    if analysis.notes or analysis.lost:
         parts += [_heading("About the data"), *_notes(analysis)]
     return Group(*parts)
 
@@ -97,19 +97,19 @@ def _heading(text: str) -> RenderableType:
     return Padding(Rule(Text(text, "bold"), align="left", style="bright_black"), (1, 0, 0, 0))
 
 
-def _header(analysis: Analysis) -> RenderableType:
+def _header(analysis: RunResult) -> RenderableType:
     lines = [Text(f"traceprof {traceprof.__version__}", "bold")]
-    for trace in analysis.run.traces:
+    for report in analysis.run.reports:
         product = (
-            f"exported by Nsight Systems {trace.product_version}"
-            if trace.product_version
+            f"exported by Nsight Systems {report.product_version}"
+            if report.product_version
             else "exported by an Nsight Systems that does not say its version (2020 or 2021)"
         )
-        lines.append(Text(f"{one_line(trace.path)}  {product}"))
+        lines.append(Text(f"{one_line(report.path)}  {product}"))
     return Group(*lines)
 
 
-def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
+def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
     headings = [part[1] for part in _PARTS]
     table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
@@ -135,7 +135,7 @@ def _breakdown(analysis: Analysis, *, ascii_only: bool) -> RenderableType:
     return Group(*parts)
 
 
-def _device(rank: Rank) -> str:
+def _device(rank: RankFacts) -> str:
     if rank.device is None:
         return "CPU"
     return f"{rank.device} {one_line(rank.gpu or '')}".strip()
@@ -197,7 +197,7 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
     return table
 
 
-def _findings(analysis: Analysis) -> Iterable[RenderableType]:
+def _findings(analysis: RunResult) -> Iterable[RenderableType]:
     if not analysis.findings:
         yield Text("No finding reaches 1 % of the window.")
     for group in by_id(analysis.findings):
@@ -254,8 +254,10 @@ def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType
         yield Padding(Text(f"→ {group[0].how_to_collect}", "italic"), (0, 0, 0, 3))
 
 
-def _notes(analysis: Analysis) -> Iterable[RenderableType]:
-    several = len(analysis.run.traces) > 1
+def _notes(analysis: RunResult) -> Iterable[RenderableType]:
+    several = len(analysis.run.reports) > 1
     for report_index, note in analysis.notes:
-        name = f"{one_line(analysis.run.traces[report_index].path.name)}: " if several else ""
+        name = f"{one_line(analysis.run.reports[report_index].path.name)}: " if several else ""
         yield Text(f"{name}{one_line(note)}")
+    for each in analysis.lost:
+        yield Text(f"left out: {each.error}")

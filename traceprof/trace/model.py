@@ -354,10 +354,10 @@ class RangeTable:
 class Progress(Protocol):
     """Somebody who wants to know how far the reading is."""
 
-    def expect(self, rows: int) -> None:
+    def expect(self, number: int, /) -> None:
         """Learn that so many rows more, or fewer, will be read."""
 
-    def advance(self, rows: int) -> None:
+    def advance(self, number: int, /) -> None:
         """Learn that so many rows were read."""
 
 

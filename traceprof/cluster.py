@@ -1,0 +1,127 @@
+"""Reports measured by the workers of a cluster of `distributed`, Dask's scheduler.
+
+Workers open a report by its path: they need the file system that it lies on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
+from traceprof.facts import LostReport, MeasuredReport
+from traceprof.measuring import measure_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distributed import Client, KilledWorker
+
+    from traceprof.measuring import Task
+
+_CONNECT_S = 10  # a scheduler answers at once, or is not there
+_WORKERS_S = 30  # a cluster may just be starting
+
+
+def measured_on_cluster(
+    tasks: Sequence[Task], scheduler: str
+) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
+    """Yield the index of each report, as it is done, and what was measured of it.
+
+    What a worker was doing when it died the scheduler gives to another one, as often as its
+    `distributed.scheduler.allowed-failures` allows.
+
+    Args:
+        tasks: the reports.
+        scheduler: `tcp://HOST:PORT`.
+
+    Raises:
+        MissingExtraError: `distributed` is not installed.
+        UsageError: nothing answers at this address, or the options are impossible.
+        WorkerError: the cluster has no workers, or they have not the same traceprof.
+    """
+    try:
+        import distributed  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise MissingExtraError(
+            "cannot use a scheduler",
+            "the package distributed is not installed",
+            "install the extra: pip install 'traceprof[distributed]'",
+        ) from error
+    with _connected(scheduler) as client:
+        futures = {
+            client.submit(
+                measure_file, replace(task, place=task.path.absolute()), pure=False
+            ): index
+            for index, task in enumerate(tasks)
+        }
+        try:
+            for future in distributed.as_completed(list(futures)):  # type: ignore[no-untyped-call]
+                task = tasks[futures[future]]
+                failure = future.exception()
+                if isinstance(failure, distributed.KilledWorker):
+                    yield futures[future], LostReport(task.path, _died(task, failure))
+                elif isinstance(failure, ImportError):
+                    raise _without_traceprof(failure) from failure
+                elif failure is not None:
+                    raise failure
+                else:
+                    yield futures[future], _seen(task, future.result())
+                del futures[future]  # the workers may forget it
+        finally:
+            client.cancel(list(futures), force=True)
+
+
+def _connected(scheduler: str) -> Client:
+    from distributed import Client  # noqa: PLC0415  (an extra)
+
+    try:
+        client = Client(  # type: ignore[no-untyped-call]
+            scheduler, timeout=_CONNECT_S, set_as_default=False
+        )
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot use the scheduler {scheduler}",
+            "nothing answers there" if isinstance(error, OSError) else str(error),
+            "start one with `dask scheduler`, and give the address that it says",
+        ) from error
+    try:
+        client.wait_for_workers(1, timeout=_WORKERS_S)
+    except TimeoutError as error:
+        client.close()  # type: ignore[no-untyped-call]
+        raise WorkerError(
+            f"cannot use the scheduler {scheduler}",
+            "it has no workers",
+            f"start some with `dask worker {scheduler}`",
+        ) from error
+    return client
+
+
+def _seen(task: Task, measured: MeasuredReport | LostReport) -> MeasuredReport | LostReport:
+    """Say of a report that is here, but not where the worker is, what is wrong."""
+    if isinstance(measured, MeasuredReport) or not isinstance(measured.error, TraceFileError):
+        return measured
+    if not task.path.is_file():
+        return measured
+    return LostReport(
+        task.path,
+        TraceFileError(
+            measured.error.what,
+            f"it is here, but for a worker {measured.error.why}",
+            "put reports where all workers see them at the same path",
+        ),
+    )
+
+
+def _died(task: Task, error: KilledWorker) -> WorkerError:
+    return WorkerError(
+        f"cannot analyse {task.path}",
+        f"the workers that did it died, the last of them {error.last_worker.address}",
+        "look at their logs: perhaps memory ran out",
+    )
+
+
+def _without_traceprof(error: ImportError) -> WorkerError:
+    return WorkerError(
+        "cannot analyse on a worker", str(error), "install the same traceprof on all workers"
+    )

@@ -1,0 +1,142 @@
+"""What is kept of a report and its ranks when their events are let go of: small, and to be pickled.
+
+A report is measured where it is opened, perhaps by another process or machine. What comes back is
+this, and what the analyses measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from traceprof.errors import TraceprofError
+    from traceprof.recognition import Report
+    from traceprof.trace.model import Session
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """Which process on which device of which report a rank is.
+
+    Attributes:
+        rank: the global rank where the report tells it, else a running number.
+        report: index of the report in the run.
+        process: the process within its report (Nsight's globalPid).
+        pid: the operating system's process id.
+        device: the CUDA ordinal as the process sees it; None for a process without GPU work.
+        gpu: the GPU's name where the report tells it.
+        gpu_id: the GPU's uuid, else its place on the PCI bus, where the report tells it.
+    """
+
+    rank: int
+    report: int
+    process: int
+    pid: int
+    device: int | None
+    gpu: str | None
+    gpu_id: str | None
+
+
+class HostGaps(NamedTuple):
+    """What the ranges of a process without GPU work leave open.
+
+    Attributes:
+        used_gpu: whether they tell of copies to or from a GPU.
+        num_open: those that were open when the capture ended.
+    """
+
+    used_gpu: bool
+    num_open: int
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """Where a report comes from.
+
+    Attributes:
+        path: as it was given.
+        format: such as `nsight-sqlite`.
+        product_version: the Nsight Systems that exported it, None where it does not tell.
+        schema_version: of the export, likewise.
+        notes: what to know about its data.
+        contents: rows of its event tables, if it has no rank.
+        identity: what tells which run it is of.
+        told: for each source of ranks' numbers, what it says of each of the report's ranks.
+        host_gaps: of each rank without GPU work, by process.
+    """
+
+    path: Path
+    format: str
+    product_version: str | None
+    schema_version: str | None
+    notes: tuple[str, ...]
+    contents: Mapping[str, int]
+    identity: Report
+    told: Mapping[str, tuple[int | None, ...]]
+    host_gaps: Mapping[int, HostGaps]
+
+    @property
+    def session(self) -> Session:
+        """Where and when it was captured."""
+        return self.identity.session
+
+
+@dataclass(frozen=True)
+class MeasuredRank:
+    """What was measured of a rank.
+
+    Attributes:
+        facts: the rank, by its number within the report.
+        step_numbers: the first and last number of its training steps, None without any.
+        results: what each module measured, by its place in `modules.RANK_ANALYSES`; None for a rank
+            without the window asked for.
+    """
+
+    facts: RankFacts
+    step_numbers: tuple[int, int] | None
+    results: Mapping[int, Any] | None
+
+    def renumbered(self, facts: RankFacts) -> MeasuredRank:
+        """Return the same of a rank of the run: its number and its report's index are known now."""
+        results = self.results and {
+            module: replace(
+                result,
+                **{
+                    name: getattr(facts, name)
+                    for name in ("rank", "report")
+                    if hasattr(result, name)
+                },
+            )
+            for module, result in self.results.items()
+        }
+        return MeasuredRank(facts, self.step_numbers, results)
+
+
+@dataclass(frozen=True)
+class MeasuredReport:
+    """What was measured of a report.
+
+    Attributes:
+        facts: the report.
+        ranks: its ranks, in order of (pid, device).
+    """
+
+    facts: ReportFacts
+    ranks: tuple[MeasuredRank, ...]
+
+
+@dataclass(frozen=True)
+class LostReport:
+    """A report that could not be analysed, while others of its run were.
+
+    Attributes:
+        path: as it was given.
+        error: why.
+    """
+
+    path: Path
+    error: TraceprofError
