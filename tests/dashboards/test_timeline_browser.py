@@ -495,9 +495,8 @@ def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said(browser: Browser, tmp_path: Path) -> None:
-    known: dict[str, object] = {"eventType": schema.NVTX_PUSH_POP, "globalTid": 1 << 48}
     trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
-    trace.raw(schema.NVTX.name, **known, start="soon", end=9, text="b")
+    trace.raw(schema.THREAD_NAMES, globalTid="soon", nameId=1)
     page = browser.new_page()  # one whose console may hold an error
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
         page.goto(f"{url}/timeline")
