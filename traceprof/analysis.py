@@ -177,7 +177,7 @@ def analyze(
             traces.append(open_trace(path, progress))  # noqa: PERF401  (those opened must be closed)
         run = open_run(traces, patterns, step_pattern, parse_peaks(options.link_peaks))
         return _analyse(run, options)
-    except BaseException:
+    except Exception:  # after an interrupt a thread may still be reading
         for trace in traces:
             trace.close()
         raise
