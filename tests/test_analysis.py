@@ -45,7 +45,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(analysis, "_measure", fail)
+    monkeypatch.setattr(analysis, "_judged", fail)
 
 
 def test_an_error_closes_the_reports(
