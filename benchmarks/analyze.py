@@ -1,9 +1,10 @@
-"""Time and memory of `traceprof analyze` against `nsys stats`, whole processes, in one run.
+"""What `traceprof analyze` costs, with all findings, against what else reads exports.
 
-    python benchmarks/analyze.py [--gpus 8] [--steps 250] [--kernels-per-step 1000] [--runs 3]
+    python benchmarks/analyze.py [--runs 3] [--medium M.sqlite] [--large L.sqlite]
 
-Writes the simulated export to a temporary folder (about 150 bytes a kernel), runs both commands in
-turn, and prints medians and the ratio. Without `nsys` on PATH only traceprof is measured.
+Without exports it simulates them in a temporary folder: 2 million kernels (M, 290 MB) and
+10 million (L, 1.4 GB). Whole processes are measured. The commands take turns on M; on L it is
+traceprof alone. What is not installed (`nsys`, `sqlite3`, connectorx with pyarrow) is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -23,15 +26,20 @@ from rich.console import Console
 from rich.table import Table
 
 from traceprof.simulate.ddp import simulate_ddp
+from traceprof.trace import schema
 
+GPUS, KERNELS_PER_STEP = 8, 1000
+STEPS = {"M": 250, "L": 1250}
 REPORTS = "cuda_gpu_kern_sum,cuda_api_sum,cuda_gpu_mem_time_sum,nvtx_sum"
+OURS, NSYS, LIBRARY, SCAN = "traceprof", "nsys stats, 4 reports", "on connectorx", "sqlite3 scan"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one process cost: wall time in seconds, peak resident memory in MB (1e6 bytes)."""
+    """What one process and its children cost: seconds, and MB (1e6 bytes) of the largest one."""
 
     wall_s: float
+    cpu_s: float
     peak_mb: float
 
 
@@ -44,61 +52,123 @@ def measure(command: list[str]) -> Cost:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise click.ClickException(f"{' '.join(command)} exited with {process.returncode}")
-    return Cost(wall, usage.ru_maxrss * 1024 / 1e6)
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6)
+
+
+def commands(export: Path) -> dict[str, list[str]]:
+    """Return the commands to compare, as far as they are installed."""
+    found = {OURS: [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(export)]}
+    if shutil.which("nsys"):
+        found[NSYS] = [
+            *("nsys", "stats", "--force-export=false", "--report", REPORTS),
+            *("--format", "csv", str(export)),
+        ]
+    if find_spec("connectorx") and find_spec("pyarrow"):
+        script = Path(__file__).with_name("on_connectorx.py")
+        found[LIBRARY] = [sys.executable, str(script), str(export)]
+    if shutil.which("sqlite3"):
+        tables = (schema.KERNEL.name, schema.API_CALL.name, schema.NVTX.name)
+        scan = "".join(f"SELECT sum(start), count(*) FROM {each};" for each in tables)  # noqa: S608
+        found[SCAN] = ["sqlite3", "-readonly", str(export), scan]
+    return found
 
 
 @click.command()
-@click.option("--gpus", default=8, show_default=True)
-@click.option("--steps", default=250, show_default=True)
-@click.option("--kernels-per-step", default=1000, show_default=True)
-@click.option("--runs", default=3, show_default=True, help="Counted runs of each command.")
-def main(gpus: int, steps: int, kernels_per_step: int, runs: int) -> None:
-    """Measure on `simulate ddp` with these arguments."""
-    kernels = gpus * steps * kernels_per_step
-    with tempfile.TemporaryDirectory() as folder:
-        export = Path(folder) / "ddp.sqlite"
-        began = time.perf_counter()
-        simulate_ddp(export, gpus=gpus, steps=steps, kernels_per_step=kernels_per_step, seed=1)
-        print(
-            f"{kernels} kernels, {export.stat().st_size / 1e6:.0f} MB,"
-            f" written in {time.perf_counter() - began:.1f} s"
-        )
-        commands = {
-            "traceprof analyze": [
-                *(sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(export))
-            ]
-        }
-        if shutil.which("nsys"):
-            commands["nsys stats, 4 reports"] = [
-                *("nsys", "stats", "--force-export=false", "--report", REPORTS),
-                *("--format", "csv", str(export)),
-            ]
-        costs: dict[str, list[Cost]] = {name: [] for name in commands}
-        for command in commands.values():
-            measure(command)  # fills the page cache for both
-        for _ in range(runs):
-            for name, command in commands.items():
-                costs[name].append(measure(command))
-    show(costs, kernels)
+@click.option("--runs", default=3, show_default=True, help="Counted runs of each command on M.")
+@click.option("--medium", type=click.Path(exists=True, path_type=Path), help="M, if it is there.")
+@click.option("--large", type=click.Path(exists=True, path_type=Path), help="L, if it is there.")
+def main(runs: int, medium: Path | None, large: Path | None) -> None:
+    """Print what each command costs, and how traceprof keeps its targets."""
+    with ExitStack() as stack:
+        m = medium or simulated("M", stack)
+        costs = in_turn(commands(m), runs)
+        l_export = large or simulated("L", stack)
+        on_large = in_turn({OURS: commands(l_export)[OURS]}, runs)[OURS]
+    costs[f"{OURS}, L"] = on_large
+    small = {
+        "import traceprof": [sys.executable, "-c", "import traceprof"],
+        "traceprof --help": [sys.executable, "-m", "traceprof", "--help"],
+    }
+    costs |= in_turn(small, runs)
+    show(costs)
+    targets(costs)
 
 
-def show(costs: dict[str, list[Cost]], kernels: int) -> None:
-    """Print medians, ranges, and the ratio of each run's pair."""
-    table = Table("command", "wall s (min-max)", "peak MB")
+def simulated(name: str, stack: ExitStack) -> Path:
+    """Write one of the two exports to a folder that goes away with the stack."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    began = time.perf_counter()
+    export = folder / f"{name}.sqlite"
+    seed = 1 + list(STEPS).index(name)
+    simulate_ddp(export, gpus=GPUS, steps=STEPS[name], kernels_per_step=KERNELS_PER_STEP, seed=seed)
+    size, took = export.stat().st_size / 1e6, time.perf_counter() - began
+    print(f"{name}: {millions(name):g} million kernels, {size:.0f} MB, written in {took:.1f} s")
+    return export
+
+
+def millions(name: str) -> float:
+    """Return how many million kernels an export has."""
+    return GPUS * STEPS[name] * KERNELS_PER_STEP / 1e6
+
+
+def in_turn(found: dict[str, list[str]], runs: int) -> dict[str, list[Cost]]:
+    """Run each command so many times, one after the other, and once before to fill the caches."""
+    for command in found.values():
+        measure(command)
+    costs: dict[str, list[Cost]] = {name: [] for name in found}
+    for _ in range(runs):
+        for name, command in found.items():
+            costs[name].append(measure(command))
+    return costs
+
+
+def show(costs: dict[str, list[Cost]]) -> None:
+    """Print medians and ranges."""
+    table = Table("command", "wall s (min-max)", "CPU s", "peak MB")
     for name, runs in costs.items():
         walls = [run.wall_s for run in runs]
         table.add_row(
             name,
             f"{statistics.median(walls):.2f} ({min(walls):.2f}-{max(walls):.2f})",
+            f"{statistics.median(run.cpu_s for run in runs):.2f}",
             f"{statistics.median(run.peak_mb for run in runs):.0f}",
         )
     Console().print(table)
-    ours, *others = costs.values()
-    budget = 60 + 250 * kernels / 1e6
-    print(f"memory: {max(run.peak_mb for run in ours):.0f} MB of {budget:.0f} MB allowed")
-    for other in others:
-        ratios = [a.wall_s / b.wall_s for a, b in zip(ours, other, strict=True)]
-        print(f"wall: {statistics.median(ratios):.3f} of nsys stats (0.35 allowed)")
+
+
+def targets(costs: dict[str, list[Cost]]) -> None:
+    """Print each target and what was measured: ratios of runs in turn, their median."""
+
+    def ratio(name: str) -> float:
+        pairs = zip(costs[OURS], costs[name], strict=True)
+        return statistics.median(ours.wall_s / other.wall_s for ours, other in pairs)
+
+    def peak(name: str) -> float:
+        return max(run.peak_mb for run in costs[name])
+
+    def cpu(name: str) -> float:
+        return statistics.median(run.cpu_s for run in costs[name])
+
+    large = f"{OURS}, L"
+    walls = {name: statistics.median(run.wall_s for run in costs[name]) for name in (OURS, large)}
+    wanted = {
+        f"wall / {NSYS}": (ratio(NSYS), 0.15) if NSYS in costs else None,
+        f"wall / the same {LIBRARY}": (ratio(LIBRARY), 0.5) if LIBRARY in costs else None,
+        f"wall / {SCAN}": (ratio(SCAN), 8.0) if SCAN in costs else None,
+        "peak MB on M": (peak(OURS), 60 + 60 * millions("M")),
+        "peak MB on L": (peak(large), 60 + 60 * millions("L")),
+        "wall of L / of M": (walls[large] / walls[OURS], 5.5),
+        "import traceprof, CPU s": (cpu("import traceprof"), 0.15),
+        "traceprof --help, CPU s": (cpu("traceprof --help"), 0.15),
+    }
+    table = Table("target", "at most", "measured", "")
+    for name, pair in wanted.items():
+        if pair is not None:
+            measured, most = pair
+            table.add_row(
+                name, f"{most:g}", f"{measured:.3g}", "" if measured <= most else "MISSED"
+            )
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ PAGES: tuple[Page, ...] = (
 )
 
 _MENU = [(each.PATH, each.TITLE) for each in PAGES]
+_POLL_S = 0.1
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parent / "index.html").read_text(encoding="utf-8")
 
@@ -92,16 +93,17 @@ def create_app(
         add_log_handler=False,
     )
     app.layout = shell.shell(is_ready=analysis is not None)
-    _callbacks(app, analysis, waiting)
+    _show_pages(app, analysis)
     shell.run_in_browser(app)
+    app.server.add_url_rule("/progress", view_func=lambda: _progress(waiting))
     guard.protect(app, access or guard.Access())
     if analysis is not None:
         timeline_server.register(app.server, analysis)
     return app
 
 
-def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) -> None:
-    """Register the callbacks, the same with and without an analysis."""
+def _show_pages(app: Dash, analysis: Analysis | None) -> None:
+    """Register what an address shows, the same with and without an analysis."""
 
     @app.callback(
         Output("page", "children"),
@@ -123,10 +125,12 @@ def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) ->
         if not isinstance(pathname, str) or not isinstance(search, (str, type(None))):
             raise BadRequest("an address is text")
         address = Address()
+        chosen: tuple[Any, Any] = no_update, no_update
         try:
             address = parse(pathname, search or "")
             shown = _page(analysis, address)
-        except TraceprofError as error:
+            chosen = [*address.report], [*address.rank]
+        except TraceprofError as error:  # what was chosen before stays so
             shown = _refused(error)
         title = next((each.TITLE for each in PAGES if address.path == each.PATH), "")
         reports, ranks = shell.choices(analysis)
@@ -136,22 +140,18 @@ def _callbacks(app: Dash, analysis: Analysis | None, waiting: Waiting | None) ->
             reports,
             ranks,
             len(reports) < 2,
-            [*address.report],
-            [*address.rank],
+            *chosen,
             title,
         )
 
-    @app.callback(
-        Output("waiting", "children"),
-        Output("ready", "data"),
-        Output("poll", "disabled"),
-        Input("poll", "n_intervals"),
-        prevent_initial_call=True,
-    )
-    def wait(_number: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        if analysis is not None or waiting is None or waiting.wait(shell.POLL_MS / 1e3):
-            return None, True, True
-        return shell.loading(*waiting.so_far()), no_update, no_update
+
+def _progress(waiting: Waiting | None) -> dict[str, int | bool]:
+    """Return how far the analysis is, as soon as it is over, and after a moment at the latest."""
+    if waiting is None:
+        return {"is_over": True}
+    is_over = waiting.wait(_POLL_S)
+    done, expected = waiting.so_far()
+    return {"is_over": is_over, "done": done, "expected": expected}
 
 
 def _page(analysis: Analysis, address: Address) -> Component:

@@ -38,6 +38,10 @@ class Clock:
         """What stands at the axis."""
         return "time since the first GPU operation (s)" if self.base_ns else "time (s)"
 
+    def text(self, time_ns: int) -> str:
+        """Write a time: `1.503242 s`, and `+0.000042 s` after the first GPU operation."""
+        return f"{'+' if self.base_ns else ''}{self.second(time_ns):.6f} s"
+
     def seconds(self, times_ns: Int64) -> npt.NDArray[np.float64]:
         """Return times on the axis, float64[n] for int64[n]."""
         seconds: Any = (times_ns - self.base_ns) / 1e9

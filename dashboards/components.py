@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dashboards.address import Address
+    from dashboards.clock import Clock
     from traceprof.findings import Evidence, Finding, NotApplicable
 
     Child = Component | str
@@ -160,14 +161,14 @@ def interval_address(
     )
 
 
-def evidence_list(entries: Iterable[tuple[Evidence, Address]]) -> Component:
+def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> Component:
     """Return intervals as links to the timeline: when, how long, what happened."""
     return html.Ol(
         [
             html.Li(
                 dcc.Link(
                     [
-                        html.Span(f"at {each.start_ns / 1e9:.6f} s", className="when"),
+                        html.Span(f"at {clock.text(each.start_ns)}", className="when"),
                         html.Span(duration(each.end_ns - each.start_ns), className="length"),
                         html.Span(one_line(each.label), className="label"),
                     ],

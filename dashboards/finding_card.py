@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
+    from dashboards.clock import Clock
     from traceprof.findings import Finding, Metric
 
 _MOST_ADVICE = 2  # the most promising; the rest is behind a click
 
 
-def finding_card(group: Sequence[Finding], address: Address) -> Component:
+def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Component:
     """Return the card of one finding.
 
     Args:
         group: the same finding, by rank.
         address: of the page that the card is on.
+        clock: of the run.
     """
     worst = worst_of(group)
     severity = str(worst.severity)
@@ -47,7 +49,7 @@ def finding_card(group: Sequence[Finding], address: Address) -> Component:
             html.P(f"{where}{one_line(worst.title)}.", className="title"),
             html.Div(
                 [
-                    html.Div([*_evidence(worst, address), *_ranks(group, address)]),
+                    html.Div([*_evidence(worst, address, clock), *_ranks(group, address)]),
                     html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
                 ],
                 className="columns",
@@ -84,14 +86,14 @@ def _cost(finding: Finding) -> str:
     return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the window"
 
 
-def _evidence(finding: Finding, address: Address) -> list[Component]:
+def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Component]:
     if not finding.evidence:
         return []
     places = (
         (each, evidence_address(finding, index, address))
         for index, each in enumerate(finding.evidence)
     )
-    return [html.H4("Where to see it"), evidence_list(places)]
+    return [html.H4("Where to see it"), evidence_list(places, clock)]
 
 
 def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
+from dash.exceptions import DependencyException
 from flask import Response, abort, redirect, request
-from werkzeug.exceptions import HTTPException, InternalServerError
+from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
 
 from dashboards.serving import is_loopback
 from traceprof.errors import one_line
@@ -173,9 +174,19 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
+def _as_http(error: Exception) -> HTTPException:
+    if isinstance(error, HTTPException):
+        return error
+    if isinstance(error, DependencyException):  # a file that is none of a component library's
+        return NotFound()
+    if isinstance(error, RecursionError):  # JSON within JSON within JSON
+        return BadRequest("it is nested too deeply")
+    return InternalServerError()
+
+
 def _answer(error: Exception) -> HTTPException | tuple[str, int]:
     """Answer a request that failed, and log it in one line; the process goes on."""
-    failed = error if isinstance(error, HTTPException) else InternalServerError()
+    failed = _as_http(error)
     if failed.code is not None and failed.code >= 500:
         _log.error("cannot answer %s", one_line(request.path), exc_info=error)
     elif failed.code is not None and failed.code >= 400:

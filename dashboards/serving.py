@@ -11,6 +11,7 @@ import ipaddress
 import secrets
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -85,7 +86,10 @@ class DashboardServer:
         """Show an analysis from now on."""
         from dashboards.app import create_app  # noqa: PLC0415  (the thread imports it meanwhile)
 
-        self._application = create_app(analysis, access=self._access()).server
+        # In a thread, because an interrupt inside Dash is caught there, and lost.
+        with ThreadPoolExecutor(1) as pool:
+            made = pool.submit(create_app, analysis, access=self._access()).result()
+        self._application = made.server
         self.waiting.end()
 
     def wait(self) -> None:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from traceprof.analysis import Analysis
 
-POLL_MS = 200
-"""How often a page asks how far the analysis is."""
-
 
 def shell(*, is_ready: bool) -> Component:
     """Return the layout of the application: the bar, and room for a page."""
@@ -31,7 +28,6 @@ def shell(*, is_ready: bool) -> Component:
             dcc.Store(id="went"),
             dcc.Store(id="title"),
             dcc.Store(id="ready", data=is_ready),
-            dcc.Interval(id="poll", interval=POLL_MS, disabled=is_ready),
             html.A("Skip to the page", href="#page", className="skip"),
             html.Header(
                 [
@@ -42,7 +38,7 @@ def shell(*, is_ready: bool) -> Component:
                 ],
                 className="top",
             ),
-            html.Div(None if is_ready else loading(0, 0), id="waiting"),
+            html.Div(None if is_ready else _loading(), id="waiting"),
             dcc.Loading(
                 html.Main(id="page", tabIndex="-1"),
                 delay_show=300,
@@ -84,13 +80,13 @@ def menu(pages: Iterable[tuple[str, str]], address: Address) -> list[Component]:
     ]
 
 
-def loading(done: int, expected: int) -> Component:
-    """Return what stands in for a page while the reports are read."""
+def _loading() -> Component:
+    """Return what stands in for a page while the reports are read; the browser fills it in."""
     return html.Div(
         [
             html.P("Reading the reports …"),
-            html.Progress(max=str(max(expected, 1)), value=str(done), id="progress"),
-            html.P(f"{done:,} of {expected:,} rows" if expected else "", className="note"),
+            html.Progress(max="1", value="0", id="progress"),
+            html.P(id="rows", className="note"),
         ],
         className="loading",
         role="status",
@@ -137,11 +133,12 @@ def run_in_browser(app: Dash) -> None:
     for name, inputs in (
         ("choose", [Input("choose-report", "value"), Input("choose-rank", "value")]),
         ("entitle", [Input("title", "data")]),
+        ("watch", [Input("ready", "data")]),
         ("switch_theme", [Input("theme", "n_clicks")]),
     ):
         app.clientside_callback(  # type: ignore[no-untyped-call]
             ClientsideFunction("shell", name),
             Output("went", "data", allow_duplicate=True),
             *inputs,
-            prevent_initial_call=True,
+            prevent_initial_call="initial_duplicate" if name == "watch" else True,
         )

@@ -70,6 +70,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         rows: their values by field; None where there is none.
         csv: file name under which it can be saved.
     """
+    scrolls = len(rows) > _MOST_SHOWN
     grid = AgGrid(
         id={"table": name},
         columnDefs=[each.definition() for each in columns],
@@ -78,6 +79,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
         csvExportParams={"fileName": csv} if csv else None,
         dashGridOptions={
+            "domLayout": "normal" if scrolls else "autoHeight",
             "rowHeight": _ROW,
             "headerHeight": _HEAD,
             "tooltipShowDelay": 300,
@@ -85,7 +87,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
             "ensureDomOrder": True,
             "suppressFieldDotNotation": True,
         },
-        style={"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_SHOWN) + 20}px"},
+        style={"height": f"{_HEAD + _ROW * _MOST_SHOWN}px" if scrolls else None},
     )
     if not csv:
         return html.Div(grid, className="table")

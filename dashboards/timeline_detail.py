@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.palette import PARTS
-from dashboards.timeline_rows import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline_model import CALL, OPERATION, RANGE, STEP
 from traceprof.latency import size_text
 from traceprof.launches import launching_calls
 from traceprof.messages import messages
 from traceprof.trace import schema
+from traceprof.trace.events import OPEN_END
 from traceprof.trace.model import Operations
-from traceprof.trace.nvtx import OPEN_END
 from traceprof.trace.reader import NULL
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dashboards.timeline_rows import RankTimeline, Track
+    from dashboards.timeline_model import RankTimeline, Track
     from traceprof.trace.model import ApiCalls, Copies
 
 Fact = tuple[str, str]
@@ -204,9 +204,9 @@ def _launching_call(timeline: RankTimeline, index: int) -> int:
 def _chosen(operations: Operations, places: np.ndarray[Any, np.dtype[np.int64]]) -> Operations:
     return Operations(
         operations.start_ns[places],
-        operations.end_ns[places],
-        operations.stream[places],
-        operations.correlation[places],
+        operations.packed_length.taken(places),
+        operations.packed_stream.taken(places),
+        operations.packed_correlation.taken(places),
     )
 
 

@@ -7,142 +7,46 @@ events, and what `viewport` needs to show them.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dashboards import lanes, viewport
+from dashboards.timeline_model import (
+    CALL,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    HOST,
+    NVTX,
+    OPERATION,
+    RANGE,
+    STEP,
+    STEPS,
+    Events,
+    RankTimeline,
+    Track,
+)
 from dashboards.timeline_names import NameTable
 from traceprof.errors import one_line
 from traceprof.trace import schema
 from traceprof.trace.columns import groups
-from traceprof.trace.nvtx import OPEN_END
+from traceprof.trace.events import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from dashboards.timeline_model import Int32
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
     from traceprof.run import Rank
     from traceprof.trace.model import ApiCalls, RangeTable
 
-    Int32 = npt.NDArray[np.int32]
-
-OPERATION, CALL, RANGE, STEP = "op", "call", "range", "step"
-"""Where an event is found: see `Events`."""
-
-COMPUTE, COMMUNICATION, COPY, HOST, NVTX, STEPS = (
-    "compute", "communication", "copy", "host", "nvtx", "step",
-)  # fmt: skip
-"""What a row holds, and with it its colour."""
-
 _GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 _MOST_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
 _MOST_PACKED = 8
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """All events of one source: a rank's operations, its calls, its ranges or its steps.
-
-    Operations are counted through the rank's kernels, copies, memory sets and graphs.
-
-    Attributes:
-        names: by number.
-        name: int32[n], the number of each event's name.
-    """
-
-    names: NameTable
-    name: Int32
-
-    def name_of(self, index: int) -> str:
-        """Return the full name of an event."""
-        return self.names.names[int(self.name[index])]
-
-    def label_of(self, index: int) -> str:
-        """Return the short name of an event."""
-        return self.names.label(int(self.name[index]))
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """One row of the timeline.
-
-    Attributes:
-        group: what it belongs to, such as a thread or the GPU.
-        label: what it is called there; empty where it goes on with the row above.
-        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX` or `STEPS`.
-        source: where its events are found.
-        index: int32[n], the events in order of their start, as the source counts them.
-        row: their times.
-        is_folded: whether its group is closed at first.
-    """
-
-    group: str
-    label: str
-    kind: str
-    source: str
-    index: Int32
-    row: viewport.Row
-    is_folded: bool = False
-
-
-@dataclass(frozen=True)
-class RankTimeline:
-    """What can be drawn of one rank.
-
-    Attributes:
-        rank: the rank.
-        tracks: its rows, from the top.
-        events: what the rows refer to, by source.
-        ranges: its process's NVTX ranges, None where it has none.
-        steps: its training steps on the GPU.
-    """
-
-    rank: Rank
-    tracks: tuple[Track, ...]
-    events: dict[str, Events]
-    ranges: RangeTable | None
-    steps: tuple[StepMeasures, ...]
-
-    @property
-    def num_events(self) -> int:
-        """How many events its rows hold."""
-        return sum(len(each.row) for each in self.tracks)
-
-    @cached_property
-    def extent_ns(self) -> tuple[int, int] | None:
-        """From the first event's start to the last end; None where there is nothing."""
-        rows = [each.row for each in self.tracks if len(each.row)]
-        if not rows:
-            return None
-        return (
-            min(int(row.start_ns[0]) for row in rows),
-            max(int(row.reach_ns[-1]) for row in rows),
-        )
-
-    def operation(self, index: int) -> tuple[int, int]:
-        """Return the group of `RankOperations.groups` that an operation is in, and where there."""
-        group, within = 0, index
-        for each in self.rank.operations.groups:
-            if within < len(each):
-                break
-            group, within = group + 1, within - len(each)
-        return group, within
-
-    def find(self, source: str, index: int) -> tuple[int, int] | None:
-        """Return the row of an event and its place in that row; None where there is no such."""
-        for number, track in enumerate(self.tracks):
-            if track.source == source:
-                found = np.flatnonzero(track.index == index)
-                if len(found):
-                    return number, int(found[0])
-        return None
 
 
 def read(

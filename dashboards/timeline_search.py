@@ -14,8 +14,8 @@ from traceprof.intervals import BEYOND_NS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dashboards.timeline_model import Int32, RankTimeline, Track
     from dashboards.timeline_names import NameTable
-    from dashboards.timeline_rows import Int32, RankTimeline, Track
     from traceprof.intervals import Int64
 
 _MOST_NAMES = 20

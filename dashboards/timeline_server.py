@@ -18,8 +18,8 @@ from flask import Blueprint, Response, abort, request
 
 from dashboards import timeline_rows
 from dashboards.timeline_detail import describe, summarize
+from dashboards.timeline_model import CALL, OPERATION, RANGE, STEP
 from dashboards.timeline_names import NameTable
-from dashboards.timeline_rows import CALL, OPERATION, RANGE, STEP
 from dashboards.timeline_search import Place, place_of, search
 from dashboards.timeline_tiles import tiles
 from traceprof.errors import TraceprofError, one_line
@@ -28,7 +28,7 @@ from traceprof.intervals import BEYOND_NS
 if TYPE_CHECKING:
     from flask import Flask
 
-    from dashboards.timeline_rows import RankTimeline, Track
+    from dashboards.timeline_model import RankTimeline, Track
     from traceprof.analysis import Analysis
     from traceprof.run import Rank
 
@@ -144,6 +144,7 @@ class Timelines:
                     "group": each.group,
                     "label": each.label,
                     "kind": each.kind,
+                    "source": each.source,
                     "events": len(each.row),
                     "folded": each.is_folded,
                 }

@@ -12,7 +12,7 @@ from dashboards import viewport
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dashboards.timeline_rows import RankTimeline, Track
+    from dashboards.timeline_model import RankTimeline, Track
     from dashboards.viewport import View
 
 MOST_BYTES = 290_000

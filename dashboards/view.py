@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dashboards.clock import Clock
 from traceprof.errors import UsageError, one_line
 from traceprof.units import ranks_text
 
@@ -72,6 +73,11 @@ class View:
     def rank(self, number: int) -> Rank:
         """Return a rank of the run by its number."""
         return next(each for each in self.analysis.run.ranks if each.rank == number)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """What the axes of time count from."""
+        return Clock.of(self.analysis)
 
     def window(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Return what the address chooses of a span of time; all of it where it chooses nothing."""

@@ -7,7 +7,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.distributed import _functional_collectives
 
 from instrument import completion, nvtx_ranges, operations
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
     Describe = Callable[..., Operation]
     """Reads a call's arguments: has the parameters of the function that it describes."""
-    Begin = Callable[[tuple[Any, ...], dict[str, Any]], "Range | _Unlabelled"]
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -69,7 +67,7 @@ def wrapped(
     for name, described in describe.items():
         original = next((vars(each)[name] for each in modules if name in vars(each)), None)
         if original is not None:
-            pairs.append((original, named(original, described, name)))
+            pairs.append((original, around(original, described, name)))
     return pairs
 
 
@@ -87,77 +85,94 @@ def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> Non
     patches.replace_each_everywhere(pairs)
 
 
-def named(original: Function, describe: Describe, name: str, level: int = INSIDE) -> Function:
-    """Return the function with a range around its calls, labelled by what `describe` tells."""
-    return around(original, labelling(describe, name, level))
+def around(
+    original: Function,
+    describe: Callable[..., Any],
+    name: str,
+    *,
+    label: Callable[[str, Any], tuple[str, bool] | None] = operations.label,
+    level: int = INSIDE,
+) -> Function:
+    """Return the function with a range around its calls.
 
-
-def labelling(describe: Describe, name: str, level: int = INSIDE) -> Begin:
-    """Return what opens a call's range, with `level` for what is called inside.
-
-    What fails in here is logged once; the call goes on without a label.
-    """
-
-    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Range | _Unlabelled:
-        try:
-            with torch._C.DisableTorchFunction():  # noqa: SLF001  (modes and tensors of the user)
-                labelled = operations.label(name, describe(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001
-            return _Unlabelled(name, error)
-        return _Unlabelled(name) if labelled is None else Range(*labelled, name, level)
-
-    return begin
-
-
-def around(original: Function, begin: Begin) -> Function:
-    """Return the function with a range around its calls, which `begin(args, kwargs)` opens.
-
-    Exceptions of the function close the range and pass.
+    `describe` reads the arguments and `label` makes of that the range's text, and tells whether
+    the end of the operation will be known; or None, for no range. `level` is what holds for calls
+    inside. What fails in here is logged once, and the call goes on without a label; exceptions of
+    the function close the range and pass.
     """
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        if not _process.is_on or is_compiling() or _thread.level == INSIDE:
+        if not _process.is_on or is_compiling() or (outer := _thread.level) == INSIDE:
             return original(*args, **kwargs)
+        # All in one function: what it calls would cost as much again.
         compiler = suspend(None)
-        opened = begin(args, kwargs)
+        failure = None
+        try:
+            labelled = label(name, describe(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001
+            labelled, failure = None, error
+        if labelled is None:
+            suspend(compiler)
+            result = original(*args, **kwargs)
+            if failure is not None:  # had the arguments been at fault, the call had failed, too
+                complain(name, failure)
+            return result
+        text, will_report = labelled
+        follow = will_report and outer == FREE and completion.may_report(name)
+        handle = nvtx_ranges.start(text) if follow else None
+        nvtx_ranges.push(text)
+        _thread.level = level
         suspend(compiler)
         try:
             result = original(*args, **kwargs)
         except BaseException:
             suspend(None)
-            opened.fail()
+            nvtx_ranges.end(handle)
+            leave(outer)
             suspend(compiler)
             raise
         suspend(None)
-        opened.end(result)
+        if handle is not None:
+            completion.follow(result, handle, name)
+        if result is not None:
+            completion.remember(result, text)
+        leave(outer)
         suspend(compiler)
         return result
 
     return untraced(_as(original.__name__, call))
 
 
-def around_method(cls: type, name: str, begin: Begin) -> Function:
-    """Return what may stand in a C++ class for this method of it, with a range around its calls.
+def around_method(
+    cls: type,
+    method: str,
+    describe: Callable[..., Any],
+    name: str,
+    *,
+    label: Callable[[str, Any], tuple[str, bool] | None] = operations.label,
+) -> Function:
+    """Return what may stand in a C++ class for a method of it, with a range around its calls.
 
     In an object of a Python subclass, C++ looks each method up before it does its own work, and
     so finds the wrapper, which calls C++ again. pybind11 ends this where the calling function has
     the method's name and its `self`: both functions in here do.
     """
-    method = getattr(cls, name)
+    original = getattr(cls, method)
 
     def override(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return method(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    outside = around(untraced(_as(name, functools.update_wrapper(override, method))), begin)
+    override = untraced(_as(method, functools.update_wrapper(override, original)))
+    outside = around(override, describe, name, label=label)
 
-    @functools.wraps(method)
+    @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not _process.is_on or _thread.level == INSIDE:  # nearly always: keep it short
-            return method(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         return outside(self, *args, **kwargs)
 
-    return untraced(_as(name, call))
+    return untraced(_as(method, call))
 
 
 def _as(name: str, function: Function) -> Function:
@@ -166,56 +181,18 @@ def _as(name: str, function: Function) -> Function:
     return function
 
 
-class Range:
-    """A range that is open, and what holds for calls inside."""
-
-    __slots__ = ("_handle", "_name", "_outer", "_text")
-
-    def __init__(
-        self, text: str, will_report: bool = False, name: str = "", level: int = INSIDE
-    ) -> None:
-        self._text = text
-        self._name = name
-        self._outer = _thread.level
-        follow = will_report and self._outer == FREE and completion.may_report(name)
-        self._handle = nvtx_ranges.start(text) if follow else None
-        nvtx_ranges.push(text)
-        _thread.level = level
-
-    def end(self, result: object) -> None:
-        """Close the range; of an asynchronous operation, the start/end range when it is done."""
-        if self._handle is not None:
-            completion.follow(result, self._handle, self._name)
-        if result is not None:
-            completion.remember(result, self._text)
-        self._close()
-
-    def fail(self) -> None:
-        """Close the range of a call that has raised."""
-        nvtx_ranges.end(self._handle)
-        self._close()
-
-    def _close(self) -> None:
-        _thread.level = self._outer
-        nvtx_ranges.pop()
+def enter(text: str) -> int:
+    """Open a range around operations with ranges of their own; return what `leave` takes."""
+    outer = _thread.level
+    nvtx_ranges.push(text)
+    _thread.level = BLOCK
+    return outer
 
 
-class _Unlabelled:
-    """A call without a range: this process is no member of the group, or we have failed."""
-
-    __slots__ = ("_failure", "_name")
-
-    def __init__(self, name: str, failure: Exception | None = None) -> None:
-        self._name = name
-        self._failure = failure
-
-    def end(self, _: object) -> None:
-        """Tell that we have failed: had the arguments been at fault, the call had, too."""
-        if self._failure is not None:
-            complain(self._name, self._failure)
-
-    def fail(self) -> None:
-        """Say nothing: the arguments were at fault."""
+def leave(outer: int) -> None:
+    """Close the range that was opened last on this thread."""
+    _thread.level = outer
+    nvtx_ranges.pop()
 
 
 def is_silent(level: int) -> bool:

@@ -9,12 +9,13 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from instrument import calls
-from instrument.operations import Operation
+from instrument.operations import operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from instrument.calls import Describe
+    from instrument.operations import Operation
     from instrument.patching import Patches
 
     Group = dist.ProcessGroup | None
@@ -28,7 +29,7 @@ def one_tensor(
     tensor: Tensor, op: object = None, group: Group = None, async_op: bool = False, **_: object
 ) -> Operation:
     """Describe an all-reduce."""
-    return Operation(group, (tensor,), is_async=async_op)
+    return operation(group, (tensor,), is_async=async_op)
 
 
 def several_tensors(
@@ -39,7 +40,7 @@ def several_tensors(
     **_: object,
 ) -> Operation:
     """Describe all-reduces in one."""
-    return Operation(group, _sequence(tensors), is_async=async_op)
+    return operation(group, _sequence(tensors), is_async=async_op)
 
 
 def broadcast(
@@ -51,7 +52,7 @@ def broadcast(
     **_: object,
 ) -> Operation:
     """Describe a broadcast."""
-    return Operation(group, (tensor,), "src", src, group_src, is_async=async_op)
+    return operation(group, (tensor,), "src", src, group_src, is_async=async_op)
 
 
 def reduce(
@@ -64,7 +65,7 @@ def reduce(
     **_: object,
 ) -> Operation:
     """Describe a reduction to one rank."""
-    return Operation(group, (tensor,), "dst", dst, group_dst, is_async=async_op)
+    return operation(group, (tensor,), "dst", dst, group_dst, is_async=async_op)
 
 
 def gather(
@@ -77,7 +78,7 @@ def gather(
     **_: object,
 ) -> Operation:
     """Describe a gathering at one rank, by what one rank sends."""
-    return Operation(group, (tensor,), "dst", _first(dst, group_dst), group_dst, is_async=async_op)
+    return operation(group, (tensor,), "dst", _first(dst, group_dst), group_dst, is_async=async_op)
 
 
 def scatter(
@@ -90,7 +91,7 @@ def scatter(
     **_: object,
 ) -> Operation:
     """Describe a scattering from one rank, by what one rank receives."""
-    return Operation(group, (tensor,), "src", _first(src, group_src), group_src, is_async=async_op)
+    return operation(group, (tensor,), "src", _first(src, group_src), group_src, is_async=async_op)
 
 
 def all_gather(
@@ -101,7 +102,7 @@ def all_gather(
     **_: object,
 ) -> Operation:
     """Describe an all-gather, by what one rank sends."""
-    return Operation(group, (tensor,), is_async=async_op)
+    return operation(group, (tensor,), is_async=async_op)
 
 
 def all_gather_single(
@@ -112,7 +113,7 @@ def all_gather_single(
     **_: object,
 ) -> Operation:
     """Describe an all-gather, by what one rank sends."""
-    return Operation(group, (input_tensor,), is_async=async_op)
+    return operation(group, (input_tensor,), is_async=async_op)
 
 
 def all_gather_coalesced(
@@ -123,7 +124,7 @@ def all_gather_coalesced(
     **_: object,
 ) -> Operation:
     """Describe all-gathers in one, by what one rank sends."""
-    return Operation(group, input_tensor_list, is_async=async_op)
+    return operation(group, input_tensor_list, is_async=async_op)
 
 
 def reduce_scatter(
@@ -135,7 +136,7 @@ def reduce_scatter(
     **_: object,
 ) -> Operation:
     """Describe a reduce-scatter, by what one rank receives."""
-    return Operation(group, (output,), is_async=async_op)
+    return operation(group, (output,), is_async=async_op)
 
 
 def reduce_scatter_single(
@@ -147,7 +148,7 @@ def reduce_scatter_single(
     **_: object,
 ) -> Operation:
     """Describe a reduce-scatter, by what one rank receives."""
-    return Operation(group, (output,), is_async=async_op)
+    return operation(group, (output,), is_async=async_op)
 
 
 def all_to_all(
@@ -158,7 +159,7 @@ def all_to_all(
     **_: object,
 ) -> Operation:
     """Describe an exchange, by what this rank sends."""
-    return Operation(group, input_tensor_list, is_async=async_op)
+    return operation(group, input_tensor_list, is_async=async_op)
 
 
 def all_to_all_single(
@@ -171,24 +172,24 @@ def all_to_all_single(
     **_: object,
 ) -> Operation:
     """Describe an exchange, by what this rank sends."""
-    return Operation(group, (input,), is_async=async_op)
+    return operation(group, (input,), is_async=async_op)
 
 
 def barrier(group: Group = None, async_op: bool = False, *_: object, **__: object) -> Operation:
     """Describe a barrier."""
-    return Operation(group, is_async=async_op)
+    return operation(group, is_async=async_op)
 
 
 def monitored_barrier(group: Group = None, *_: object, **__: object) -> Operation:
     """Describe a barrier that names who is missing."""
-    return Operation(group)
+    return operation(group)
 
 
 def all_gather_object(
     object_list: object, obj: object, group: Group = None, **_: object
 ) -> Operation:
     """Describe an all-gather of objects: how large they are is known only inside."""
-    return Operation(group)
+    return operation(group)
 
 
 def gather_object(
@@ -200,7 +201,7 @@ def gather_object(
     **_: object,
 ) -> Operation:
     """Describe a gathering of objects at one rank."""
-    return Operation(group, (), "dst", _first(dst, group_dst), group_dst)
+    return operation(group, (), "dst", _first(dst, group_dst), group_dst)
 
 
 def broadcast_object_list(
@@ -212,7 +213,7 @@ def broadcast_object_list(
     **_: object,
 ) -> Operation:
     """Describe a broadcast of objects."""
-    return Operation(group, (), "src", _first(src, group_src), group_src)
+    return operation(group, (), "src", _first(src, group_src), group_src)
 
 
 def scatter_object_list(
@@ -224,19 +225,19 @@ def scatter_object_list(
     **_: object,
 ) -> Operation:
     """Describe a scattering of objects from one rank."""
-    return Operation(group, (), "src", _first(src, group_src), group_src)
+    return operation(group, (), "src", _first(src, group_src), group_src)
 
 
 def broadcast_coalesced(
     process_group: Group, tensors: Sequence[Tensor], buffer_size: int, src: int = 0
 ) -> Operation:
     """Describe how DDP gives all ranks the first rank's parameters and buffers."""
-    return Operation(process_group, tensors, "src", None, src)
+    return operation(process_group, tensors, "src", None, src)
 
 
 def verify_params(process_group: Group, *_: object, **__: object) -> Operation:
     """Describe how DDP compares the parameters' shapes."""
-    return Operation(process_group)
+    return operation(process_group)
 
 
 DESCRIBE: Mapping[str, Describe] = {

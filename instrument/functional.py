@@ -14,7 +14,7 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from instrument import calls, waits
-from instrument.operations import Operation
+from instrument.operations import operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from instrument.calls import Describe
+    from instrument.operations import Operation
     from instrument.patching import Patches
 
 # The parameters are those of the functions that are described, whatever is needed of them: their
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
 
 def all_reduce(self: Tensor, reduceOp: str, group: Any, tag: str = "") -> Operation:  # noqa: ANN401, N803
     """Describe an all-reduce."""
-    return Operation(_resolve(group, tag), (self,))
+    return operation(_resolve(group, tag), (self,))
 
 
 def broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
     """Describe a broadcast; its source is a rank of the group."""
-    return Operation(_resolve(group, tag), (self,), "src", None, src)
+    return operation(_resolve(group, tag), (self,), "src", None, src)
 
 
 def all_gather(self: Tensor, gather_dim: int, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
     """Describe an all-gather, by what one rank sends."""
-    return Operation(_resolve(group, tag), (self,))
+    return operation(_resolve(group, tag), (self,))
 
 
 def reduce_scatter(
@@ -52,7 +53,7 @@ def reduce_scatter(
     tag: str = "",
 ) -> Operation:
     """Describe a reduce-scatter, by what one rank receives."""
-    return Operation(_resolve(group, tag), (self,), is_split=True)
+    return operation(_resolve(group, tag), (self,), is_split=True)
 
 
 def all_to_all(
@@ -63,12 +64,12 @@ def all_to_all(
     tag: str = "",
 ) -> Operation:
     """Describe an exchange, by what this rank sends."""
-    return Operation(_resolve(group, tag), (self,))
+    return operation(_resolve(group, tag), (self,))
 
 
 def permute(self: Tensor, src_dst: object, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
     """Describe an exchange in which every rank sends to one."""
-    return Operation(_resolve(group, tag), (self,))
+    return operation(_resolve(group, tag), (self,))
 
 
 def all_reduce_coalesced(
@@ -78,12 +79,12 @@ def all_reduce_coalesced(
     tag: str = "",
 ) -> Operation:
     """Describe all-reduces in one."""
-    return Operation(_resolve(group, tag), self)
+    return operation(_resolve(group, tag), self)
 
 
 def all_gather_coalesced(self: Sequence[Tensor], group: Any, tag: str = "") -> Operation:  # noqa: ANN401
     """Describe all-gathers in one, by what one rank sends."""
-    return Operation(_resolve(group, tag), self)
+    return operation(_resolve(group, tag), self)
 
 
 def reduce_scatter_coalesced(
@@ -94,7 +95,7 @@ def reduce_scatter_coalesced(
     tag: str = "",
 ) -> Operation:
     """Describe reduce-scatters in one, by what one rank receives."""
-    return Operation(_resolve(group, tag), inputs, is_split=True)
+    return operation(_resolve(group, tag), inputs, is_split=True)
 
 
 DESCRIBE: Mapping[str, Describe] = {
@@ -124,7 +125,7 @@ def install(patches: Patches) -> None:
     """Name every functional collective and every wait for a result."""
     wait = _functional_collectives.wait_tensor
     pairs = calls.wrapped((_functional_collectives,), DESCRIBE)
-    calls.install(patches, [*pairs, (wait, calls.around(wait, waits.begin))])
+    calls.install(patches, [*pairs, (wait, waits.around(wait))])
 
 
 def _resolve(group: Any, tag: str) -> Any:  # noqa: ANN401

@@ -24,6 +24,7 @@ class Group:
         text: name, this process's global rank, size, and the user's description.
         ranks: the members' global ranks, in the order of their ranks in the group.
         reporting: types of the devices on which the backend tells when an operation is done.
+        collectives: their running numbers; c10d wants them in one order on all ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -33,13 +34,9 @@ class Group:
         if group.group_desc not in OWN_DESCRIPTIONS:
             self.text += f" desc={_word(group.group_desc)}"
         self.reporting = _reporting_devices(group)
-        self._collectives = itertools.count()
+        self.collectives = itertools.count()
         self._transfers: dict[tuple[str, int | None], Iterator[int]] = {}
         self._transfers_known = True
-
-    def next_collective(self) -> int:
-        """Return the running number of the next collective: c10d wants one order on all ranks."""
-        return next(self._collectives)
 
     def next_transfer(self, direction: str, peer: int | None) -> int | None:
         """Return the running number of the next `dst` or `src` operation with this peer.
@@ -51,7 +48,11 @@ class Group:
             self._transfers_known = False
         if direction == "src" and not self._transfers_known:
             return None
-        return next(self._transfers.setdefault((direction, peer), itertools.count()))
+        key = direction, peer
+        numbers = self._transfers.get(key)
+        if numbers is None:
+            numbers = self._transfers.setdefault(key, itertools.count())
+        return next(numbers)
 
 
 _groups: ByIdentity[Group] = ByIdentity()
@@ -66,7 +67,7 @@ def find(group: dist.ProcessGroup | None) -> Group | None:
     if group is None:
         group = dist.group.WORLD
     found = _groups.get(group)
-    if found is None and isinstance(group, dist.ProcessGroup):
+    if found is None and isinstance(group, dist.ProcessGroup):  # who is no member has no such
         found = Group(group)
         _groups.set(group, found)
     return found

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import torch
 
 from instrument import groups
+from instrument.wrapping import functions_are_overridden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch import Tensor
     from torch import distributed as dist
 
@@ -19,10 +21,26 @@ COLLECTIVE, TRANSFER, BLOCK = range(3)
 """Of the whole group, between two of its ranks, or around other operations: how it is numbered."""
 
 
-class Operation(NamedTuple):
-    """What a call's arguments tell of it.
+Operation = tuple[
+    "dist.ProcessGroup | None", "Sequence[Tensor]", str, "int | None", "int | None", int, bool, bool
+]
+"""The arguments of `operation`: a tuple, since every call makes one."""
 
-    Attributes:
+
+def operation(
+    group: dist.ProcessGroup | None,
+    tensors: Sequence[Tensor] = (),
+    direction: str = "",
+    peer: int | None = None,
+    group_peer: int | None = None,
+    *,
+    kind: int = COLLECTIVE,
+    is_split: bool = False,
+    is_async: bool = False,
+) -> Operation:
+    """Return what a call's arguments tell of it.
+
+    Args:
         group: the process group; None is the default group.
         tensors: one rank's message, as NCCL counts it; empty where its size is not known.
         direction: `dst` or `src` where the operation has a peer or a root, else empty.
@@ -32,51 +50,48 @@ class Operation(NamedTuple):
         is_split: the message is the part of the tensors that one member of the group gets.
         is_async: the call returns before the operation is done.
     """
-
-    group: dist.ProcessGroup | None
-    tensors: Sequence[Tensor] = ()
-    direction: str = ""
-    peer: int | None = None
-    group_peer: int | None = None
-    kind: int = COLLECTIVE
-    is_split: bool = False
-    is_async: bool = False
+    return group, tensors, direction, peer, group_peer, kind, is_split, is_async
 
 
-def label(function: str, operation: Operation) -> tuple[str, bool] | None:
+def label(function: str, described: Operation) -> tuple[str, bool] | None:
     """Label this call of a function, and count it.
 
     Returns the text, and whether the backend will tell when the operation is done; None for who
     is no member of the group.
     """
-    group, tensors, direction, peer, group_peer, kind, is_split, is_async = operation
+    group, tensors, direction, peer, group_peer, kind, is_split, is_async = described
     facts = groups.find(group)
     if facts is None:
         return None
     if group_peer is not None:
         peer = facts.ranks[group_peer]
-    text = function if peer is None else f"{function} {direction}={peer}"
-    if tensors:
-        first = tensors[0]
-        size = _bytes(tensors) // (len(facts.ranks) if is_split else 1)
-        text = f"{text} bytes={size} dtype={_name(first.dtype)} {facts.text}"
-        will_report = is_async and first.device.type in facts.reporting
-    else:
-        text = f"{text} {facts.text}"
-        will_report = is_async and bool(facts.reporting)
     if kind == COLLECTIVE:
-        number: int | None = facts.next_collective()
+        number: int | None = next(facts.collectives)
     else:
         number = facts.next_transfer(direction, peer) if kind == TRANSFER else None
-    return text if number is None else f"{text} seq={number}", will_report
+    head = function if peer is None else f"{function} {direction}={peer}"
+    tail = facts.text if number is None else f"{facts.text} seq={number}"
+    if not tensors:
+        return f"{head} {tail}", is_async and bool(facts.reporting)
+    first = tensors[0]
+    is_plain = len(tensors) == 1 and type(first) in _PLAIN and not functions_are_overridden()
+    if is_plain and not first.is_sparse:
+        size, dtype, device = first.nbytes, first.dtype, first.device
+    else:
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  (the user's shall not see us)
+            size, dtype, device = _bytes(tensors), first.dtype, first.device
+    if is_split:
+        size //= len(facts.ranks)
+    will_report = is_async and device.type in facts.reporting
+    return f"{head} bytes={size} dtype={_name(dtype)} {tail}", will_report
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
     """Return the size of a message; of sparse tensors, of what they store."""
-    try:
-        return tensors[0].nbytes if len(tensors) == 1 else sum(each.nbytes for each in tensors)
-    except RuntimeError:  # sparse tensors have no such size
-        return sum(_stored(each) if each.is_sparse else each.nbytes for each in tensors)
+    return sum(_stored(tensor) if tensor.is_sparse else tensor.nbytes for tensor in tensors)
 
 
 def _stored(tensor: Tensor) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from instrument import calls, operations
-from instrument.operations import BLOCK, TRANSFER, Operation
+from instrument import calls, completion, operations
+from instrument.operations import BLOCK, TRANSFER, operation
 from instrument.wrapping import suspend, untraced
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from instrument.calls import Describe
+    from instrument.operations import Operation
     from instrument.patching import Patches
 
     Group = dist.ProcessGroup | None
@@ -37,7 +38,7 @@ def send(
     **_: object,
 ) -> Operation:
     """Describe what is sent."""
-    return Operation(group, (tensor,), "dst", dst, group_dst, kind=TRANSFER)
+    return operation(group, (tensor,), "dst", dst, group_dst, kind=TRANSFER)
 
 
 def receive(
@@ -49,7 +50,7 @@ def receive(
     **_: object,
 ) -> Operation:
     """Describe what is received; without a source it may come from anybody."""
-    return Operation(group, (tensor,), "src", src, group_src, kind=TRANSFER)
+    return operation(group, (tensor,), "src", src, group_src, kind=TRANSFER)
 
 
 def send_objects(
@@ -61,7 +62,7 @@ def send_objects(
     **_: object,
 ) -> Operation:
     """Describe objects that are sent: how large they are is known only inside."""
-    return Operation(group, (), "dst", dst, group_dst, kind=TRANSFER)
+    return operation(group, (), "dst", dst, group_dst, kind=TRANSFER)
 
 
 def receive_objects(
@@ -73,17 +74,17 @@ def receive_objects(
     **_: object,
 ) -> Operation:
     """Describe objects that are received."""
-    return Operation(group, (), "src", src, group_src, kind=TRANSFER)
+    return operation(group, (), "src", src, group_src, kind=TRANSFER)
 
 
 def batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
     """Describe a batch: its transfers have labels of their own."""
-    return Operation(p2p_op_list[0].group, kind=BLOCK)
+    return operation(p2p_op_list[0].group, kind=BLOCK)
 
 
 def coalesced(group: Group = None, *_: object, **__: object) -> Operation:
     """Describe a block whose operations are coalesced, and have labels of their own."""
-    return Operation(group, kind=BLOCK)
+    return operation(group, kind=BLOCK)
 
 
 DESCRIBE: Mapping[str, Describe] = {
@@ -102,7 +103,7 @@ def install(patches: Patches) -> None:
     wrappers = dict(pairs)
     both = {each: wrappers[each] for each in (distributed_c10d.isend, distributed_c10d.irecv)}
     many = distributed_c10d.batch_isend_irecv
-    pairs.append((many, calls.named(many, batch, "batch_isend_irecv", calls.BLOCK)))
+    pairs.append((many, calls.around(many, batch, "batch_isend_irecv", level=calls.BLOCK)))
     manager = distributed_c10d._coalescing_manager  # noqa: SLF001
     pairs.append((manager, _coalescing(manager)))
     _accept_both(patches, both)
@@ -170,14 +171,13 @@ def _coalescing(
 @contextlib.contextmanager
 def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
     """Put a range around a block that coalesces; its operations have ranges of their own."""
-    opened = calls.Range(text, level=calls.BLOCK)
-    works = None
+    outer = calls.enter(text)
     try:
         with block as manager:
-            works = manager.works
             try:
                 yield manager
             finally:
                 calls.stay_inside()  # what was collected goes out now, and has its labels already
+        completion.remember(manager.works, text)
     finally:
-        opened.end(works)
+        calls.leave(outer)

@@ -13,12 +13,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from instrument import calls
-from instrument.operations import TRANSFER, Operation
+from instrument.operations import TRANSFER, operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from instrument.calls import Describe
+    from instrument.operations import Operation
     from instrument.patching import Patches
 
 
@@ -27,8 +28,7 @@ def install(patches: Patches) -> None:
     calls.switch_on(patches)
     for method, (function, describe) in METHODS.items():
         if method in vars(dist.ProcessGroup):
-            begin = calls.labelling(describe, function)
-            wrapper = calls.around_method(dist.ProcessGroup, method, begin)
+            wrapper = calls.around_method(dist.ProcessGroup, method, describe, function)
             patches.replace(dist.ProcessGroup, method, wrapper)
 
 
@@ -36,13 +36,13 @@ def install(patches: Patches) -> None:
 # are read by place, or by what the keywords begin with.
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:  # noqa: ANN401
-    """Give the tensors of nested lists."""
+def _tensors(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
+    """Return the tensors of nested lists."""
     if isinstance(value, Tensor):
-        yield value
-    else:
-        for part in value:
-            yield from _tensors(part)
+        return (value,)
+    if value and isinstance(value[0], Tensor):
+        return tuple(value)
+    return [tensor for part in value for tensor in _tensors(part)]
 
 
 def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:  # noqa: ANN401
@@ -53,17 +53,20 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *nam
 
 
 def _is_async(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether the options ask for an operation that is waited for later: since 2.8 they do."""
-    given = (getattr(value, "asyncOp", None) for value in (*args, *kwargs.values()))
-    return next((flag for flag in given if flag is not None), True)
+    """Tell whether the options ask for an operation that is waited for later.
+
+    Since 2.8 they say so, and come last.
+    """
+    options = kwargs.get("opts", args[-1] if args else None)
+    return getattr(options, "asyncOp", True)
 
 
 def _message(place: int, *names: str) -> Describe:
     """Describe a collective by the tensors in this argument."""
 
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-        tensors = tuple(_tensors(_argument(args, kwargs, place, *names)))
-        return Operation(group, tensors, is_async=_is_async(args, kwargs))
+        tensors = _tensors(_argument(args, kwargs, place, *names))
+        return operation(group, tensors, is_async=_is_async(args, kwargs))
 
     return describe
 
@@ -72,11 +75,11 @@ def _rooted(direction: str, place: int, root: int, *names: str) -> Describe:
     """Describe a collective with a root, which is given or in the options at place `root`."""
 
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-        tensors = tuple(_tensors(_argument(args, kwargs, place, *names)))
+        tensors = _tensors(_argument(args, kwargs, place, *names))
         given = _argument(args, kwargs, root, "root", "opts")
         rank = getattr(given, "rootRank", given) or 0
         is_async = _is_async(args, kwargs)
-        return Operation(group, tensors, direction, None, rank, is_async=is_async)
+        return operation(group, tensors, direction, None, rank, is_async=is_async)
 
     return describe
 
@@ -85,19 +88,19 @@ def _transfer(direction: str, place: int) -> Describe:
     """Describe a transfer whose peer is at this place."""
 
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-        tensors = tuple(_tensors(_argument(args, kwargs, 0, "tensors")))
+        tensors = _tensors(_argument(args, kwargs, 0, "tensors"))
         peer = _argument(args, kwargs, place, f"{direction}Rank")
-        return Operation(group, tensors, direction, None, peer, kind=TRANSFER)
+        return operation(group, tensors, direction, None, peer, kind=TRANSFER)
 
     return describe
 
 
 def _receive_from_anybody(group: dist.ProcessGroup, tensors: Any, _: int) -> Operation:  # noqa: ANN401
-    return Operation(group, tuple(_tensors(tensors)), "src", kind=TRANSFER)
+    return operation(group, _tensors(tensors), "src", kind=TRANSFER)
 
 
 def _no_message(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-    return Operation(group, is_async=_is_async(args, kwargs))
+    return operation(group, is_async=_is_async(args, kwargs))
 
 
 _INPUT = _message(1, "input")

@@ -10,6 +10,8 @@ from instrument import calls, completion
 from traceprof import labels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from instrument.patching import Patches
 
 
@@ -17,23 +19,27 @@ def install(patches: Patches) -> None:
     """Name every wait for the work that an operation returned."""
     calls.switch_on(patches)
     for method in ("wait", "synchronize"):
-        patches.replace(dist.Work, method, calls.around_method(dist.Work, method, begin))
+        wrapper = calls.around_method(dist.Work, method, _awaited, labels.WAIT, label=_label)
+        patches.replace(dist.Work, method, wrapper)
 
 
-def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.Range:
-    """Open the range of a wait for what the first argument stands for.
+def around(wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a range around its waits for what its first argument stands for.
 
     A wait inside a labelled call is part of that call, and has none.
     """
-    awaited = next(iter((*args, *kwargs.values())), None)
-    return calls.Range(_label(awaited))
+    return calls.around(wait, _awaited, labels.WAIT, label=_label)
 
 
-def _label(awaited: object) -> str:
+def _awaited(awaited: object, *_: object, **__: object) -> object:
+    return awaited
+
+
+def _label(wait: str, awaited: object) -> tuple[str, bool]:
     """Return the label of a wait, with what is known of the operation."""
     text = completion.label_of(awaited)
     if text is None:
-        return labels.WAIT
+        return wait, False
     operation = labels.parse(text)
     known = {key: operation.facts[key] for key in ("group", "seq") if key in operation.facts}
-    return str(labels.Label(labels.WAIT, {"op": operation.operation} | known))
+    return str(labels.Label(wait, {"op": operation.operation} | known)), False

@@ -13,6 +13,8 @@ import pytest
 _TRACES = os.environ.get("TRACEPROF_TRACES")
 REAL_TRACES = sorted(Path(_TRACES).glob("**/*.sqlite")) if _TRACES else []
 SAMPLE = Path(__file__).parent.parent / "sample_traces" / "ddp.sqlite"
+SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
+GPU_SAMPLES = [path for path in SAMPLES if path.stem != "gloo"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

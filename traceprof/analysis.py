@@ -150,7 +150,7 @@ def analyze(
         ]
         run = with_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
         return Analysis(**{**vars(result), "run": run})
-    except BaseException:
+    except Exception:  # after an interrupt a thread may still be reading
         for trace in traces:
             trace.close()
         raise

@@ -44,7 +44,6 @@ DATA_LOADING = re.compile(
     r"|fetch[ _-]?data|data[ _-]?(?:fetch|wait|iter|next)|\bnext\(|\Adata\Z",
     re.IGNORECASE,
 )
-_DATA_LOADING_LIKE = ("%data%", "%batch%", "%next(%")
 
 # Nsight brings both clocks together to some microseconds. A capture in which effects come before
 # their causes by more than this has times of host and GPU that cannot be compared (seen: 0.8 s).
@@ -97,7 +96,7 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
         for key, name in rank.trace.api_names.items()
         if SYNCHRONIZES.search(name) and not RETURNS_AT_ONCE.search(name)
     ]
-    synchronizes: Mask = np.isin(calls.name, np.array(ids, np.int64))
+    synchronizes = calls.packed_name.isin(ids)
     reads = rank.launched_by[1][_to_pageable(rank)]
     synchronizes[reads[reads >= 0]] = True
     return synchronizes
@@ -108,11 +107,12 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
     index = np.flatnonzero(chosen)
     if len(index) == 0:
         return {}
-    order = np.lexsort((calls.end_ns[index], calls.start_ns[index], calls.thread[index]))
+    thread = calls.packed_thread.at(index)
+    order = np.lexsort((calls.ends(index), calls.start_ns[index], thread))
     index = index[order]
-    threads, first = np.unique(calls.thread[index], return_index=True)
+    threads, first = np.unique(thread[order], return_index=True)
     return {
-        thread: ThreadCalls(calls.start_ns[part], calls.end_ns[part], part)
+        thread: ThreadCalls(calls.start_ns[part], calls.ends(part), part)
         for thread, part in zip(threads.tolist(), np.split(index, first[1:]), strict=True)
     }
 
@@ -140,7 +140,7 @@ def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
         launched += len(ahead)
     copies, call = rank.operations.copies, rank.launched_by[1]
     reads = np.flatnonzero(_to_pageable(rank) & (call >= 0))
-    unread = copies.end_ns[reads] - calls.end_ns[call[reads]] > CLOCK_TOLERANCE_NS
+    unread = copies.ends(reads) - calls.ends(call[reads]) > CLOCK_TOLERANCE_NS
     return early > _FEW * launched or int(unread.sum()) > _FEW * len(reads)
 
 
@@ -164,5 +164,5 @@ _RANGES: WeakKeyDictionary[Trace, Mapping[int, NamedRanges]] = WeakKeyDictionary
 
 def _data_ranges(trace: Trace) -> Mapping[int, NamedRanges]:
     if trace not in _RANGES:
-        _RANGES[trace] = trace.ranges(DATA_LOADING, _DATA_LOADING_LIKE)
+        _RANGES[trace] = trace.ranges(DATA_LOADING)
     return _RANGES[trace]

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.trace.call_labels import CallLabel, operation_of, read_call
-from traceprof.trace.nvtx import OPEN_END
+from traceprof.trace.events import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -48,27 +48,32 @@ LAUNCH_LATENCY_NS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class IdleGaps:
-    """The gaps of a rank inside a window, in order; the four parts of a gap are its length.
+    """The gaps of a rank inside a window, in order.
+
+    Most of them are between operations that were launched long before: those are *other*
+    altogether. Of the *late* ones what is not in the three parts is *other*.
 
     Attributes:
         start_ns: int64[n].
         end_ns: int64[n].
-        launch_bound_ns: int64[n].
-        sync_ns: int64[n].
-        data_loading_ns: int64[n].
-        other_ns: int64[n].
-        launch: int64[n], the call that launched the operation after the gap; -1 if unknown.
-        sync_call: int64[n], the synchronizing call that most of `sync_ns` is laid to: the one that
+        has_launch: bool[n], whether the call is known that launched the operation after the gap.
+        late: int64[m], the gaps for which the host was late, ascending.
+        launch_bound_ns: int64[m].
+        sync_ns: int64[m].
+        data_loading_ns: int64[m].
+        launch: int64[m], the call that launched the operation after the gap.
+        sync_call: int64[m], the synchronizing call that most of `sync_ns` is laid to: the one that
             was running at the gap's start (rule 4), or the longest that T entered in it (rule 5);
             -1 for none.
     """
 
     start_ns: Int64
     end_ns: Int64
+    has_launch: Mask
+    late: Int64
     launch_bound_ns: Int64
     sync_ns: Int64
     data_loading_ns: Int64
-    other_ns: Int64
     launch: Int64
     sync_call: Int64
 
@@ -82,7 +87,15 @@ class IdleGaps:
         """The share of the idle time whose next operation has a known launch, 0 to 1."""
         length = self.length_ns
         idle = int(length.sum())
-        return int(length[self.launch >= 0].sum()) / idle if idle else 1.0
+        return int(length[self.has_launch].sum()) / idle if idle else 1.0
+
+    @property
+    def parts_ns(self) -> tuple[int, int, int, int]:
+        """Launch-bound, sync, data loading and other time, which add up to the idle time."""
+        bound, sync, data = (
+            int(each.sum()) for each in (self.launch_bound_ns, self.sync_ns, self.data_loading_ns)
+        )
+        return bound, sync, data, int(self.length_ns.sum()) - bound - sync - data
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +132,33 @@ def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
         )
     gaps = _gaps(rank, window)
     launch = _next_launch(rank, calls, gaps.end_ns)
-    known = launch >= 0
-    call_start, call_end, thread = (
-        _taken(column, launch) for column in (calls.start_ns, calls.end_ns, calls.thread)
-    )
-    late = known & (call_end > gaps.start_ns)
-    arrived = gaps.end_ns - call_end > LAUNCH_LATENCY_NS
-    until = np.where(late, np.where(arrived, call_end, gaps.end_ns), gaps.start_ns)
+    has_launch = launch >= 0
+    known = np.flatnonzero(has_launch)
+    call_end = calls.ends(launch[known])
+    is_late = call_end > gaps.start_ns[known]
+    late, call_end = known[is_late], call_end[is_late]
+    launch = launch[late]
+    late_gaps = intervals.Intervals(gaps.start_ns[late], gaps.end_ns[late])
+    arrived = late_gaps.end_ns - call_end > LAUNCH_LATENCY_NS
+    until = np.where(arrived, call_end, late_gaps.end_ns)
+    thread = calls.packed_thread.at(launch)
     syncs = by_thread(calls, synchronizing_calls(rank, calls))
-    held_by = _held_by(rank, calls, gaps, late, thread, call_start, syncs)
-    waited = _taken(calls.end_ns - calls.start_ns, held_by)
-    held_until = np.minimum(until, gaps.start_ns + waited)
-    return _parts(
-        gaps, window, until, held_until, thread, launch, held_by, syncs, data_loading(rank)
+    held_by = _held_by(rank, calls, late_gaps, thread, calls.start_ns[launch], syncs)
+    waited = np.where(held_by >= 0, calls.packed_length.at(held_by), 0)
+    held_until = np.minimum(until, late_gaps.start_ns + waited)
+    launch_bound, sync, data, sync_call = _parts(
+        late_gaps, window, until, held_until, thread, held_by, syncs, data_loading(rank)
+    )
+    return IdleGaps(
+        start_ns=np.maximum(gaps.start_ns, window.start_ns),
+        end_ns=np.minimum(gaps.end_ns, window.end_ns),
+        has_launch=has_launch,
+        late=late,
+        launch_bound_ns=launch_bound,
+        sync_ns=sync,
+        data_loading_ns=data,
+        launch=launch,
+        sync_call=sync_call,
     )
 
 
@@ -150,19 +177,22 @@ def _parts(
     until: Int64,
     held_until: Int64,
     thread: Int64,
-    launch: Int64,
     held_by: Int64,
     syncs: Mapping[int, ThreadCalls],
     loading: Mapping[int, Intervals],
-) -> IdleGaps:
-    """Measure the parts of each gap, clipped to the window."""
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Measure the parts of late gaps, clipped to the window.
+
+    Returns:
+        Launch-bound, sync and data loading ns, and the call that sync is laid to; int64[gaps].
+    """
     start = np.maximum(gaps.start_ns, window.start_ns)
     end = np.minimum(gaps.end_ns, window.end_ns)
     held_end, late_end = np.clip(held_until, start, end), np.clip(until, start, end)
     held_data, data, inside = (np.zeros(len(gaps), np.int64) for _ in range(3))
     longest = np.full(len(gaps), -1, np.int64)
-    for each in np.unique(thread[until > gaps.start_ns]).tolist():
-        own = np.flatnonzero((thread == each) & (until > gaps.start_ns))
+    for each in np.unique(thread).tolist():
+        own = np.flatnonzero(thread == each)
         loads, waits = loading.get(each), syncs.get(each)
         if loads is not None:
             held_data[own] = intervals.covered_within(loads, start[own], held_end[own])
@@ -173,16 +203,8 @@ def _parts(
             longest[own] = _longest_inside(waits, gaps.start_ns[own], until[own])
     held = held_end - start - held_data
     sync = held + inside
-    return IdleGaps(
-        start,
-        end,
-        launch_bound_ns=late_end - start - data - sync,
-        sync_ns=sync,
-        data_loading_ns=data,
-        other_ns=end - late_end,
-        launch=launch,
-        sync_call=np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by),
-    )
+    by = np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by)
+    return late_end - start - data - sync, sync, data, by
 
 
 def _longest_inside(waits: ThreadCalls, start: Int64, until: Int64) -> Int64:
@@ -202,12 +224,11 @@ def _held_by(
     rank: Rank,
     calls: ApiCalls,
     gaps: Intervals,
-    late: Mask,
     thread: Int64,
     call_start: Int64,
     syncs: Mapping[int, ThreadCalls],
 ) -> Int64:
-    """Return the synchronizing call that holds each gap (rule 4), int64[gaps], -1 for none."""
+    """Return the synchronizing call that holds each late gap (rule 4), int64[gaps], -1 for none."""
     held_by = np.full(len(gaps), -1, np.int64)
 
     def look(chosen: Int64, threads: Int64, returned_by: Int64 | None) -> None:
@@ -222,12 +243,11 @@ def _held_by(
                 holds &= waits.end_ns[running] <= returned_by[own]
             held_by[own[holds]] = waits.call[running[holds]]
 
-    own = np.flatnonzero(late)
-    look(own, thread[own], None)
-    free = np.flatnonzero(late & (held_by < 0))
+    look(np.arange(len(gaps)), thread, None)
+    free = np.flatnonzero(held_by < 0)
     before = _launch_before(rank, calls, gaps.start_ns[free])
     handed_over = before >= 0
-    free, before = free[handed_over], _taken(calls.thread, before[handed_over])
+    free, before = free[handed_over], calls.packed_thread.at(before[handed_over])
     other = before != thread[free]
     look(free[other], before[other], call_start)
     return held_by
@@ -246,11 +266,19 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
     """
     found, launched = [], []
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        first = np.searchsorted(group.start_ns, times, side="left")
-        count = np.searchsorted(group.start_ns, times, side="right") - first
-        gap = np.repeat(np.arange(len(times)), count)
-        index = np.arange(len(gap)) - np.repeat(np.cumsum(count) - count, count) + first[gap]
-        lasting = group.end_ns[index] > group.start_ns[index]
+        start = np.append(group.start_ns, [intervals.BEYOND_NS] * 2)
+        index = np.searchsorted(group.start_ns, times, side="left")
+        gap = np.flatnonzero(start[index] == times)
+        index = index[gap]
+        # Few gaps end with several operations at once.
+        several = start[index + 1] == times[gap]
+        if several.any():
+            more, first = gap[several], index[several]
+            count = np.searchsorted(group.start_ns, times[more], side="right") - first
+            gap = np.append(gap[~several], np.repeat(more, count))
+            place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            index = np.append(index[~several], place + np.repeat(first, count))
+        lasting = group.packed_length.at(index) > 0
         found.append(gap[lasting])
         launched.append(launched_by[index[lasting]])
     gap, call = np.concatenate(found), np.concatenate(launched)
@@ -259,12 +287,15 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
 
 def _launch_before(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
     """Return the call that launched what ends at each time, -1 if unknown; the last of several."""
-    found, launched = [], []
+    nothing = np.empty(0, np.int64)
+    found, launched = [nothing], [nothing]
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        gap = np.searchsorted(times, group.end_ns)
+        if len(times) == 0 or len(group) == 0:
+            continue
+        end = group.end_ns
+        gap = np.searchsorted(times, end)
         gap[gap == len(times)] = 0
-        ending = (launched_by >= 0) & (group.end_ns > group.start_ns)
-        ending &= times[gap] == group.end_ns if len(times) else False
+        ending = (launched_by >= 0) & (end > group.start_ns) & (times[gap] == end)
         found.append(gap[ending])
         launched.append(launched_by[ending])
     return _one_per_gap(
@@ -278,7 +309,8 @@ def _one_per_gap(calls: ApiCalls, num_gaps: int, gap: Int64, call: Int64, *, las
     chosen[gap] = call
     several = np.bincount(gap, minlength=num_gaps)[gap] > 1
     gap, call = gap[several], call[several]
-    order = np.lexsort((calls.thread[call], calls.end_ns[call], calls.start_ns[call], gap))
+    keys = calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
+    order = np.lexsort(keys)
     gap, call = gap[order], call[order]
     edge = np.ones(len(gap), np.bool_)
     differs = gap[1:] != gap[:-1]
@@ -288,11 +320,3 @@ def _one_per_gap(calls: ApiCalls, num_gaps: int, gap: Int64, call: Int64, *, las
         edge[1:] = differs
     chosen[gap[edge]] = call[edge]
     return chosen
-
-
-def _taken(column: Int64, index: Int64) -> Int64:
-    """Return the column's values at the indices, 0 where the index is -1."""
-    values = np.zeros(len(index), np.int64)
-    known = index >= 0
-    values[known] = column[index[known]]
-    return values

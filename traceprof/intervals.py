@@ -7,6 +7,7 @@ A zero-length interval covers nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Intervals:
     """Disjoint, non-touching, non-empty intervals in ascending order.
 
@@ -42,6 +43,13 @@ class Intervals:
         """The total time covered."""
         return int(self.length_ns.sum())
 
+    @cached_property
+    def before_ns(self) -> Int64:
+        """The time covered before each interval, and by all of them, int64[n + 1]."""
+        before = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.length_ns, out=before[1:])
+        return before
+
 
 def total(values: Int64) -> int:
     """Return the exact sum, even where it does not fit 64 bits."""
@@ -65,15 +73,17 @@ def union(start_ns: Int64, end_ns: Int64) -> Intervals:
         order = np.argsort(start_ns, kind="stable")
         start_ns, end_ns = start_ns[order], end_ns[order]
     reach = np.maximum.accumulate(end_ns)
-    first = np.empty(len(start_ns), np.bool_)
-    first[0] = True
-    np.greater(start_ns[1:], reach[:-1], out=first[1:])
-    last = np.append(first[1:], True)
-    return Intervals(start_ns[first], reach[last])
+    first = np.empty(len(start_ns) + 1, np.bool_)
+    first[0] = first[-1] = True
+    np.greater(start_ns[1:], reach[:-1], out=first[1:-1])
+    return Intervals(start_ns[first[:-1]], reach[first[1:]])
 
 
 def merge(*sets: Intervals) -> Intervals:
     """Return the union of several interval sets."""
+    sets = tuple(each for each in sets if len(each)) or (empty(),)
+    if len(sets) == 1:
+        return sets[0]
     return union(
         np.concatenate([each.start_ns for each in sets]),
         np.concatenate([each.end_ns for each in sets]),
@@ -85,38 +95,63 @@ def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     inside = clip(covered, start_ns, end_ns)
     starts = np.concatenate((np.array([start_ns], np.int64), inside.end_ns))
     ends = np.concatenate((inside.start_ns, np.array([end_ns], np.int64)))
-    free = ends > starts
-    return Intervals(starts[free], ends[free])
+    # Only at the window's edges there may be nothing between two.
+    first, last = int(starts[0] >= ends[0]), len(starts) - int(starts[-1] >= ends[-1])
+    return Intervals(starts[first:last], ends[first:last])
 
 
 def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Return what `left` covers and `right` does not."""
     if len(left) == 0 or len(right) == 0:
         return left
-    low, high = int(left.start_ns[0]), int(left.end_ns[-1])
-    return intersect(left, complement(right, low, high))
+    # Gap i of `right` is before its interval i, the last one behind all. Each interval of `left`
+    # meets a run of gaps.
+    first = np.searchsorted(right.start_ns, left.start_ns, side="right")
+    stop = np.searchsorted(right.end_ns, left.end_ns, side="left") + 1
+    of_left, gap = _pairs(first, stop)
+    start, end = left.start_ns[of_left], left.end_ns[of_left]
+    behind, before = gap > 0, gap < len(right)
+    start[behind] = np.maximum(start[behind], right.end_ns[gap[behind] - 1])
+    end[before] = np.minimum(end[before], right.start_ns[gap[before]])
+    return Intervals(start, end)
 
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return what both sets cover."""
-    # Each interval of `left` meets a contiguous run of `right`; list all the meeting pairs.
+    if len(left) > len(right):
+        left, right = right, left
+    # Each interval of `left` meets a contiguous run of `right`.
     first = np.searchsorted(right.end_ns, left.start_ns, side="right")
     stop = np.searchsorted(right.start_ns, left.end_ns, side="left")
-    count = np.maximum(stop - first, 0)
-    of_left = np.repeat(np.arange(len(left)), count)
-    of_right = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + first[of_left]
+    of_left, of_right = _pairs(first, stop)
     return Intervals(
         np.maximum(left.start_ns[of_left], right.start_ns[of_right]),
         np.minimum(left.end_ns[of_left], right.end_ns[of_right]),
     )
 
 
+def _pairs(first: Int64, stop: Int64) -> tuple[Int64, Int64]:
+    """Return every i with every j in [first[i], stop[i]), ascending."""
+    count = np.maximum(stop - first, 0)
+    left = np.repeat(np.arange(len(first)), count)
+    right = np.arange(len(left)) + (first - np.cumsum(count) + count)[left]
+    return left, right
+
+
 def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """Return the part of `covered` inside the window [start_ns, end_ns)."""
-    keep = (covered.end_ns > start_ns) & (covered.start_ns < end_ns)
-    return Intervals(
-        np.maximum(covered.start_ns[keep], start_ns), np.minimum(covered.end_ns[keep], end_ns)
-    )
+    if end_ns <= start_ns:
+        return empty()
+    first = int(np.searchsorted(covered.end_ns, start_ns, side="right"))
+    stop = int(np.searchsorted(covered.start_ns, end_ns, side="left"))
+    if first >= stop:
+        return empty()
+    cuts_first, cuts_last = covered.start_ns[first] < start_ns, covered.end_ns[stop - 1] > end_ns
+    if stop - first == len(covered) and not cuts_first and not cuts_last:
+        return covered
+    starts, ends = covered.start_ns[first:stop].copy(), covered.end_ns[first:stop].copy()
+    starts[0], ends[-1] = max(starts[0], start_ns), min(ends[-1], end_ns)
+    return Intervals(starts, ends)
 
 
 def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int64, Int64]:
@@ -145,12 +180,13 @@ def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int
 
 def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     """Return how much of `covered` lies before each time: int64[m] ns for int64[m] times."""
-    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(covered.length_ns)))
+    if len(covered) == 0:
+        return np.zeros(len(times_ns), np.int64)
     index = np.searchsorted(covered.start_ns, times_ns, side="left")
-    before = total[index]
-    begun = index > 0
-    unfinished = np.maximum(covered.end_ns[index[begun] - 1] - times_ns[begun], 0)
-    before[begun] -= unfinished
+    before: Int64 = covered.before_ns[index]
+    unfinished = covered.end_ns[np.maximum(index - 1, 0)] - times_ns
+    unfinished[index == 0] = 0
+    before -= np.maximum(unfinished, 0, out=unfinished)
     return before
 
 

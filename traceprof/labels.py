@@ -18,10 +18,9 @@ FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER_STEP = "optimizer step"
 DATA_LOADING = "data loading"
+BUCKET = "bucket"
 WAIT = "wait"
 """Around a wait for an asynchronous operation, whose function is the fact `op`."""
-BUCKET = "bucket"
-"""A gradient bucket of DistributedDataParallel, from when it is ready to when it is reduced."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def small_messages(
         row: int64[n], numbers that are equal for one operation on one communicator.
     """
     kernels = rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel[sized]], kernels.end_ns[sent.kernel[sized]]
+    start, end = kernels.start_ns[sent.kernel[sized]], kernels.ends(sent.kernel[sized])
     size, best, latency = sent.bytes[sized], np.zeros(len(sized)), np.zeros(len(sized))
     for number in np.unique(row[sized]).tolist():
         of = row[sized] == number
@@ -75,9 +75,7 @@ def small_messages(
     is_small = (2 * latency >= best) & (best > 0)
     few = np.flatnonzero(is_small)
 
-    exposed = intervals.subtract(
-        intervals.clip(rank.communication, window.start_ns, window.end_ns), rank.compute
-    )
+    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     of_each = intervals.covered_within(exposed, start[few], end[few])
     together = intervals.intersect(intervals.union(start[few], end[few]), exposed).measure_ns
     avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together)

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.launches import launching_calls
 from traceprof.queue_depth import launch_queue
 from traceprof.trace.model import Operations
+from traceprof.trace.packed import pack
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -94,7 +95,12 @@ def _find(rank: Rank, calls: ApiCalls) -> Stalls:
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
     """Take CUPTI's records for what they are."""
     call = launching_calls(
-        Operations(records.start_ns, records.end_ns, records.thread, records.correlation),
+        Operations(
+            records.start_ns,
+            pack(records.end_ns - records.start_ns),
+            pack(records.thread),
+            pack(records.correlation),
+        ),
         queue.calls,
     )
     blocked = (queue.launches.call >= 0) & np.isin(queue.launches.call, call)

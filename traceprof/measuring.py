@@ -7,16 +7,17 @@ own. What they return is reduced: it grows with the operations of interest, not 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import traceprof
+from traceprof import processes
 from traceprof.communication import CommunicationPatterns, user_patterns
 from traceprof.errors import TraceprofError, UsageError, WorkerError
 from traceprof.facts import LostReport, MeasuredRank, MeasuredReport, RankFacts
 from traceprof.hardware import parse_peaks
+from traceprof.host_activity import data_loading
 from traceprof.modules import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
 from traceprof.run import facts_of, open_report
 from traceprof.steps import user_pattern
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from traceprof.trace.model import Progress, Trace
     from traceprof.windows import Range
 
-_THREADS = 2  # a third only waits for Python's lock
+# A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
+_WORTH_SHARING = 400_000
 
 
 @dataclass(frozen=True)
@@ -198,11 +200,28 @@ def _ends_of_steps(rank: Rank) -> tuple[int, int] | None:
 def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[dict[int, Any]]:
     """Return what the modules measure of the ranks of a report, by rank.
 
-    Threads share the ranks: numpy works without Python's lock. The first rank is measured before
-    the others, since it reads what they will share.
+    Two processes share the ranks of a large report.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [*pool.map(_measure_rank, ranks[:1]), *pool.map(_measure_rank, ranks[1:])]
+    if not ranks:
+        return []
+    trace = ranks[0][0].trace
+    for rank, _ in ranks:
+        _read_what_ranks_share(rank)
+    trace.forget()
+    num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
+    if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
+        return processes.shared(_measure_rank, ranks, trace.after_fork)
+    return [_measure_rank(each) for each in ranks]
+
+
+def _read_what_ranks_share(rank: Rank) -> None:
+    """Have the report read what all of its ranks need, so that it is not read twice."""
+    trace = rank.trace
+    trace.communication_calls(rank.process)
+    data_loading(rank)
+    # Read when they are first asked for.
+    _ = rank.calls, trace.api_names, trace.counters, trace.has_unexported_stalls
+    _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
 
 
 def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:

@@ -107,9 +107,9 @@ def _read(rank: Rank) -> Messages:
     known = launched_by >= 0
     start, end, thread = (np.full(len(kernel), UNKNOWN, np.int64) for _ in range(3))
     if calls is not None:
-        start[known], end[known], thread[known] = (
-            column[launched_by[known]] for column in (calls.start_ns, calls.end_ns, calls.thread)
-        )
+        by = launched_by[known]
+        start[known], end[known] = calls.start_ns[by], calls.ends(by)
+        thread[known] = calls.packed_thread.at(by)
     found = rank.trace.communication_calls(rank.process)
     order = np.argsort(start, kind="stable")
     num_devices = sum(key.process == rank.process for key in rank.trace.operations)

@@ -22,7 +22,7 @@ from traceprof.trace.model import Copies
 from traceprof.trace.reader import NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -46,7 +46,6 @@ class Launches(NamedTuple):
         stream: index into `LaunchQueue.streams`, -1 where the operation was not recorded.
         takes_place: bool, whether it counts in its stream's queue: all but host copies.
         is_pageable: bool, whether it copies from or to pageable memory.
-        correlation: the operation's id.
     """
 
     call: Int64
@@ -55,7 +54,6 @@ class Launches(NamedTuple):
     stream: Int64
     takes_place: Mask
     is_pageable: Mask
-    correlation: Int64
 
     def at(self, chosen: Mask | Int64) -> Launches:
         """Return some of them."""
@@ -66,7 +64,6 @@ class Launches(NamedTuple):
             self.stream[chosen],
             self.takes_place[chosen],
             self.is_pageable[chosen],
-            self.correlation[chosen],
         )
 
 
@@ -78,30 +75,38 @@ class LaunchQueue:
         calls: the process's API calls.
         launches: n launches, in no order that means anything.
         streams: (device, stream) pairs.
-        end_ns: int64[m], the ends of the process's operations, ascending.
+        operations: of the process.
     """
 
     calls: ApiCalls
     launches: Launches
     streams: tuple[tuple[int, int], ...]
-    end_ns: Int64
+    operations: tuple[Operations, ...]
+
+    @cached_property
+    def end_ns(self) -> Int64:
+        """The ends of the process's operations, ascending int64[m]."""
+        ends = np.concatenate([each.end_ns for each in self.operations])
+        ends.sort()
+        return ends
 
     @cached_property
     def called_ns(self) -> Int64:
         """When each launch was called; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_call(self.calls.start_ns)
+        return self._of_calls(self.calls.start_ns.__getitem__)
 
     @cached_property
     def returned_ns(self) -> Int64:
         """When each call returned; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_call(self.calls.end_ns)
+        return self._of_calls(self.calls.ends)
 
-    @cached_property
+    @property
     def enter_ns(self) -> Int64:
         """When each launch became pending; -BEYOND_NS before the capture, int64[n]."""
-        return np.maximum(np.minimum(self.returned_ns, self.launches.start_ns), self.called_ns)
+        enter = np.minimum(self.returned_ns, self.launches.start_ns)
+        return np.maximum(enter, self.called_ns, out=enter)
 
-    @cached_property
+    @property
     def leave_ns(self) -> Int64:
         """When each launch was over; BEYOND_NS after the capture, int64[n]."""
         return np.maximum(self.launches.end_ns, self.enter_ns)
@@ -109,23 +114,60 @@ class LaunchQueue:
     @cached_property
     def series(self) -> tuple[Int64, Int32]:
         """Times, ascending int64[k], from each of which on so many are pending, int32[k]."""
-        entered = self.enter_ns[self.enter_ns > -BEYOND_NS]
-        left = self.leave_ns[self.leave_ns < BEYOND_NS]
-        num_before = len(self.enter_ns) - len(entered)
-        # The sign in a time's lowest bit: one sort of integers, many times faster than argsort.
-        changes = np.concatenate(((entered << 1) | 1, left << 1))
-        changes.sort()
-        times = changes >> 1
-        depth = num_before + np.cumsum(((changes & 1) << 1) - 1)
-        last = np.ones(len(times), np.bool_)
-        np.not_equal(times[1:], times[:-1], out=last[:-1])
-        if num_before:  # pending since before anything that was captured
-            begin = min(self.launches.start_ns.min(), times[0]) - 1
-            times, depth = np.append(begin, times), np.append(num_before, depth)
-            last = np.append(True, last)
+        times, depth = self._changes()
+        last = np.append(times[1:] != times[:-1], True)
         times, depth = times[last], depth[last]
-        changed = np.diff(depth, prepend=0) != 0
-        return times[changed], depth[changed].astype(np.int32)
+        if self._num_before:
+            times = np.append(self._begin_ns(times), times)
+            depth = np.append(np.int32(self._num_before), depth)
+        changed = np.diff(depth, prepend=np.int32(0)) != 0
+        return times[changed], depth[changed]
+
+    def deepest_within(self, start_ns: int, end_ns: int) -> int:
+        """Return the most that were pending at any time in [start, end]."""
+        times, depth = self._changes()
+        first, stop = np.searchsorted(times, [start_ns, end_ns], side="right").tolist()
+        # Of several changes at one time the last counts.
+        counts = np.append(times[first + 1 : stop] != times[first : stop - 1], True)
+        deepest = int(depth[first:stop].max(initial=0, where=counts[: stop - first]))
+        if first:
+            return max(deepest, int(depth[first - 1]))
+        if self._num_before and self._begin_ns(times) <= end_ns:
+            return max(deepest, self._num_before)
+        return deepest
+
+    @cached_property
+    def _num_before(self) -> int:
+        """How many were pending since before anything that was captured."""
+        # No call, and so no time of one.
+        return int(np.count_nonzero(self.launches.call < 0))
+
+    def _begin_ns(self, times: Int64) -> int:
+        return int(min(self.launches.start_ns.min(), times[0])) - 1
+
+    def _changes(self) -> tuple[Int64, Int32]:
+        """Return when one more or one less was pending, ascending, and how many then were."""
+        num_entered = len(self.launches.call)
+        changes = np.empty(2 * num_entered, np.int64)  # in one piece: there can be many
+        entered, left = changes[:num_entered], changes[num_entered:]
+        np.minimum(self.returned_ns, self.launches.start_ns, out=entered)
+        np.maximum(entered, self.called_ns, out=entered)
+        np.maximum(self.launches.end_ns, entered, out=left)
+        if self._num_before or left.max(initial=0) >= BEYOND_NS:
+            num_entered -= self._num_before
+            changes = np.concatenate((entered[entered > -BEYOND_NS], left[left < BEYOND_NS]))
+        # The sign in a time's lowest bit: one sort of integers, many times faster than argsort.
+        changes <<= 1
+        changes[:num_entered] |= 1
+        changes.sort()
+        signs = np.empty(len(changes), np.int8)
+        np.bitwise_and(changes, 1, out=signs, casting="unsafe")
+        changes >>= 1
+        signs <<= 1
+        signs -= 1
+        depth = np.cumsum(signs, dtype=np.int32)
+        depth += np.int32(self._num_before)
+        return changes, depth
 
     def series_within(self, start_ns: int, end_ns: int) -> tuple[Int64, Int32]:
         """Return the part of the series that tells the depth in [start, end]."""
@@ -155,9 +197,12 @@ class LaunchQueue:
         device: Int64 = devices[self.launches.stream]
         return device
 
-    def _of_call(self, times_ns: Int64) -> Int64:
-        # The index -1 takes the last: what stands for the time before the capture.
-        times: Int64 = np.append(times_ns, -BEYOND_NS)[self.launches.call]
+    def _of_calls(self, of: Callable[[Int64], Int64]) -> Int64:
+        call = self.launches.call
+        if len(self.calls) == 0:
+            return np.full(len(call), -BEYOND_NS)
+        times = of(call)  # the index -1 takes the last
+        times[call < 0] = -BEYOND_NS
         return times
 
     def _pending(self, chosen: Int64) -> Int64:
@@ -180,8 +225,21 @@ def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
 
 
 def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+    rows, streams, operations = _rows(rank, calls)
+    launches = _by_call(rows, _strangers(rows, operations), len(calls))
+    unrecorded = _unrecorded(launches, calls)
+    if len(unrecorded.call):
+        launches = _joined([launches, unrecorded])
+    return LaunchQueue(calls, launches, streams, operations)
+
+
+def _rows(
+    rank: Rank, calls: ApiCalls
+) -> tuple[Launches, tuple[tuple[int, int], ...], tuple[Operations, ...]]:
+    """Return the operations of a process as launches, its streams, and the operations."""
     parts: list[Launches] = []
     streams: list[tuple[int, int]] = []
+    operations: list[Operations] = []
     for key in sorted(rank.trace.operations):
         if key.process != rank.process:
             continue
@@ -191,17 +249,13 @@ def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
             if key == rank.key
             else [launching_calls(group, calls) for group in groups]
         )
-        numbers = np.unique(np.concatenate([each.stream for each in groups]))
+        numbers = np.unique(np.concatenate([each.packed_stream.distinct for each in groups]))
         for group, call in zip(groups, launched_by, strict=True):
-            stream = np.searchsorted(numbers, group.stream) + len(streams)
+            stream = group.packed_stream.places_in(numbers) + len(streams)
             parts.append(_operations(rank.trace, group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
-    rows = _joined(parts)
-    launches = _by_call(_without_strays(rows), len(calls))
-    unrecorded = _unrecorded(launches, calls)
-    if len(unrecorded.call):
-        launches = _joined([launches, unrecorded])
-    return LaunchQueue(calls, launches, tuple(streams), np.sort(rows.end_ns))
+        operations += groups
+    return _joined(parts), tuple(streams), tuple(operations)
 
 
 def _joined(parts: Sequence[Launches]) -> Launches:
@@ -212,7 +266,6 @@ def _joined(parts: Sequence[Launches]) -> Launches:
         np.concatenate([each.stream for each in parts]),
         np.concatenate([each.takes_place for each in parts]),
         np.concatenate([each.is_pageable for each in parts]),
-        np.concatenate([each.correlation for each in parts]),
     )
 
 
@@ -227,41 +280,57 @@ def _operations(trace: Trace, group: Operations, call: Int64, stream: Int64) -> 
         pageable = np.array(kinds, np.int64)
         is_pageable = np.isin(group.source_memory, pageable)
         is_pageable |= np.isin(group.destination_memory, pageable)
-    return Launches(
-        call, group.start_ns, group.end_ns, stream, takes_place, is_pageable, group.correlation,
-    )  # fmt: skip
+    return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
 
 
-def _without_strays(rows: Launches) -> Launches:
-    """Leave out operations without a call, unless they were queued when the capture began.
+class _Strangers(NamedTuple):
+    """Operations without a call, int64[n] each.
 
-    Those came by a call, and before the first operation on their stream whose call was captured.
+    Attributes:
+        row: index into the process's operations.
+        correlation: the operation's id.
     """
-    has_call = rows.call >= 0
-    if has_call.all():
-        return rows
-    first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
-    np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
-    was_queued = ~np.isin(rows.correlation, _NO_CORRELATION)
-    was_queued &= rows.start_ns <= first[rows.stream]
-    kept = has_call | was_queued
-    return rows.at(kept)
+
+    row: Int64
+    correlation: Int64
 
 
-def _by_call(rows: Launches, num_calls: int) -> Launches:
-    """Put together what one call launched."""
-    _, by_id = np.unique(rows.correlation[rows.call < 0], return_inverse=True)
-    key = rows.call.copy()
-    key[rows.call < 0] = num_calls + by_id
+def _strangers(rows: Launches, operations: Sequence[Operations]) -> _Strangers:
+    row = np.flatnonzero(rows.call < 0)
+    if len(row) == 0:
+        return _Strangers(row, row)
+    correlation = np.concatenate([each.correlation for each in operations])
+    return _Strangers(row, correlation[row])
+
+
+def _by_call(rows: Launches, strangers: _Strangers, num_calls: int) -> Launches:
+    """Put together what one call launched, and leave out what no call did.
+
+    An operation without a call is left out, unless it was queued when the capture began: it came by
+    a call, and before the first operation on its stream whose call was captured.
+    """
+    key = rows.call
+    if len(strangers.row):
+        has_call = rows.call >= 0
+        first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
+        np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
+        was_queued = ~np.isin(strangers.correlation, _NO_CORRELATION)
+        was_queued &= rows.start_ns[strangers.row] <= first[rows.stream[strangers.row]]
+        kept = has_call
+        kept[strangers.row] = was_queued
+        _, by_id = np.unique(strangers.correlation[was_queued], return_inverse=True)
+        rows = rows.at(kept)
+        key = rows.call.copy()
+        key[key < 0] = num_calls + by_id.reshape(-1)
     if len(key) == 0 or np.bincount(key).max() == 1:
         return rows
     order = np.lexsort((rows.start_ns, key))
     rows, key = rows.at(order), key[order]
-    first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    return rows.at(first)._replace(
-        end_ns=np.maximum.reduceat(rows.end_ns, first),
-        takes_place=np.logical_or.reduceat(rows.takes_place, first),
-        is_pageable=np.logical_or.reduceat(rows.is_pageable, first),
+    begins = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    return rows.at(begins)._replace(
+        end_ns=np.maximum.reduceat(rows.end_ns, begins),
+        takes_place=np.logical_or.reduceat(rows.takes_place, begins),
+        is_pageable=np.logical_or.reduceat(rows.is_pageable, begins),
     )
 
 
@@ -275,9 +344,8 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     last = calls.start_ns[launching].max(initial=-BEYOND_NS)
     last = max(last, launches.start_ns.min(initial=BEYOND_NS))
     later = np.flatnonzero(calls.start_ns > last)
-    names = np.setdiff1d(calls.name[launching], [NULL]) if len(later) else calls.name[:0]
-    call = later[np.isin(calls.name[later], names)]
+    names = np.setdiff1d(calls.packed_name.counted(launching)[0], [NULL]) if len(later) else later
+    call = later[np.isin(calls.packed_name.at(later), names)]
     beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1)
     none = np.zeros(len(call), np.bool_)
-    null = np.full(len(call), NULL, np.int64)
-    return Launches(call, beyond, beyond, unknown, none, none, null)
+    return Launches(call, beyond, beyond, unknown, none, none)

@@ -55,7 +55,7 @@ def operation_name(rank: Rank, group: int, index: int) -> str:
     """Return what people call an operation of one of the rank's groups."""
     operations = rank.operations
     if group == 0:
-        return function_name(rank.kernel_names[int(operations.kernels.name[index])])
+        return function_name(rank.kernel_names[operations.kernels.name_id(index)])
     if group == 1:
         return f"{rank.copy_kinds.get(int(operations.copies.kind[index]), 'unknown')} copy"
     return ("memset", "CUDA graph")[group - 2]

@@ -70,8 +70,8 @@ class Queue:
 def queue_of(rank: Rank) -> Queue:
     """Return the communication kernels of a rank, and who waited."""
     sent, kernels = messages(rank), rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
-    stream = kernels.stream[sent.kernel]
+    start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
+    stream = kernels.packed_stream.at(sent.kernel)
     before = np.full(len(sent), -1, np.int64)
     order = np.argsort(stream, kind="stable")
     follows = stream[order[1:]] == stream[order[:-1]]
@@ -117,11 +117,11 @@ def _independence(sent: Messages, before: Int64) -> Int64:
 
 def compute_streams(rank: Rank) -> Int64:
     """Return the streams on which other kernels run as a matter of course."""
-    kernels = rank.operations.kernels
-    computes = ~rank.is_communication_kernel
-    streams, at = np.unique(kernels.stream, return_inverse=True)
-    count = np.bincount(at.reshape(-1), minlength=len(streams))
-    computing = np.bincount(at.reshape(-1)[computes], minlength=len(streams))
+    packed = rank.operations.kernels.packed_stream
+    streams, count = packed.counted()
+    communicating, others = packed.counted(rank.is_communication_kernel)
+    count_of = dict(zip(communicating.tolist(), others.tolist(), strict=True))
+    computing = count - np.array([count_of.get(each, 0) for each in streams.tolist()], np.int64)
     chosen: Int64 = streams[computing > COMPUTE_SHARE * count]
     return chosen
 
@@ -195,5 +195,5 @@ def _name(rank: Rank, sent: Messages, index: int) -> str:
     operation = sent.operations[int(sent.operation[index])]
     if operation != UNKNOWN_OPERATION:
         return operation
-    kernel = int(rank.operations.kernels.name[sent.kernel[index]])
+    kernel = rank.operations.kernels.name_id(int(sent.kernel[index]))
     return function_name(rank.kernel_names[kernel])

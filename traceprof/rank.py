@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Mask = npt.NDArray[np.bool_]
 Made = TypeVar("Made")
+_FEW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,7 @@ class Rank(RankFacts):
     @cached_property
     def is_communication_kernel(self) -> Mask:
         """Which kernels communicate, bool[kernels]."""
-        ids = np.array(sorted(self.communication_operations), np.int64)
-        mask: Mask = np.isin(self.operations.kernels.name, ids)
-        return mask
+        return self.operations.kernels.are_named(self.communication_operations)
 
     @cached_property
     def is_peer_copy(self) -> Mask:
@@ -142,6 +141,16 @@ class Rank(RankFacts):
     def busy(self) -> Intervals:
         """When the GPU did anything for this rank."""
         return intervals.merge(self.compute, self.communication, self.copy)
+
+    @cached_property
+    def exposed(self) -> Intervals:
+        """When it communicated and did not compute."""
+        return intervals.subtract(self.communication, self.compute)
+
+    @cached_property
+    def overlapped(self) -> Intervals:
+        """When it communicated and computed."""
+        return intervals.intersect(self.communication, self.compute)
 
     @property
     def counted(self) -> tuple[Spans, Spans, Spans]:
@@ -203,18 +212,17 @@ class Rank(RankFacts):
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""
         for group, label in zip(self.operations.groups, self._labels, strict=True):
-            stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
-            running = np.flatnonzero(group.end_ns[:stop] > time_ns)
-            if len(running):
-                return label(int(running[-1]))
+            index = _last(group, time_ns, lambda end: end > time_ns)
+            if index >= 0:
+                return label(index)
         return None
 
     def name_ending_at(self, time_ns: int) -> str | None:
         """Return the operation that ended at this very time, or None."""
         for group, label in zip(self.operations.groups, self._labels, strict=True):
-            ending = np.flatnonzero(group.end_ns == time_ns)
-            if len(ending):
-                return label(int(ending[-1]))
+            index = _last(group, time_ns, lambda end: end == time_ns)
+            if index >= 0:
+                return label(index)
         return None
 
     @property
@@ -222,7 +230,7 @@ class Rank(RankFacts):
         return (self._kernel_label, self._copy_label, lambda _: "memset", lambda _: "CUDA graph")
 
     def _kernel_label(self, index: int) -> str:
-        return function_name(self.kernel_names[int(self.operations.kernels.name[index])])
+        return function_name(self.kernel_names[self.operations.kernels.name_id(index)])
 
     def _copy_label(self, index: int) -> str:
         kind = int(self.operations.copies.kind[index])
@@ -274,7 +282,20 @@ class HostRank(Rank):
 
 
 def _span(operations: Operations, chosen: Mask) -> tuple[Int64, Int64]:
-    return operations.start_ns[chosen], operations.end_ns[chosen]
+    return operations.start_ns[chosen], operations.ends(chosen)
+
+
+def _last(group: Operations, time_ns: int, holds: Callable[[Int64], Mask]) -> int:
+    """Return the last operation that starts by a time and whose end meets a condition, else -1."""
+    stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
+    number = _FEW
+    while stop:  # most often it is among the last ones
+        first = max(stop - number, 0)
+        found = np.flatnonzero(holds(group.ends(slice(first, stop))))
+        if len(found):
+            return first + int(found[-1])
+        stop, number = first, 4 * number
+    return -1
 
 
 def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:
@@ -283,5 +304,5 @@ def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:
     for operations, chosen in groups:
         selected: Mask | slice = slice(None) if chosen is None else chosen
         starts.append(operations.start_ns[selected])
-        ends.append(operations.end_ns[selected])
+        ends.append(operations.ends(selected))
     return intervals.union(np.concatenate(starts), np.concatenate(ends))

@@ -23,33 +23,28 @@ class StepPattern:
 
     Attributes:
         expression: matches the whole name; its first group, if any, is the step's number.
-        like: SQL LIKE patterns, one of which fits every name that the expression matches.
     """
 
     expression: re.Pattern[str]
-    like: tuple[str, ...]
 
 
 # In order of preference: the first that a process has ranges for is its step.
 PATTERNS: tuple[StepPattern, ...] = (
     # `instrument.step`, and what people write by hand
-    StepPattern(re.compile(r"\Astep (\d+)\Z"), ("step %",)),
+    StepPattern(re.compile(r"\Astep (\d+)\Z")),
     # torch.profiler's step, when it is emitted as NVTX
-    StepPattern(re.compile(r"\AProfilerStep#(\d+)\Z"), ("ProfilerStep#%",)),
+    StepPattern(re.compile(r"\AProfilerStep#(\d+)\Z")),
     # iteration_12, Iteration 12, train_step 3, training_step_3, global_step 3, Step 3
     StepPattern(
         re.compile(
             r"\A(?:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)\Z",
             re.IGNORECASE,
-        ),
-        ("iter%", "train%", "global_step%", "step%"),
+        )
     ),
     # PyTorch Lightning's profiler (action `run_training_batch`)
-    StepPattern(
-        re.compile(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z"), ("%run_training_batch",)
-    ),
+    StepPattern(re.compile(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z")),
     # Megatron-LM and scripts that open one unnumbered range per step
-    StepPattern(re.compile(r"\A(?:train_step|training_step|train_batch)\Z"), ("train%",)),
+    StepPattern(re.compile(r"\A(?:train_step|training_step|train_batch)\Z")),
 )
 
 
@@ -121,7 +116,7 @@ def find_steps(trace: Trace, user: re.Pattern[str] | None = None) -> dict[int, S
     any_of = re.compile(
         "|".join(f"(?:{each.expression.pattern})" for each in PATTERNS), re.IGNORECASE
     )
-    candidates = trace.ranges(any_of, [like for each in PATTERNS for like in each.like])
+    candidates = trace.ranges(any_of)
     steps = {}
     for process, ranges in candidates.items():
         for pattern in PATTERNS:

@@ -23,6 +23,25 @@
 
   const nothing = () => window.dash_clientside.no_update;
 
+  async function untilOver(waiting) {
+    const rows = document.getElementById("rows");
+    for (;;) {
+      try {
+        const state = await (await fetch("/progress")).json();
+        if (state.is_over) break;
+        const { done, expected } = state;
+        document.getElementById("progress").value = expected ? done / expected : 0;
+        const written = [done, expected].map((each) => each.toLocaleString("en"));
+        rows.textContent = expected ? `${written[0]} of ${written[1]} rows` : "";
+      } catch {
+        waiting.querySelector("p").textContent =
+          "traceprof has stopped: the terminal that it ran in says why.";
+        return;
+      }
+    }
+    window.dash_clientside.set_props("ready", { data: true });
+  }
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     shell: {
       // Keep the page and what it shows; only the reports and ranks change.
@@ -74,6 +93,13 @@
           return nothing();
         }
         window.traceprof.go(url.pathname + url.search.replaceAll("%2C", ","), { stay: true });
+        return nothing();
+      },
+      // While the reports are read: say how far that is, and show the page when it is over.
+      watch(isReady) {
+        const waiting = document.getElementById("waiting");
+        if (isReady) waiting.hidden = true;
+        else untilOver(waiting);
         return nothing();
       },
       save(clicks) {

@@ -1,41 +1,41 @@
 // The timeline: what is in view, what is selected, and what mouse, keyboard and address do to it.
-// time.js counts, timeline_data.js asks the server, timeline_draw.js draws, timeline_panel.js is
-// what stands around. An element with the id `timeline` becomes one (dashboards/pages/timeline.py).
+// An element with the id `timeline` becomes one (dashboards/pages/timeline.py). Its parts: time.js
+// counts, timeline_data.js asks the server, timeline_layout.js says which row stands where,
+// timeline_draw.js draws, timeline_panel.js is what stands around, timeline_pointer.js and
+// timeline_input.js are mouse and keyboard.
 (() => {
-  const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15 };
-  const GPU_KINDS = ["compute", "communication", "copy"];
-  const HOVER_MS = 60;
   const NOTE_MS = 250;
-  const RETRY_MS = 2000;
-  const CLICK_PIXELS = 4;
   const parameter = (name) => new URLSearchParams(location.search).get(name);
   const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
 
   class Timeline {
     constructor(root) {
-      const { GUTTER, AXIS, MARKS } = window.traceprofTimelinePainter;
-      Object.assign(this, { root, GUTTER, AXIS, MARKS });
+      const { GUTTER, AXIS } = window.traceprofTimelinePainter;
+      Object.assign(this, { root, GUTTER, AXIS });
       this.numbers = JSON.parse(root.dataset.ranks);
       this.opened = new Set(JSON.parse(root.dataset.opened));
-      this.compares = this.opened.size > 1;
-      this.labels = JSON.parse(root.dataset.labels);
+      this.layout = new window.traceprofTimelineLayout(this.numbers,
+        JSON.parse(root.dataset.labels), this.opened.size > 1);
       this.colors = JSON.parse(root.dataset.colors);
       this.timeLabel = root.dataset.time;
-      this.data = new window.traceprofTimelineData(BigInt(root.dataset.base), () => this.#arrived());
+      this.data = new window.traceprofTimelineData(BigInt(root.dataset.base), () => {
+        if (!this.chosen) this.pointer.again();
+        this.refresh();
+      });
       this.panel = new window.traceprofTimelinePanel(root, this.colors, {
         color: (kind) => this.colors[kind],
         search: (direction) => this.search(direction),
         searchFor: (text) => this.searchFor(text),
         follow: (event) => this.follow(event),
         evidence: (rank, evidence) => this.showEvidence(rank, evidence),
-        zoom: (factor) => this.zoom(factor, this.view.start + this.view.span / 2),
+        zoom: (factor) => this.view && this.zoom(factor, this.view.start + this.view.span / 2),
         fit: () => this.fit(),
-        home: () => this.home(),
+        home: () => this.view && this.home(),
       });
       this.painter = new window.traceprofTimelinePainter(this.panel.canvas, this.colors);
-      this.folds = new Map(); // by group: whether the reader folded it
+      this.pointer = new window.traceprofTimelinePointer(this);
       this.view = null;
-      this.pointer = this.pointerX = null;
+      this.marks = this.bands = [];
       this.forgetSelection();
       this.#listen();
       this.start();
@@ -73,6 +73,7 @@
     // Keep the address up to date: a jump can be undone by going back, a movement is only noted.
     note(jump = false) {
       clearTimeout(this.noting);
+      if (!this.view) return;
       const write = () => {
         if (!this.root.isConnected) return;
         const query = new URLSearchParams(location.search);
@@ -108,8 +109,7 @@
 
     setView(view, { jump = false } = {}) {
       this.view = window.traceprofTime.clamped(view, this.extent());
-      this.hover = null;
-      this.panel.hideTooltip();
+      this.pointer.forget();
       this.note(jump);
       this.refresh();
     }
@@ -148,70 +148,20 @@
 
     // -- rows -----------------------------------------------------------------------------------
 
-    // What stands where, from the top of all rows.
-    layout() {
-      const rows = [];
-      let top = 0;
-      const add = (type, height, row) => {
-        rows.push({ type, y: top, height, ...row });
-        top += height + (type === "track" ? 2 : 0);
-      };
-      const several = this.numbers.length > 1;
-      for (const number of this.numbers) {
-        const rank = this.data.ranks.get(number);
-        const folded = !this.opened.has(number);
-        if (several) {
-          const label = this.labels[number];
-          add("rank", HEIGHTS.rank, { label, number, folded, foldable: true });
-        }
-        if (folded) continue;
-        if (rank?.state === "failed") add("message", HEIGHTS.message, { label: rank.error, number });
-        else if (rank?.state !== "ready") {
-          add("message", HEIGHTS.message, { label: `Reading the rows of rank ${number} …`, number });
-        } else if (!rank.rows.length) {
-          add("message", HEIGHTS.message, { label: "This report holds no event of this rank.", number });
-        }
-        this.#layoutRank(number, rank?.rows ?? [], add);
-      }
-      this.contentHeight = top;
-      return rows;
+    get rows() {
+      return this.layout.rows;
     }
 
-    #layoutRank(number, tracks, add) {
-      let group = "";
-      for (const track of tracks) {
-        const key = `${number} ${track.group}`;
-        const isGpu = GPU_KINDS.includes(track.kind);
-        // Where several ranks were asked for, what their GPUs did is what one compares.
-        const closed = track.folded || (this.compares && !isGpu);
-        const folded = track.group !== "" && (this.folds.get(key) ?? closed);
-        if (track.group !== group && track.group !== "") {
-          const own = tracks.filter((each) => each.group === track.group);
-          const events = own.reduce((sum, each) => sum + each.events, 0);
-          const note = folded ? `${window.traceprofTime.grouped(events)} events` : "";
-          add("group", HEIGHTS.group,
-            { label: track.group, key, folded, foldable: true, number, note, hides: own });
-        }
-        group = track.group;
-        if (!folded) {
-          add("track", isGpu ? HEIGHTS.gpu : HEIGHTS.host, { label: track.label, track, number });
-        }
-      }
-    }
-
-    // The row of a key; where it is folded, what it is folded into.
     rowOf(key) {
-      return this.rows.find((row) =>
-        row.track ? row.track.row === key : row.folded && row.hides?.some((each) => each.row === key));
+      return this.layout.rowOf(key);
     }
 
     fold(row) {
-      if (row.type === "rank") {
-        if (!this.opened.delete(row.number)) {
-          this.opened.add(row.number);
-          this.data.loadRank(row.number);
-        }
-      } else this.folds.set(row.key, !row.folded);
+      if (row.type !== "rank") this.layout.fold(row);
+      else if (!this.opened.delete(row.number)) {
+        this.opened.add(row.number);
+        this.data.loadRank(row.number);
+      }
       this.refresh();
     }
 
@@ -220,7 +170,7 @@
       const row = this.rowOf(key);
       if (!row) return;
       if (row.folded) {
-        this.folds.set(row.key, false);
+        this.layout.fold(row);
         this.#place();
       }
       const { y, height } = this.rowOf(key);
@@ -241,9 +191,8 @@
 
     #place() {
       const { scroller, spacer } = this.panel;
-      this.rows = this.layout();
-      const height = scroller.clientHeight;
-      spacer.style.height = `${Math.max(this.contentHeight + this.AXIS + 8 - height, 0)}px`;
+      const below = this.layout.place(this.opened, this.data.ranks) + this.AXIS + 8;
+      spacer.style.height = `${Math.max(below - scroller.clientHeight, 0)}px`;
       for (const row of this.rows) row.top = this.AXIS + row.y - scroller.scrollTop;
     }
 
@@ -261,15 +210,15 @@
         .filter((each) => each.number === this.chosenEvidence?.number)
         .map((each) => ({ ...each, ...this.#heightOf(each.rank) }));
       this.painter.draw({
-        view: this.view ?? { start: 0, span: 1e9 },
+        view: this.view,
         rows: this.rows,
         rowOf: (key) => this.rowOf(key),
         tiles: this.data.tiles,
         marks: this.marks,
         bands: this.bands,
-        hover: this.hover ?? this.block,
+        hover: this.pointer.hover ?? this.block,
         selected: this.selected,
-        pointerX: this.pointerX,
+        pointerX: this.pointer.x,
         chosen: this.chosen,
         timeLabel: this.timeLabel,
       });
@@ -280,8 +229,6 @@
       this.root.dataset.state = this.data.failure ? "failed" : "ready";
       if (this.data.failure) {
         this.panel.showMessage(`The dashboard cannot be reached: ${this.data.failure}`);
-        clearTimeout(this.retrying);
-        this.retrying = setTimeout(() => this.refresh(), RETRY_MS);
       }
     }
 
@@ -293,8 +240,14 @@
     // -- selecting ------------------------------------------------------------------------------
 
     forgetSelection() {
-      this.selected = this.block = this.hover = this.chosenEvidence = this.chosen = null;
+      this.selected = this.block = this.chosenEvidence = this.chosen = null;
       this.panel.showNothing();
+    }
+
+    deselect() {
+      this.forgetSelection();
+      this.note();
+      this.refresh();
     }
 
     // go: bring it into view; scroll: bring its row into sight.
@@ -363,6 +316,10 @@
       const all = this.data.ranks.get(rank).evidence
         .filter((each) => each.number === evidence.number);
       this.panel.showEvidence(rank, all, all.indexOf(evidence));
+      // Most findings are about what the GPU did: its last row, and those above it.
+      const rows = this.data.ranks.get(rank).rows.filter((each) => each.source === "op");
+      this.#place();
+      if (rows.length) this.reveal(rows.at(-1).row);
       this.refresh();
     }
 
@@ -394,7 +351,7 @@
 
     async #find(direction, from) {
       const text = this.panel.query.value;
-      if (!text) {
+      if (!text || !this.view) {
         this.panel.forgetFound();
         return null;
       }
@@ -406,121 +363,8 @@
       }
     }
 
-    // -- what the pointer is on -----------------------------------------------------------------
-
-    // What is drawn at a place: a row, and the event or block that the place is on.
-    hit(x, y) {
-      const row = this.rows?.find((each) => y >= each.top && y < each.top + each.height);
-      if (y < this.AXIS || !row?.track || x < this.GUTTER) return { row };
-      const tile = this.data.tiles.get(row.track.row);
-      if (!tile) return { row };
-      const near = (2 * this.view.span) / this.painter.plotWidth;
-      const time = this.timeAt(x) - tile.start;
-      let best = null;
-      tile.begin.forEach((begin, index) => {
-        const away = Math.max(begin - time, time - begin - tile.length[index], 0);
-        if (away <= near && (!best || away <= best.away)) best = { away, index };
-      });
-      const unit = tile.span / tile.columns;
-      const column = tile.column.indexOf(Math.floor(time / unit));
-      if (column >= 0 && (!best || best.away > 0)) {
-        const start = tile.start + tile.column[column] * unit;
-        return { row, mark: {
-          row: row.track.row, start, end: start + unit,
-          share: tile.share[column], count: tile.count[column],
-        } };
-      }
-      if (!best) return { row };
-      const start = tile.start + tile.begin[best.index];
-      const source = { compute: "op", communication: "op", copy: "op", host: "call", nvtx: "range" };
-      const kind = source[row.track.kind] ?? row.track.kind;
-      return { row, mark: {
-        row: row.track.row, start, end: start + tile.length[best.index],
-        id: `${row.number}.${kind}.${tile.event[best.index]}`,
-        name: tile.names[tile.name[best.index]],
-      } };
-    }
-
-    markAt(x, y) {
-      if (y < this.AXIS - this.MARKS || y >= this.AXIS) return null;
-      return this.marks?.find((each) =>
-        x >= this.painter.x(each.start) - 2 && x <= this.painter.x(each.start) +
-          Math.max(this.painter.x(each.end) - this.painter.x(each.start), 5) + 2);
-    }
-
-    // More came from the server: what is under the pointer may be something else now.
-    #arrived() {
-      if (this.pointer && !this.chosen) this.point(...this.pointer);
-      this.refresh();
-    }
-
-    point(x, y, pageX, pageY) {
-      this.pointer = [x, y, pageX, pageY];
-      this.pointerX = x >= this.GUTTER ? x : null;
-      const { row, mark } = this.hit(x, y);
-      const found = this.markAt(x, y);
-      const isSame = mark && this.hover && mark.row === this.hover.row &&
-        mark.start === this.hover.start && mark.id === this.hover.id;
-      if (!isSame) this.hover = mark ?? null;
-      this.panel.canvas.style.cursor =
-        mark || found || (row?.foldable) ? "pointer" : x < this.GUTTER ? "default" : "grab";
-      this.refresh();
-      if (found) {
-        this.panel.showTooltip([`${found.severity}: ${found.finding}`, found.label], pageX, pageY);
-      } else if (!mark) this.panel.hideTooltip();
-      else if (!isSame) {
-        clearTimeout(this.hovering);
-        this.panel.hideTooltip();
-        this.hovering = setTimeout(() => this.#tell(mark, pageX, pageY), HOVER_MS);
-      }
-    }
-
-    async #tell(mark, x, y) {
-      const { duration, grouped } = window.traceprofTime;
-      let lines;
-      try {
-        if (mark.id) {
-          const event = await this.data.event(mark.id);
-          lines = [event.label, `${duration(event.length)} · ${event.group}`,
-            ...event.facts.slice(0, 9).map(([name, value]) => `${name}: ${value}`)];
-        } else {
-          const summary = await this.data.block(mark.row, mark.start, mark.end);
-          lines = [`${grouped(summary.count)} ${summary.count === 1 ? "event" : "events"} in`
-            + ` ${duration(mark.end - mark.start)}, ${(mark.share / 10).toFixed(1)} % covered`,
-          ...summary.names.map((each) =>
-            `${grouped(each.count)} × ${each.name}, ${duration(Number(each.total))}`)];
-        }
-      } catch {
-        return; // the canvas says it where the server is gone
-      }
-      if (this.hover === mark) this.panel.showTooltip(lines, x, y);
-    }
-
-    leave() {
-      this.pointer = this.pointerX = this.hover = null;
-      clearTimeout(this.hovering);
-      this.panel.hideTooltip();
-      this.refresh();
-    }
-
-    click(x, y) {
-      const found = this.markAt(x, y);
-      const { row, mark } = this.hit(x, y);
-      if (found) this.showEvidence(found.rank, found.source);
-      else if (row?.foldable) this.fold(row);
-      else if (mark?.id) this.select(mark.id);
-      else if (mark) this.selectBlock(mark);
-      else {
-        this.forgetSelection();
-        this.note();
-        this.refresh();
-      }
-    }
-
-    // -- mouse and keyboard: timeline_input.js --------------------------------------------------
-
     #listen() {
-      window.traceprofTimelineInput(this, CLICK_PIXELS);
+      window.traceprofTimelineInput(this);
       new ResizeObserver(() => this.refresh()).observe(this.panel.scroller);
       this.panel.scroller.addEventListener("scroll", () => this.refresh());
     }

@@ -3,6 +3,7 @@
 (() => {
   const MARGIN = 0.25; // of the view, asked for on either side: panning shows something at once
   const LEAST_MARGIN = 0.1; // what must be left of it, else it is asked for anew
+  const RETRY_MS = 2000;
   const MOST_KEPT = 500; // events
 
   async function ask(path, parameters, signal) {
@@ -30,6 +31,7 @@
       this.events = new Map(); // by id: promises
       this.failure = null; // why the last tiles did not come
       this.inFlight = false;
+      this.waiting = false; // after a failure, for the time to try again
       this.wanted = null;
     }
 
@@ -72,7 +74,7 @@
     // Ask for what a view shows of some rows; of several requests in a row the last one counts.
     show(rows, view, columns) {
       this.wanted = { rows, view: { ...view }, columns };
-      if (!this.inFlight) this.#fetchTiles();
+      if (!this.inFlight && !this.waiting) this.#fetchTiles();
     }
 
     async #fetchTiles() {
@@ -102,10 +104,15 @@
         this.failure = null;
       } catch (error) {
         this.failure = error.message;
+        this.waiting = true;
+        setTimeout(() => {
+          this.waiting = false;
+          this.changed();
+        }, RETRY_MS);
       }
       this.inFlight = false;
       this.changed();
-      if (this.wanted) this.#fetchTiles();
+      if (this.wanted && !this.waiting) this.#fetchTiles();
     }
 
     // What is known of an event; its times as numbers, too.

@@ -82,9 +82,11 @@
       context.fillRect(0, 0, width, height);
       context.font = FONT;
       context.textBaseline = "middle";
-      const { start, span } = state.view;
+      const { start, span } = state.view ?? { start: 0, span: 1 };
       this.x = (time) => GUTTER + ((time - start) / span) * this.plotWidth;
-      const grid = ticks(start, span, (span * TICK_PIXELS) / this.plotWidth);
+      const grid = state.view
+        ? ticks(start, span, (span * TICK_PIXELS) / this.plotWidth)
+        : { list: [], anchor: null }; // before it is known what there is to show
       this.#grid(grid);
       this.#clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
         this.#bands(state);
@@ -210,7 +212,7 @@
       const width = this.context.measureText(text).width;
       if (width <= room) return text;
       const letters = Math.floor((text.length * (room - 9)) / width);
-      return letters > 0 ? `${text.slice(0, letters)}…` : "";
+      return letters > 2 ? `${text.slice(0, letters)}…` : "";
     }
 
     // What the pointer is on, what is selected, and what that is linked to.
@@ -322,7 +324,7 @@
       context.fillStyle = theme["text-2"];
       context.fillText(state.timeLabel, 8, 13);
       context.fillStyle = theme.text;
-      const shown = `${duration(state.view.span)} in view`;
+      const shown = state.view ? `${duration(state.view.span)} in view` : "";
       context.fillText(grid.anchor === null ? shown : `${grid.anchor}   ${shown}`, 8, 28);
       context.textAlign = "center";
       for (const { at, label } of grid.list) {
@@ -360,7 +362,7 @@
     // The pointer's time, and the piece that is being chosen to zoom to.
     #selection(state) {
       const { context, theme } = this;
-      if (state.pointerX === null) return;
+      if (state.pointerX === null || !state.view) return;
       const { chosen } = state;
       if (chosen) {
         const [left, right] = [Math.min(chosen.from, chosen.to), Math.max(chosen.from, chosen.to)];

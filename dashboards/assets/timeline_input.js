@@ -3,13 +3,14 @@
   const WHEEL = 1.0018; // zoom per unit of the wheel
   const LINE = 20; // pixels, for wheels that count lines
   const PINCH = 5; // two fingers on a touchpad move it less
+  const CLICK_PIXELS = 4; // how far the mouse may move in a click
   const PAN = 0.15; // of the view
 
   const isText = (element) =>
     element instanceof Element && element.closest("input, textarea, select, [contenteditable]");
 
-  window.traceprofTimelineInput = (timeline, clickPixels) => {
-    const { panel, GUTTER } = timeline;
+  window.traceprofTimelineInput = (timeline) => {
+    const { panel, pointer, GUTTER } = timeline;
     const { canvas, scroller, query } = panel;
     const place = (event) => {
       const box = canvas.getBoundingClientRect();
@@ -43,14 +44,14 @@
     canvas.addEventListener("pointermove", (event) => {
       const [x, y] = place(event);
       if (!drag) {
-        timeline.point(x, y, event.clientX, event.clientY);
+        pointer.move(x, y, event.clientX, event.clientY);
         return;
       }
-      drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > clickPixels;
+      drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > CLICK_PIXELS;
       if (!drag.moved) return;
-      panel.hideTooltip();
-      timeline.hover = null;
-      timeline.pointerX = Math.max(x, GUTTER);
+      pointer.forget();
+      pointer.last = null;
+      pointer.x = Math.max(x, GUTTER);
       if (drag.selects) {
         timeline.chosen = { from: drag.x, to: Math.max(x, GUTTER) };
         timeline.refresh();
@@ -65,7 +66,7 @@
       const [x, y] = place(event);
       const { chosen } = timeline;
       timeline.chosen = null;
-      if (drag && !drag.moved) timeline.click(x, y);
+      if (drag && !drag.moved) pointer.click(x, y);
       else if (chosen) {
         const [start, end] = [chosen.from, chosen.to].sort((a, b) => a - b).map((each) =>
           timeline.timeAt(each));
@@ -77,12 +78,12 @@
       drag = timeline.chosen = null;
       timeline.refresh();
     });
-    canvas.addEventListener("pointerleave", () => drag || timeline.leave());
+    canvas.addEventListener("pointerleave", () => drag || pointer.leave());
     canvas.addEventListener("dblclick", () => timeline.fit());
 
     // -- keyboard -------------------------------------------------------------------------------
 
-    const middle = () => timeline.pointerX ?? GUTTER + timeline.painter.plotWidth / 2;
+    const middle = () => pointer.x ?? GUTTER + timeline.painter.plotWidth / 2;
     const zoom = (factor) => timeline.zoom(factor, timeline.timeAt(middle()));
     const scroll = (rows) => { scroller.scrollTop += rows * 26; };
     const keys = {
@@ -95,11 +96,7 @@
       home: () => timeline.home(), f: () => timeline.fit(),
       n: () => timeline.search("next"), p: () => timeline.search("previous"),
       "/": () => { query.focus(); query.select(); },
-      escape: () => {
-        timeline.forgetSelection();
-        timeline.note();
-        timeline.refresh();
-      },
+      escape: () => timeline.deselect(),
     };
     const onKey = (event) => {
       if (!timeline.root.isConnected) {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.clock import Clock
 from dashboards.components import (
     card,
     evidence_list,
@@ -112,7 +111,7 @@ def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
-    clock = Clock.of(view.analysis)
+    clock = view.clock
     drawn = results[:_MOST_ROWS]
     queues = []
     for each in drawn:
@@ -193,5 +192,5 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):
         if entries:
             places = ((each, interval_address(each, result.rank, view.address)) for each in entries)
-            parts += [html.H4(title), evidence_list(places)]
+            parts += [html.H4(title), evidence_list(places, view.clock)]
     return card(f"Stalls of rank {result.rank}", *parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dashboards import address as addresses
-from dashboards.clock import Clock
 from dashboards.components import card, graph, missing, nothing, page, time_note
 from dashboards.figures import links as figures
 from dashboards.reduction import edges
@@ -108,7 +107,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         note += f"; the first {len(found)} of {len(limits)} links: choose ranks above"
     chart = graph(
         "link-rates",
-        figures.rates_over_time(found, limits[: len(found)], Clock.of(view.analysis)),
+        figures.rates_over_time(found, limits[: len(found)], view.clock),
         "the rate of each link over time against its peak, by rank and direction",
     )
     return card(title, chart, note=note)

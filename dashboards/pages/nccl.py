@@ -171,7 +171,11 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
         parts += [
             html.H4(f"rank {each.rank}: {duration(each.blocked_ns)} in all, the worst first"),
             evidence_list(
-                (chain, interval_address(chain, each.rank, view.address)) for chain in each.chains
+                (
+                    (chain, interval_address(chain, each.rank, view.address))
+                    for chain in each.chains
+                ),
+                view.clock,
             ),
         ]
     if not listed:

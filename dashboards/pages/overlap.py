@@ -62,8 +62,10 @@ _BY_KERNEL = (
     Column("slowdown", "slowdown (×)", 2, 110),
     Column("alone", "median alone (µs)", 2, 120),
     Column("overlapped", "median overlapped (µs)", 2, 130),
-    Column("num_alone", "alone", 0, 90, "kernels during which nothing communicated"),
-    Column("num_overlapped", "overlapped", 0, 110, "kernels beside communication for half of it"),
+    Column("num_alone", "runs alone", 0, 90, "kernels during which nothing communicated"),
+    Column(
+        "num_overlapped", "runs overlapped", 0, 120, "kernels beside communication for half of it"
+    ),
 )
 
 

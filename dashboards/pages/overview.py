@@ -181,7 +181,7 @@ def _findings(view: View) -> Component | None:
     counts = ", ".join(
         f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
     )
-    cards = [finding_card(group, view.address) for group in groups]
+    cards = [finding_card(group, view.address, view.clock) for group in groups]
     return html.Section(
         [html.Header([html.H2("Findings"), html.P(counts, className="note")]), *cards],
         className="findings",

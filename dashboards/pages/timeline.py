@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards import palette, timeline_rows
+from dashboards import palette, timeline_model
+from dashboards.clock import Clock
 from dashboards.components import nothing, page
 from dashboards.view import View, device_text
 
@@ -23,14 +24,13 @@ PATH = addresses.TIMELINE
 TITLE = "Timeline"
 
 COLORS = {
-    timeline_rows.COMPUTE: palette.COMPUTE,
-    timeline_rows.COMMUNICATION: palette.COMMUNICATION,
-    timeline_rows.COPY: palette.COPY,
-    timeline_rows.HOST: palette.HOST,
-    timeline_rows.NVTX: palette.NVTX,
-    timeline_rows.STEPS: palette.IDLE,
+    timeline_model.COMPUTE: palette.COMPUTE,
+    timeline_model.COMMUNICATION: palette.COMMUNICATION,
+    timeline_model.COPY: palette.COPY,
+    timeline_model.HOST: palette.HOST,
+    timeline_model.NVTX: palette.NVTX,
+    timeline_model.STEPS: palette.IDLE,
 }
-_EXACT_NS = 1 << 53  # up to which JavaScript's numbers are exact
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -46,8 +46,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     # All ranks are offered; of none chosen in particular the first is open.
     opened = numbers if address.rank else numbers[:1]
     labels = {each.rank: _label(view, each) for each in view.ranks}
-    base = _base(analysis)
-    said = "time in the report" if base == 0 else "time since the first GPU operation"
+    base = Clock.of(analysis).base_ns
+    said = "time since the first GPU operation" if base else "time in the report"
     attributes: dict[str, Any] = {
         "data-ranks": json.dumps(numbers),
         "data-labels": json.dumps(labels),
@@ -56,7 +56,13 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "data-base": str(base),
         "data-time": said,
     }
-    return html.Div(id="timeline", key=address.href(), **attributes)
+    return html.Div(
+        [
+            html.H1(TITLE, className="timeline-title"),
+            # Another address makes another element, which starts from what that address says.
+            html.Div(id="timeline", key=address.href(), **attributes),
+        ]
+    )
 
 
 def _label(view: View, rank: Rank) -> str:
@@ -64,10 +70,3 @@ def _label(view: View, rank: Rank) -> str:
     if len(view.analysis.run.traces) > 1:
         parts.append(view.report_name(rank.report))
     return " · ".join(parts)
-
-
-def _base(analysis: Analysis) -> int:
-    """Return what the browser counts times from: 0, or the run's start where times are UTC."""
-    starts = [each.whole.window_start_ns for each in analysis.breakdown]
-    start = min(starts, default=0)
-    return start if abs(start) >= _EXACT_NS else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.builders import TraceBuilder, global_tid
-from tests.conftest import SAMPLE
+from tests.conftest import GPU_SAMPLES
 from tests.reference.launch_queue import Answer, reference
 from traceprof.analyses import launch_queue
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -21,7 +21,7 @@ from traceprof.trace.open import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRUTHS = sorted(SAMPLE.parent.glob("*.truth.json"))
+TRUTHS = [path.with_suffix(".truth.json") for path in GPU_SAMPLES]
 NCCL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 CAP = 1022
 KERNEL_NS, GAP_NS, LAUNCH_NS = 100_000, 1_000, 5_000

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.conftest import GPU_SAMPLES
 from tests.reference.links import reference_copies, reference_integral, reference_series
 from traceprof.analyses import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -153,7 +154,7 @@ def test_pinned_copies_of_two_mpi_ranks_are_slow(traces: Path) -> None:
     assert judged(traces / "v100_single_process_jacobi_peer_copies.sqlite") == []
 
 
-@pytest.mark.parametrize("scenario", sorted(path.stem for path in SAMPLES.glob("*.sqlite")))
+@pytest.mark.parametrize("scenario", [path.stem for path in GPU_SAMPLES])
 def test_scenarios(scenario: str) -> None:
     path = SAMPLES / f"{scenario}.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.conftest import GPU_SAMPLES
 from tests.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.reference.communication import kernels_of, serialization, uses
 from traceprof.analyses import collectives, nccl_serialization
@@ -242,7 +243,7 @@ def test_a_helper_kernel_makes_no_compute_stream(tmp_path: Path) -> None:
 
 
 def truths() -> list[Path]:
-    return sorted(SAMPLES.glob("*.truth.json"))
+    return [path.with_suffix(".truth.json") for path in GPU_SAMPLES]
 
 
 @pytest.mark.parametrize("truth", truths(), ids=lambda path: path.name.partition(".")[0])

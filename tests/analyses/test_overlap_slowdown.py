@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.conftest import SAMPLE
+from tests.conftest import GPU_SAMPLES
 from tests.reference.overlap_slowdown import reference
 from traceprof.analyses import overlap_slowdown
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -383,9 +383,8 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
 
 def test_simulated_scenarios_have_the_answers_of_the_model() -> None:
     judged_scenarios = 0
-    for path in sorted(SAMPLE.parent.glob("*.truth.json")):
-        truth = json.loads(path.read_text())
-        export = path.with_name(path.name.replace(".truth.json", ".sqlite"))
+    for export in GPU_SAMPLES:
+        truth = json.loads(export.with_suffix(".truth.json").read_text())
         expected = {
             each["rank"]: each["metrics"]
             for each in truth.get("findings", [])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.conftest import GPU_SAMPLES
 from tests.reference.links import reference_staged
 from traceprof.analyses import peer_transfers
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -62,7 +63,7 @@ def test_real_exports(real_trace: Path) -> None:
     assert not any(isinstance(each, Finding) for each in judged(real_trace))
 
 
-@pytest.mark.parametrize("scenario", sorted(path.stem for path in SAMPLES.glob("*.sqlite")))
+@pytest.mark.parametrize("scenario", [path.stem for path in GPU_SAMPLES])
 def test_scenarios(scenario: str) -> None:
     path = SAMPLES / f"{scenario}.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import SAMPLE
+from tests.builders import global_tid
+from tests.conftest import GPU_SAMPLES, SAMPLES
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 from traceprof.trace import schema
@@ -23,7 +24,6 @@ from traceprof.trace.database import quote
 if TYPE_CHECKING:
     from pathlib import Path
 
-SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
 SHIFT_NS = 1_000_000_007
 _TIMES = {"start", "end", "timestamp", "rawTimestamp"}
 _SHIFTED = {"start_ns", "end_ns", "window_start_ns"}
@@ -94,6 +94,7 @@ def test_the_zero_of_the_clock_means_nothing(sample: Path) -> None:
     assert document(sample) == shifted(expected, SHIFT_NS)
 
 
+@pytest.mark.parametrize("sample", GPU_SAMPLES, indirect=True, ids=lambda path: path.stem)
 def test_an_idle_process_changes_nothing_for_the_others(sample: Path) -> None:
     expected = document(sample)
     with closing(sqlite3.connect(sample, isolation_level=None)) as database:
@@ -114,6 +115,19 @@ def test_an_idle_process_changes_nothing_for_the_others(sample: Path) -> None:
         assert [each for each in found[section] if each["rank"] != added] == expected[section]
 
 
+def test_a_process_that_only_helps_changes_nothing(sample: Path) -> None:
+    expected = document(sample)
+    with closing(sqlite3.connect(sample, isolation_level=None)) as database:
+        table = quote(schema.NVTX.name)
+        columns = tables(database)[schema.NVTX.name]
+        for kind, text in ((schema.NVTX_DOMAIN, "traceprof"), (59, "pin_memory bytes=4096")):
+            row = dict.fromkeys(columns) | {"start": 0, "end": 10, "eventType": kind, "text": text}
+            row |= {"domainId": 9, "globalTid": global_tid(50_000)}
+            marks = ", ".join("?" * len(columns))
+            database.execute(f"INSERT INTO {table} VALUES ({marks})", list(row.values()))
+    assert document(sample) == expected
+
+
 def test_the_halves_of_a_capture_add_up(sample: Path) -> None:
     whole = document(sample)["breakdown"]
     cut = whole[0]["window_start_ns"] + whole[0]["window_ns"] // 2
@@ -121,5 +135,8 @@ def test_the_halves_of_a_capture_add_up(sample: Path) -> None:
         document(sample, time_range=limits)["breakdown"] for limits in ((None, cut), (cut, None))
     )
     for rank, one, other in zip(whole, first, second, strict=True):
+        if rank["window_start_ns"] > cut:  # it began later
+            assert (one["window_ns"], one["idle_ns"]) == (0, 0)
+            continue
         for measure in (key for key in rank if key.endswith("_ns") and key != "window_start_ns"):
             assert rank[measure] == one[measure] + other[measure], measure

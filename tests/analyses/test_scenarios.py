@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import SAMPLE
+from tests.conftest import SAMPLE, SAMPLES
 from traceprof.analysis import FINDING_IDS, RUN_ANALYSES, Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
@@ -16,7 +16,6 @@ from traceprof.trace import schema
 if TYPE_CHECKING:
     from pathlib import Path
 
-SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
 NAMES = [path.stem for path in SAMPLES]
 
 # The model tells what it did; one report cannot tell waiting from transfer.

@@ -185,7 +185,7 @@ def test_as_a_module_in_a_process_of_its_own() -> None:
 
 
 def test_importing_traceprof_is_light() -> None:
-    heavy = "{'numpy', 'pandas', 'torch', 'rich', 'click', 'sqlite_utils', 'dash'}"
+    heavy = "{'numpy', 'pandas', 'torch', 'rich', 'click', 'dash'}"
     code = f"import sys, traceprof, traceprof.labels; print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -24,7 +24,8 @@ def run(*arguments: object) -> int:
 def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("simulate", "--help") == EXIT_DONE
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in ("ddp", *SCENARIOS, *RUN_SCENARIOS))
+    names = ("ddp", "gloo", *SCENARIOS, *RUN_SCENARIOS)
+    assert all(f"  {name} " in shown for name in names)
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, *RUN_SCENARIOS])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
     Serve = Callable[[Path], str]
 
@@ -90,10 +90,17 @@ def _missing(what: str) -> NoReturn:
     pytest.skip(what)
 
 
+@pytest.fixture(scope="session")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Return what all pages share: a window of 1280 × 800 and a cache of our own scripts."""
+    made = browser.new_context(viewport={"width": 1280, "height": 800})
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """Return an empty page, 1280 × 800."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
+def page(context: BrowserContext) -> Iterator[Page]:
+    """Return an empty page."""
     opened = context.new_page()
     errors: list[str] = []
 
@@ -109,5 +116,5 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.on("request", on_request)
     yield opened
-    context.close()
+    opened.close()
     assert errors == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
     from tests.dashboards.conftest import Serve
     from traceprof.analysis import Analysis
@@ -360,6 +360,9 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Ana
     assert [(each["start"], each["end"]) for each in bands] == [
         (each.start_ns, each.end_ns) for each in finding.evidence
     ]
+    # What the GPU did is in sight.
+    last = timeline.ask("t.rows.filter((row) => row.track?.source === 'op').at(-1)")
+    assert last["top"] + last["height"] <= timeline.ask("t.panel.scroller.clientHeight")
     start, span = timeline.view
     evidence = finding.evidence[1]
     assert start < evidence.start_ns < evidence.end_ns < start + span
@@ -492,9 +495,8 @@ def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said(browser: Browser, tmp_path: Path) -> None:
-    known: dict[str, object] = {"eventType": schema.NVTX_PUSH_POP, "globalTid": 1 << 48}
     trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
-    trace.raw(schema.NVTX.name, **known, start="soon", end=9, text="b")
+    trace.raw(schema.THREAD_NAMES, globalTid="soon", nameId=1)
     page = browser.new_page()  # one whose console may hold an error
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
         page.goto(f"{url}/timeline")
@@ -507,9 +509,17 @@ def test_what_cannot_be_read_is_said(browser: Browser, tmp_path: Path) -> None:
 def test_when_the_server_is_gone_it_is_said(browser: Browser, sample_url: str) -> None:
     page = browser.new_page()
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
-    page.route("**/timeline/tiles*", lambda route: route.abort())
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        route.abort()
+
+    page.route("**/timeline/tiles*", refuse)
     page.keyboard.press("w")
     page.get_by_text("The dashboard cannot be reached").wait_for()
+    page.wait_for_timeout(500)
+    assert len(asked) == 1
     page.unroute("**/timeline/tiles*")
     timeline.wait()  # it tries again by itself
     page.close()

@@ -69,6 +69,7 @@ def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> Non
         "group": "",
         "label": "steps on the GPU",
         "kind": "step",
+        "source": "step",
         "events": 6,
         "folded": False,
     }
@@ -258,12 +259,11 @@ def test_nothing_else_is_below_the_timeline(served: Get) -> None:
 def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known: dict[str, object] = {"eventType": schema.NVTX_PUSH_POP, "globalTid": 1 << 48}
     path = (
         TraceBuilder()
         .kernel(0, 10)
         .nvtx("a", 0, 9)
-        .raw(schema.NVTX.name, **known, start="soon", end=9, text="b")
+        .raw(schema.THREAD_NAMES, globalTid="soon", nameId=1)
         .write(tmp_path / "t.sqlite")
     )
     for get in client(path):

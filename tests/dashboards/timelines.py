@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dashboards.timeline_rows import RankTimeline
+    from dashboards.timeline_model import RankTimeline
     from tests.builders import TraceBuilder
 
     Event = tuple[int, int, str]

@@ -46,11 +46,12 @@ def functions(names: list[str], module: Any) -> set[str]:
 
 
 def held(module_names: set[str]) -> dict[tuple[str, str], object]:
-    """Return what the modules hold under each name."""
+    """Return what can be called that the modules hold under each name."""
     return {
         (module, name): value
         for module in module_names
         for name, value in getattr(sys.modules[module], "__dict__", {}).items()
+        if callable(value)
     }
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Generator
 
 import pytest
 import torch
 
 import instrument
+from tests.instrument.recording import pushed
+
+Program = Callable[[torch.Tensor], torch.Tensor]
 
 
 def test_a_decorated_step_is_numbered_at_each_call(recorded: list[str]) -> None:
@@ -42,6 +49,83 @@ def test_exceptions_pass_through_and_close_the_range(recorded: list[str]) -> Non
     assert recorded == ["push fails", "pop"]
 
 
+def test_a_coroutine_is_one_step_while_its_body_runs(recorded: list[str]) -> None:
+    @instrument.step
+    async def train(value: int) -> int:
+        recorded.append("before")
+        await asyncio.sleep(0)
+        recorded.append("after")
+        return value
+
+    async def both() -> tuple[int, int]:
+        return await asyncio.gather(train(1), train(2))
+
+    assert inspect.iscoroutinefunction(train)
+    coroutine = train(3)
+    assert recorded == []
+    assert asyncio.run(coroutine) == 3
+    assert recorded == ["start step 0", "before", "after", "end step 0"]
+    recorded.clear()
+    assert list(asyncio.run(both())) == [1, 2]
+    ends = ["after", "end step 1", "after", "end step 2"]
+    assert recorded == ["start step 1", "before", "start step 2", "before", *ends]
+
+
+def test_a_generator_is_one_range_while_its_body_runs(recorded: list[str]) -> None:
+    @instrument.annotate("epoch")
+    def epoch() -> Generator[int, str, str]:
+        answer = yield 1
+        recorded.append(answer)
+        try:
+            yield 2
+        except KeyError:
+            recorded.append("caught")
+        return "done"
+
+    run = epoch()
+    assert recorded == []
+    assert next(run) == 1
+    assert run.send("sent") == 2
+    with pytest.raises(StopIteration, match="done"):
+        run.throw(KeyError())
+    assert recorded == ["start epoch", "sent", "caught", "end epoch"]
+    recorded.clear()
+    left = epoch()
+    next(left)
+    left.close()
+    assert recorded == ["start epoch", "end epoch"]
+
+
+def test_steps_of_several_threads_have_numbers_of_their_own(recorded: list[str]) -> None:
+    step = instrument.step(lambda: None)
+    threads = [threading.Thread(target=lambda: [step() for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(pushed(recorded)) == sorted(f"step {number}" for number in range(200))
+
+
+@pytest.mark.parametrize("around", [instrument.step, instrument.annotate("named")])
+def test_within_a_compiled_function_there_is_nothing_to_break_a_graph(
+    recorded: list[str], around: Callable[[Program], Program]
+) -> None:
+    @around
+    def inner(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+    def outer(tensor: torch.Tensor) -> torch.Tensor:
+        with instrument.annotate("block"):
+            return inner(tensor) + 1
+
+    compiled = torch.compile(outer, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    assert torch.equal(
+        torch.compile(inner, backend="eager", fullgraph=True)(torch.ones(2)), torch.full((2,), 2.0)
+    )
+    assert recorded == []
+
+
 def test_training_gives_the_same_parameters_bit_for_bit() -> None:
     def trained(*, named: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -73,7 +157,7 @@ def test_without_nvtx_nothing_happens() -> None:
 
 
 def test_it_imports_nothing_of_the_analyzer() -> None:
-    heavy = "{'pandas', 'dash', 'sqlite_utils', 'traceprof.analysis'}"  # nvtx itself takes numpy
+    heavy = "{'pandas', 'dash', 'traceprof.analysis'}"  # nvtx itself takes numpy
     code = f"import sys, instrument; print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -34,7 +34,9 @@ SMALL_TABLES = {
     schema.GPU_INFO: ("id", "name", "smCount"),
     schema.GPU_INFO_2020: ("pid", "deviceId", "name"),
     schema.CUDA_DEVICES: ("gpuId", "cudaId", "pid"),
-    schema.SESSION_START: ("utcTime",),
+    schema.SESSION_START: ("utcTime", "utcEpochNs"),
+    schema.ANALYSIS_DETAILS: ("duration",),
+    schema.THREAD_NAMES: ("globalTid", "nameId"),
     schema.SYSTEM_ENVIRONMENT: ("name", "value"),
     schema.MPI_RANKS: ("globalTid", "rank"),
     schema.MEMCPY_KINDS: ("id", "label"),
@@ -43,7 +45,7 @@ EVENTS = {table.name: table for table in (*schema.GPU_OPERATIONS, schema.API_CAL
 
 
 def everything() -> TraceBuilder:
-    """Return an export with rows in every table that traceprof reads: 2 steps of 2 ranks."""
+    """Return an export with rows in every table that traceprof reads: 2 steps of 3 ranks."""
     builder = TraceBuilder()
     for pid, rank in ((1000, 0), (2000, 1)):
         for step in range(2):
@@ -61,6 +63,17 @@ def everything() -> TraceBuilder:
         builder.raw(schema.MPI_RANKS, globalTid=global_tid(pid), rank=rank)
         builder.raw(schema.PROCESSES, globalPid=global_pid(pid), pid=pid, name="python")
         builder.raw(schema.GPU_INFO_2020, pid=pid, deviceId=rank, name="NVIDIA H100 80GB HBM3")
+    for step in range(2):  # of a rank without a GPU
+        start = 1000 * step
+        builder.label(f"step {step}", start, start + 900, pid=3000)
+        builder.label("backward", start, start + 500, pid=3000)
+        builder.label(
+            "bucket index=0 bytes=4 last=1", start + 100, start + 300, in_flight=True, pid=3000
+        )
+        call = f"all_reduce bytes=4 dtype=float32 group=0 rank=2 size=3 seq={step}"
+        builder.label(call, start + 110, start + 120, pid=3000)
+        builder.label(call, start + 110, start + 290, in_flight=True, pid=3000)
+    builder.threads("python", "[NSys]", pid=3000).machine(cores=8, end=2000)
     return (
         builder.raw(schema.CAPTURE_METADATA, name="PROCESS_0:COMMAND", value="python")
         .raw(schema.DIAGNOSTICS, text="Not all NVTX events might have been collected.")

@@ -9,8 +9,8 @@ import pytest
 from tests.builders import TraceBuilder, global_pid, global_tid
 from traceprof.errors import TraceFormatError
 from traceprof.trace import reader, schema
+from traceprof.trace.events import OPEN_END
 from traceprof.trace.nsight import NsightTrace
-from traceprof.trace.nvtx import OPEN_END
 
 if TYPE_CHECKING:
     from pathlib import Path

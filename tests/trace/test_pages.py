@@ -13,6 +13,7 @@ import pytest
 from traceprof.trace import shapes
 from traceprof.trace.database import quote
 from traceprof.trace.layout import layout_of
+from traceprof.trace.numbered import NumberedTexts
 from traceprof.trace.pages import PADDING, Unsupported, varints
 from traceprof.trace.records import decode_columns
 from traceprof.trace.shapes import NULL
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Damage = Callable[[bytearray, random.Random], None]
-    Row = tuple[int, ...]
+    Row = tuple[Any, ...]
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 PAGE_SIZES = [1 << power for power in range(9, 17)]
@@ -32,6 +33,7 @@ BOUNDARIES = [
     for sign in (1, -1)
     for more in (-1, 0, 1)
 ] + [LEAST + 1, GREATEST, -1, 0, 1, 2, 3]
+_HOLDS_FILES = {"ANALYSIS_FILE"}
 _ENDLESS = 2_000_000  # more of SQLite's steps than any of these tables needs
 
 
@@ -66,13 +68,16 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 def through_sqlite(
-    connection: sqlite3.Connection, table: str, columns: Sequence[str]
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], texts: Sequence[str] = ()
 ) -> list[tuple[Any, ...]]:
-    """Return rowid and columns of each row."""
+    """Return rowid, integer columns and columns of texts of each row."""
     taken = {row[1].lower() for row in connection.execute(f"PRAGMA table_xinfo({quote(table)})")}
     rowid = next(name for name in ("_rowid_", "rowid", "oid") if name not in taken)
     names = ", ".join(f"ifnull({quote(name)}, {NULL})" for name in columns)
-    query = f"SELECT {', '.join(filter(None, (rowid, names)))} FROM {quote(table)} NOT INDEXED"
+    rest = map(quote, texts)
+    query = (
+        f"SELECT {', '.join(filter(None, (rowid, names, *rest)))} FROM {quote(table)} NOT INDEXED"
+    )
     return connection.execute(query).fetchall()
 
 
@@ -83,6 +88,7 @@ def compared(
     columns: Sequence[str],
     expected: Sequence[Row],
     window_bytes: int = 1,
+    texts: Sequence[str] = (),
 ) -> str:
     """Assert that rows are read as SQLite reads them; return "read", "partly" or why they are not.
 
@@ -91,20 +97,25 @@ def compared(
         connection: to it.
         table: to read.
         columns: to read of it.
-        expected: the table's rowids and columns.
+        expected: the table's rowids, columns and texts.
         window_bytes: as `decode_columns` has it.
+        texts: columns of texts to read of it.
     """
+    numbered = {name: NumberedTexts() for name in texts}
     done, outcome = 0, "read"
     try:
-        layout = layout_of(connection, table, columns)
-        for chunk in decode_columns(path, layout, window_bytes=window_bytes):
+        layout = layout_of(connection, table, columns, texts)
+        for chunk in decode_columns(path, layout, numbered, window_bytes=window_bytes):
             rows = expected[done : done + chunk.count]
             assert (chunk.first, chunk.last) == (rows[0][0], rows[-1][0])
             assert len(rows) == chunk.count
             if chunk.columns is None:
                 outcome = "partly"
             else:
-                read = [chunk.columns[name].tolist() for name in columns]
+                read: list[list[object]] = [chunk.columns[name].tolist() for name in columns]
+                for name in texts:
+                    known = [*numbered[name].known, None]  # the number of NULL is -1
+                    read.append([known[number] for number in chunk.columns[name].tolist()])
                 assert read == [[row[place] for row in rows] for place in range(1, 1 + len(read))]
             done += chunk.count
     except Unsupported as reason:
@@ -113,14 +124,20 @@ def compared(
     return outcome
 
 
-def outcome(path: Path, columns: Sequence[str], table: str = "t", window_bytes: int = 1) -> str:
+def outcome(
+    path: Path,
+    columns: Sequence[str],
+    table: str = "t",
+    window_bytes: int = 1,
+    texts: Sequence[str] = (),
+) -> str:
     """Compare columns of one table."""
     with closing(opened(path)) as connection:
         try:
-            expected = through_sqlite(connection, table, columns)
+            expected = through_sqlite(connection, table, columns, texts)
         except sqlite3.OperationalError:  # there is no rowid
             expected = []
-        return compared(path, connection, table, columns, expected, window_bytes)
+        return compared(path, connection, table, columns, expected, window_bytes, texts)
 
 
 # -- real exports and plain tables ---------------------------------------------------------------
@@ -134,11 +151,12 @@ def test_every_integer_of_a_real_export(real_trace: Path) -> None:
         for (table,) in connection.execute(query).fetchall():
             info = connection.execute(f"PRAGMA table_info({quote(table)})").fetchall()
             columns = [row[1] for row in info if row[2].upper() == "INTEGER"]
-            if columns:
-                expected = through_sqlite(connection, table, columns)
-                found = compared(real_trace, connection, table, columns, expected, 1 << 18)
-                # Some have a whole file before an integer.
-                assert found == "read" or (found, table) == ("partly", "ANALYSIS_FILE")
+            texts = [row[1] for row in info if row[2].upper() in {"TEXT", "BLOB"}]
+            for some in ([], texts) if texts else ([],):
+                expected = through_sqlite(connection, table, columns, some)
+                found = compared(real_trace, connection, table, columns, expected, 1 << 18, some)
+                # Some have a whole file before an integer, or a text longer than a page.
+                assert found == "read" or (found == "partly" and (some or table in _HOLDS_FILES))
 
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
@@ -288,7 +306,7 @@ def test_more_shapes_than_are_kept(
 
 
 def test_a_hash_that_two_headers_share(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "_factors", lambda count: np.zeros(count, np.uint64))
+    monkeypatch.setattr(shapes, "factors", lambda count: np.zeros(count, np.uint64))
     made(path, TABLE, "INSERT INTO t VALUES (300, 'x', 5), (5, 'xx', 6)")
     assert outcome(path, "ac") == "partly"
 
@@ -379,6 +397,54 @@ def test_variable_length_integers() -> None:
     found, found_lengths = varints(array, at)
     assert found.tolist() == values
     assert found_lengths.tolist() == lengths
+
+
+def test_texts_and_blobs(path: Path) -> None:
+    values: list[object] = [
+        None,
+        "",
+        b"",
+        "x",
+        b"x",
+        "\0",
+        b"\0",
+        "\0\0",
+        "12345678",
+        "123456789",
+        "é" * 9,
+    ]
+    values += ["a" * 250, "a" * 251, "a" * 250 + "b", "x" * 7 + "\0", b"\xff\xfe", "7", 7, 0.5]
+    for some, expected in ((values[:-2], "read"), (values, "partly")):
+        made(path, "CREATE TABLE t (a INTEGER, b TEXT, c BLOB, d)")
+        with closing(written(path)) as connection:
+            for number in range(300):
+                row = [some[(number * step) % len(some)] for step in (1, 3, 7)]
+                connection.execute("INSERT INTO t VALUES (?, ?, ?, ?)", (number, *row))
+            # Bytes that are no UTF-8 in a text.
+            connection.execute("INSERT INTO t VALUES (1, CAST(x'61ff62' AS TEXT), NULL, NULL)")
+        assert outcome(path, "a", texts="bcd") == expected
+        assert outcome(path, "", texts="b") == "read"
+        assert outcome(path, "a", texts="db") == expected
+        path.unlink()
+    made(path, TABLE, ROWS)
+    assert outcome(path, "a", texts="c").startswith("a column of text that is declared")
+
+
+def test_short_rows_without_texts(path: Path) -> None:
+    made(path, TABLE, ROWS, "ALTER TABLE t ADD COLUMN d TEXT", "ALTER TABLE t ADD COLUMN e INTEGER")
+    assert outcome(path, "ace", texts="bd") == "read"
+    made(path, "ALTER TABLE t ADD COLUMN f TEXT DEFAULT 'x'")
+    assert outcome(path, "ace", texts="bd") == "read"
+    assert outcome(path, "ace", texts="bdf") == "partly"
+
+
+def test_texts_with_the_same_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(path, TABLE, "INSERT INTO t (a, b) VALUES (1, 'same size'), (2, 'size same')")
+    assert outcome(path, "a", texts="b") == "read"
+    monkeypatch.setattr(
+        "traceprof.trace.numbered.factors", lambda count: np.zeros(count, np.uint64)
+    )
+    assert outcome(path, "a", texts="b") == "partly"
 
 
 # -- generated databases -------------------------------------------------------------------------
@@ -505,6 +571,10 @@ class Generated:
         found = [f"c{place}" for place, kind in enumerate(self._types) if "INT" in kind]
         return self._chosen.sample(found, self._chosen.randrange(1, len(found) + 1))
 
+    def texts(self) -> list[str]:
+        """Return the columns that may hold texts or blobs, and hardly anything else."""
+        return [f"c{place}" for place, kind in enumerate(self._types) if kind in ("TEXT", "BLOB")]
+
 
 @pytest.mark.parametrize("seed", range(24))
 def test_generated_databases(path: Path, seed: int) -> None:
@@ -513,8 +583,11 @@ def test_generated_databases(path: Path, seed: int) -> None:
     for _ in range(100):
         generated = Generated(path, chosen)
         generated.write()
-        columns = generated.integers()
-        outcomes.append(outcome(path, columns, window_bytes=chosen.choice((1, 3000, 100_000))))
+        columns, texts = generated.integers(), generated.texts()
+        window_bytes = chosen.choice((1, 3000, 100_000))
+        outcomes.append(outcome(path, columns, window_bytes=window_bytes))
+        if texts:
+            outcomes.append(outcome(path, columns, "t", window_bytes, texts))
         path.unlink()
     assert set(outcomes) <= {"read", "partly", "an unusual header", "a page of another kind"}
     assert outcomes.count("read") > 50
@@ -526,16 +599,17 @@ def test_generated_databases(path: Path, seed: int) -> None:
 def attempted(path: Path, data: bytes | bytearray, columns: Sequence[str]) -> str:
     """Read a damaged file both ways."""
     path.write_bytes(data)
+    texts = {"b": NumberedTexts()}
     with closing(opened(path)) as connection:
         try:
-            expected = through_sqlite(connection, "t", columns)
+            expected = through_sqlite(connection, "t", columns, [*texts])
         except (sqlite3.Error, UnicodeError, MemoryError, OverflowError):
             expected = None
         if expected is not None:
-            return compared(path, connection, "t", columns, expected)
+            return compared(path, connection, "t", columns, expected, texts=[*texts])
         try:
-            layout = layout_of(connection, "t", columns)
-            for chunk in decode_columns(path, layout, window_bytes=1024):
+            layout = layout_of(connection, "t", columns, [*texts])
+            for chunk in decode_columns(path, layout, texts, window_bytes=1024):
                 assert chunk.count > 0
         except Unsupported as reason:
             return str(reason)

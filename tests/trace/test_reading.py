@@ -19,12 +19,13 @@ from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace import reader, schema
 from traceprof.trace.database import Database, quote
+from traceprof.trace.numbered import NumberedTexts
 from traceprof.trace.pages import Unsupported
 from traceprof.trace.reader import NULL, read_columns
 from traceprof.trace.records import decode_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from traceprof.trace.layout import Layout
@@ -122,6 +123,7 @@ def test_sqlite_is_not_asked_for_events(path: Path, monkeypatch: pytest.MonkeyPa
     everything().write(path)
     expected = numbers(path)
     monkeypatch.setattr(reader, "_through_sqlite", refuse)
+    monkeypatch.setattr(reader, "_rows_through_sqlite", refuse)
     assert numbers(path) == expected
 
 
@@ -129,8 +131,8 @@ def test_sqlite_is_not_asked_for_events(path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, done: int) -> None:
     """Refused after so many pages, some of which have rows that go on elsewhere."""
 
-    def some(file: Path, layout: Layout) -> Iterator[Chunk]:
-        yield from islice(decode_columns(file, layout, window_bytes=1), done)
+    def some(file: Path, layout: Layout, texts: Mapping[str, NumberedTexts]) -> Iterator[Chunk]:
+        yield from islice(decode_columns(file, layout, texts, window_bytes=1), done)
         raise Unsupported
 
     monkeypatch.setattr(reader, "decode_columns", some)
@@ -142,11 +144,18 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
         connection.commit()
     counting = Counting()
     database = Database(path, counting)
-    chunks = list(read_columns(database, "t", ["a", "c"], chunk_rows=100))
+    for texts in ({}, {"b": NumberedTexts()}):
+        chunks = list(read_columns(database, "t", ["a", "c"], texts, chunk_rows=100))
+        read = {
+            name: np.concatenate([chunk[name] for chunk in chunks]).tolist() for name in chunks[0]
+        }
+        assert read["a"] == list(rows)
+        assert read["c"] == [3 * row for row in rows]
+        for name, numbered in texts.items():
+            lengths = [len(numbered.known[number]) for number in read[name]]
+            assert lengths == [5000 if row % 700 == 0 else row % 60 for row in rows]
     database.close()
-    assert np.concatenate([chunk["a"] for chunk in chunks]).tolist() == list(rows)
-    assert np.concatenate([chunk["c"] for chunk in chunks]).tolist() == [3 * row for row in rows]
-    assert counting.advanced == len(rows)
+    assert counting.advanced == 2 * len(rows)
 
 
 class Counting:
@@ -392,7 +401,8 @@ def test_ranks_that_contradict_each_other(path: Path) -> None:
 def test_small_tables_that_are_empty(path: Path, table: str) -> None:
     everything().write(path)
     alter(path, f"DELETE FROM {quote(table)}")
-    assert len(numbers(path)["ranks"]) == 2
+    # The rank without a GPU is known by registered texts alone.
+    assert len(numbers(path)["ranks"]) == (2 if table == schema.STRINGS else 3)
     attempt(path, "info")
 
 

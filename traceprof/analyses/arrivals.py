@@ -183,13 +183,15 @@ def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> In
     copies = rank.launched_by[1][rank.operations.copies.bytes > LEAST_BYTES]
     is_copy = (gaps.sync_call >= 0) & np.isin(gaps.sync_call, copies[copies >= 0])
     over = np.searchsorted(gaps.end_ns, times, side="right")
+    late_over = np.searchsorted(gaps.late, over)
     parts = (
         gaps.launch_bound_ns,
         np.where(is_copy, 0, gaps.sync_ns),
         np.where(is_copy, gaps.sync_ns, 0),
         gaps.data_loading_ns,
-        gaps.other_ns,
     )
+    spent[:, 7] = np.append(0, np.cumsum(gaps.length_ns))[over]
     for column, part in enumerate(parts, start=3):
-        spent[:, column] = np.append(0, np.cumsum(part))[over]
+        spent[:, column] = np.append(0, np.cumsum(part))[late_over]
+        spent[:, 7] -= spent[:, column]
     return spent

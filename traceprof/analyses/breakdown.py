@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.rank import Spans
-    from traceprof.run import Rank, Window
+    from traceprof.run import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("exposed-communication",)
 EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
@@ -100,22 +100,23 @@ class BreakdownResult:
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
     """Measure a window of a rank, and each step that lies inside it."""
-    steps = rank.steps
-    step_measures: tuple[StepMeasures, ...] = ()
-    if steps is not None:
-        inside = (steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns)
-        steps = steps.chosen(inside)
-        measured = _measure(rank, steps.start_ns, steps.end_ns)
-        step_measures = tuple(
-            StepMeasures(number, each)
-            for number, each in zip(steps.number.tolist(), measured, strict=True)
-        )
     start = np.array([window.start_ns], np.int64)
     end = np.array([window.end_ns], np.int64)
+    numbers: list[int] = []
+    if rank.steps is not None:
+        inside = rank.steps.start_ns >= window.start_ns
+        steps = rank.steps.chosen(inside & (rank.steps.end_ns <= window.end_ns))
+        start, end = np.append(start, steps.start_ns), np.append(end, steps.end_ns)
+        numbers = steps.number.tolist()
+    closed = np.zeros(len(start), np.bool_)
+    closed[0] = window.is_whole
+    whole, *of_steps = _measure(rank, start, end, closed)
     return BreakdownResult(
         rank=rank.rank,
-        whole=_measure(rank, start, end, closed=window.is_whole)[0],
-        steps=step_measures,
+        whole=whole,
+        steps=tuple(
+            StepMeasures(number, each) for number, each in zip(numbers, of_steps, strict=True)
+        ),
         exposed=_exposed_evidence(rank, window),
         num_graphs=len(rank.operations.graphs),
         has_gpu=rank.device is not None,
@@ -132,16 +133,15 @@ def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool = False) -> list[Measures]:
+def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[Measures]:
     """Measure many windows of a rank at once.
 
     Args:
         rank: the rank.
         start_ns: int64[m].
         end_ns: int64[m].
-        closed: count an operation without length at the very end of a window as inside.
+        closed: bool[m], whether an operation without length at the very end counts as inside.
     """
-    compute_or_communication = intervals.merge(rank.compute, rank.communication)
 
     def within(covered: Intervals) -> Int64:
         return intervals.covered_within(covered, start_ns, end_ns)
@@ -151,15 +151,16 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool = False
         within(rank.communication),
         within(rank.copy),
     )
-    either, busy = within(compute_or_communication), within(rank.busy)
-    counts = _counts(rank, start_ns, end_ns, closed=closed)
+    overlapped, busy = within(rank.overlapped), within(rank.busy)
+    either = compute + communication - overlapped
+    counts = _counts(rank, start_ns, end_ns, closed)
     columns = (
         start_ns,
         end_ns - start_ns,
         compute,
         communication,
-        compute + communication - either,
-        either - compute,
+        overlapped,
+        communication - overlapped,
         copy,
         busy - either,
         end_ns - start_ns - busy,
@@ -168,13 +169,11 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool = False
     return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _counts(
-    rank: Rank, start_ns: Int64, end_ns: Int64, *, closed: bool
-) -> tuple[Int64, Int64, Int64]:
+def _counts(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> tuple[Int64, Int64, Int64]:
     """Return how many compute kernels, communications and copies are in each window."""
 
     def inside(spans: Spans) -> Int64:
-        counts = [_num_inside(*span, start_ns, end_ns, closed=closed) for span in spans]
+        counts = [_num_inside(*span, start_ns, end_ns, closed) for span in spans]
         return sum(counts, np.zeros(len(start_ns), np.int64))
 
     kernels, communication, copies = rank.counted
@@ -182,15 +181,17 @@ def _counts(
 
 
 def _num_inside(
-    start_ns: Int64, end_ns: Int64, window_start: Int64, window_end: Int64, *, closed: bool
+    start_ns: Int64, end_ns: Int64, window_start: Int64, window_end: Int64, closed: Mask
 ) -> Int64:
     """Count operations, ordered by start, in each window; one without length is where it starts."""
     instant = start_ns == end_ns
-    lasting_start, lasting_end = start_ns[~instant], np.sort(end_ns[~instant])
-    begun = np.searchsorted(lasting_start, window_end, side="left")
-    over = np.searchsorted(lasting_end, window_start, side="right")
     times = start_ns[instant]
-    instants: Int64 = np.searchsorted(times, window_end, side="right" if closed else "left")
+    if len(times):
+        start_ns, end_ns = start_ns[~instant], end_ns[~instant]
+    begun = np.searchsorted(start_ns, window_end, side="left")
+    over = np.searchsorted(np.sort(end_ns), window_start, side="right")
+    # Times are whole nanoseconds.
+    instants: Int64 = np.searchsorted(times, window_end + closed, side="left")
     instants = instants - np.searchsorted(times, window_start, side="left")
     # A window may be empty, or lie inside an operation that spans it.
     inside: Int64 = np.maximum(begun - over, 0) + np.maximum(instants, 0)
@@ -198,10 +199,10 @@ def _num_inside(
 
 
 def _exposed_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
-    communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
+    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     return tuple(
         Evidence(start, end, rank.name_at(start) or "communication")
-        for start, end in _longest(intervals.subtract(communication, rank.compute))
+        for start, end in _longest(exposed)
     )
 
 

@@ -159,7 +159,7 @@ def compare(
         return indices[is_compared[signature[indices]]]
 
     alone, overlapped = chosen(is_alone), chosen(is_overlapped)
-    overlapped = overlapped[np.lexsort((length_ns[overlapped], signature[overlapped]))]
+    overlapped = overlapped[_order(length_ns[overlapped], signature[overlapped])]
     return Compared(
         signature=np.flatnonzero(is_compared),
         num_alone=num_alone[is_compared],
@@ -168,6 +168,17 @@ def compare(
         overlapped=overlapped,
         overlapped_ns=length_ns[overlapped],
     )
+
+
+def _order(length_ns: Int64, signature: Int64) -> Int64:
+    """Return the order by signature, then length, of equal ones the first first."""
+    bits = int(length_ns.max(initial=0)).bit_length()
+    place = len(length_ns).bit_length()
+    if bits + place + int(signature.max(initial=0)).bit_length() > 62:
+        return np.lexsort((length_ns, signature))
+    keys = (signature << bits | length_ns) << place | np.arange(len(length_ns))
+    keys.sort()
+    return keys & ((1 << place) - 1)
 
 
 def _sorted(length_ns: Int64, signature: Int64) -> Int64:

@@ -123,7 +123,7 @@ class CollectivesResult:
 def run(rank: Rank, window: Window) -> CollectivesResult:
     """Add up the communication kernels that start in the window."""
     sent, kernels = messages(rank), rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
+    start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
     inside = (start >= window.start_ns) & (start < window.end_ns)
     if window.is_whole:  # one without length may be at its very end
         inside[:] = True
@@ -289,8 +289,8 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
             IDS[0],
             "NCCL's calls are in the export, their sizes are not",
             "export the same report with nsys export --type=sqlite --include-blobs=true, from"
-            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or put"
-            " instrument.annotate('all_reduce bytes=… group=…') around the calls",
+            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or record with"
+            " python -m instrument, which names every call",
             result.rank,
         )
     return NotApplicable(
@@ -298,8 +298,8 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
         "how much each communication kernel carried is not in the export: no call of NCCL's that"
         " launched one is",
         "nsys profile --trace=cuda,nvtx … (without NCCL_NVTX_DISABLE), then nsys export"
-        " --type=sqlite --include-blobs=true; or put"
-        " instrument.annotate('all_reduce bytes=… group=…') around the calls",
+        " --type=sqlite --include-blobs=true; or record with python -m instrument, which names"
+        " every call",
         result.rank,
     )
 

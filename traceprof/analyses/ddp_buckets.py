@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.host_work import host_buckets
 from traceprof.trace import schema
-from traceprof.trace.nvtx import OPEN_END
+from traceprof.trace.events import OPEN_END
 
 if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable

@@ -73,12 +73,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
     idle_ns, parts, coverage, sync_api = idle.measure_ns, None, 0.0, None
     if isinstance(gaps, IdleGaps):
-        parts = (
-            int(gaps.launch_bound_ns.sum()),
-            int(gaps.sync_ns.sum()),
-            int(gaps.data_loading_ns.sum()),
-            int(gaps.other_ns.sum()),
-        )
+        parts = gaps.parts_ns
         coverage = gaps.coverage
         sync_api = _dominant_api(rank, gaps)
         evidence = _explained(rank, gaps)
@@ -140,7 +135,7 @@ def _dominant_api(rank: Rank, gaps: IdleGaps) -> str | None:
     laid = gaps.sync_call >= 0
     if rank.calls is None or not gaps.sync_ns[laid].sum():
         return None
-    names, which = np.unique(rank.calls.name[gaps.sync_call[laid]], return_inverse=True)
+    names, which = np.unique(rank.calls.packed_name.at(gaps.sync_call[laid]), return_inverse=True)
     cost = np.bincount(which, weights=gaps.sync_ns[laid])
     return rank.trace.api_names.get(int(names[cost.argmax()]))
 
@@ -160,21 +155,29 @@ def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
     evidence = []
     for gap in np.argsort(-gaps.length_ns, kind="stable")[:MOST_EVIDENCE].tolist():
         start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
-        parts = [
-            int(each[gap])
-            for each in (gaps.launch_bound_ns, gaps.sync_ns, gaps.data_loading_ns, gaps.other_ns)
-        ]
-        cause = CAUSES[parts.index(max(parts))]
-        call = int(gaps.sync_call[gap])
-        if cause == SYNC and call >= 0 and rank.calls is not None:
-            name = rank.trace.api_names.get(int(rank.calls.name[call]))
-            cause += f": {name or 'unnamed call'}"
-        elif cause == LAUNCH_BOUND:
-            cause += _inside(rank, start, end, int(gaps.launch[gap]))
-        elif cause == OTHER and gaps.launch[gap] < 0:
-            cause += ": launch not in the capture"
+        cause = _cause(rank, gaps, gap)
         evidence.append(Evidence(start, end, f"{cause}, {_between(rank, start, end)}".rstrip(", ")))
     return tuple(evidence)
+
+
+def _cause(rank: Rank, gaps: IdleGaps, gap: int) -> str:
+    """Name the largest part of a gap, and the call behind it."""
+    if not gaps.has_launch[gap]:
+        return f"{OTHER}: launch not in the capture"
+    late = int(np.searchsorted(gaps.late, gap))
+    if late == len(gaps.late) or gaps.late[late] != gap:
+        return OTHER
+    start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
+    parts = [int(each[late]) for each in (gaps.launch_bound_ns, gaps.sync_ns, gaps.data_loading_ns)]
+    parts.append(end - start - sum(parts))
+    cause = CAUSES[parts.index(max(parts))]
+    call = int(gaps.sync_call[late])
+    if cause == SYNC and call >= 0 and rank.calls is not None:
+        name = rank.trace.api_names.get(rank.calls.name_id(call))
+        return f"{cause}: {name or 'unnamed call'}"
+    if cause == LAUNCH_BOUND:
+        return cause + _inside(rank, start, end, int(gaps.launch[late]))
+    return cause
 
 
 def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
@@ -182,12 +185,13 @@ def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
     calls = rank.calls
     if calls is None:
         return ""
-    inside = np.minimum(calls.end_ns, end) - np.maximum(calls.start_ns, start)
-    inside[calls.thread != calls.thread[launch]] = 0
-    longest = int(inside.argmax())
-    if 2 * inside[longest] < end - start:
+    thread = calls.packed_thread.kept
+    own = np.flatnonzero((calls.start_ns < end) & (thread == thread[launch]))
+    inside = np.minimum(calls.ends(own), end) - np.maximum(calls.start_ns[own], start)
+    if 2 * inside.max(initial=0) < end - start:
         return ""
-    return f": {rank.trace.api_names.get(int(calls.name[longest]), 'unnamed call')}"
+    name = calls.name_id(int(own[inside.argmax()]))
+    return f": {rank.trace.api_names.get(name, 'unnamed call')}"
 
 
 def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:
@@ -292,9 +296,8 @@ _ADVICE: dict[str, tuple[str, ...]] = {
     ),
 }
 _NAME_DATA_LOADING = (
-    "No range names data loading, which counts as launch-bound then: put"
-    " torch.cuda.nvtx.range('dataloader next') or"
-    " instrument.annotate('dataloader next') around next(loader)"
+    "No range names data loading, which counts as launch-bound then: record with"
+    " python -m instrument, or put torch.cuda.nvtx.range('dataloader next') around next(loader)"
 )
 _UNKNOWN_ADVICE = (
     (

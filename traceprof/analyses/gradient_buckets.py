@@ -49,8 +49,7 @@ class StepTails:
 def of_operation(rank: Rank, operation: str) -> Mask:
     """Return which kernels are of a collective operation, bool[kernels]."""
     names = [key for key, each in rank.communication_operations.items() if each == operation]
-    chosen: Mask = np.isin(rank.operations.kernels.name, np.array(names, np.int64))
-    return chosen
+    return rank.operations.kernels.are_named(names)
 
 
 def steps_of_kernels(rank: Rank) -> Int64:
@@ -101,7 +100,7 @@ def judge_steps(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> StepTai
         return StepTails(_NOTHING, _NOTHING, _NOTHING.astype(np.float64), _NOTHING, _NOTHING, none)
     group = _Groups(step[buckets])
     start, last = kernels.start_ns[buckets], group.first + group.num - 1
-    end = np.maximum.reduceat(kernels.end_ns[buckets], group.first)
+    end = np.maximum.reduceat(kernels.ends(buckets), group.first)
     before_step = intervals.covered_before(rank.compute, begin[group.id])
     total = intervals.covered_before(rank.compute, end) - before_step
     ran = intervals.covered_before(rank.compute, start) - before_step[group.of]
@@ -132,14 +131,14 @@ def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int6
     kernels = rank.operations.kernels
     begin = np.full(int(step.max(initial=-1)) + 1, intervals.BEYOND_NS)
     computes = np.flatnonzero((step >= 0) & ~rank.is_communication_kernel)
-    computes = computes[kernels.end_ns[computes] > kernels.start_ns[computes]]
+    computes = computes[kernels.packed_length.at(computes) > 0]
     np.minimum.at(begin, step[computes], kernels.start_ns[computes])
     buckets = np.flatnonzero(reduces & (step > step[step >= 0].min(initial=len(begin))))
     if len(buckets) == 0:
         return buckets, begin
     buckets = buckets[np.argsort(step[buckets], kind="stable")]
     group = _Groups(step[buckets])
-    length = kernels.end_ns[buckets] - kernels.start_ns[buckets]
+    length = kernels.packed_length.at(buckets)
     longest = np.maximum.reduceat(length, group.first)
     chosen = length >= -(-longest // LEAST_OF_LONGEST)[group.of]
     chosen &= np.logical_and.reduceat(inside[buckets], group.first)[group.of]

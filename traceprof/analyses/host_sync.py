@@ -154,7 +154,7 @@ def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
         inside[inside] = start[inside] < steps.end_ns[last[inside]]
         counts &= inside
     launches = np.concatenate([each[each >= 0] for each in rank.launched_by])
-    counts &= np.isin(calls.thread[index], np.unique(calls.thread[launches]))
+    counts &= np.isin(calls.packed_thread.at(index), calls.packed_thread.counted(launches)[0])
     chosen[index[~counts]] = False
     return chosen
 
@@ -166,7 +166,7 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     of_waits = [key for key, name in names.items() if name.endswith("Synchronize")]
     number = 0
     for thread, each in threads.items():
-        name = calls.name[each.call]
+        name = calls.packed_name.at(each.call)
         pairs = np.isin(name[:-1], np.array(of_copies, np.int64))
         pairs &= np.isin(name[1:], np.array(of_waits, np.int64))
         if pairs.any():
@@ -181,9 +181,9 @@ def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | Non
     """Return the call with the most time inside it, and that time."""
     if not len(chosen):
         return None, 0
-    ids, which = np.unique(calls.name[chosen], return_inverse=True)
+    ids, which = np.unique(calls.packed_name.at(chosen), return_inverse=True)
     spent = np.zeros(len(ids), np.int64)
-    np.add.at(spent, which, calls.end_ns[chosen] - calls.start_ns[chosen])
+    np.add.at(spent, which, calls.packed_length.at(chosen))
     by_name: dict[str, int] = {}
     for key, time in zip(ids.tolist(), spent.tolist(), strict=True):
         name = rank.trace.api_names.get(key, "unnamed call")
@@ -201,7 +201,7 @@ def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64)
         return None
     order = np.argsort(calls.start_ns[chosen], kind="stable")
     start = calls.start_ns[chosen][order]
-    spent = np.cumsum(np.append(0, (calls.end_ns - calls.start_ns)[chosen][order]))
+    spent = np.cumsum(np.append(0, calls.packed_length.at(chosen)[order]))
     first = np.searchsorted(start, ranges.start_ns[meets], side="left")
     stop = np.searchsorted(start, ranges.end_ns[meets], side="left")
     return int(np.median(spent[stop] - spent[first]))
@@ -213,11 +213,11 @@ def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple
     for gap in laid[order].tolist():
         if not gaps.sync_ns[gap]:
             break
-        end = int(gaps.end_ns[gap])
-        api = rank.trace.api_names.get(int(calls.name[gaps.sync_call[gap]]), "unnamed call")
+        start, end = (int(each[gaps.late[gap]]) for each in (gaps.start_ns, gaps.end_ns))
+        api = rank.trace.api_names.get(calls.name_id(int(gaps.sync_call[gap])), "unnamed call")
         after = rank.name_at(end)
         label = f"{api}, before {after}" if after else api
-        evidence.append(Evidence(int(gaps.start_ns[gap]), end, label))
+        evidence.append(Evidence(start, end, label))
     return tuple(evidence)
 
 

@@ -94,7 +94,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     late = steps.tail_start_ns[steps.is_late], steps.tail_end_ns[steps.is_late]
     tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
     tails = intervals.subtract(tails, rank.compute)
-    own = intervals.union(kernels.start_ns[reduces], kernels.end_ns[reduces])
+    own = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
     return LateAllReduceResult(
         rank=rank.rank,
         window_ns=window.length_ns,

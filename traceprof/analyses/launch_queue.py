@@ -124,7 +124,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     if rank.calls is None:
         return _without_calls(rank, window)
     of_process = find_stalls(rank, rank.calls)
-    _, depth = depth_over_time(rank, window)
+    queue = launch_queue(rank, rank.calls)
     own = of_process.device == rank.key.device
     stalls = of_process.chosen(
         own if window.is_whole else own & window.holds_start(of_process.start_ns)
@@ -134,7 +134,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     return LaunchQueueResult(
         rank=rank.rank,
         window=window,
-        max_depth=int(depth.max(initial=0)),
+        max_depth=queue.deepest_within(window.start_ns, window.end_ns),
         stalls=stalls,
         blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
         costly=late.costly if late else intervals.empty(),
@@ -216,7 +216,7 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ..
     ].tolist():
         start, end = int(stalls.start_ns[index]), int(stalls.end_ns[index])
         call = int(stalls.call[index])
-        name = rank.trace.api_names.get(int(calls.name[call])) if call >= 0 else None
+        name = rank.trace.api_names.get(calls.name_id(call)) if call >= 0 else None
         held_by = rank.name_at(start)
         behind = f" while {held_by} ran" if held_by else ""
         evidence.append(Evidence(start, end, f"{name or 'a launch'} blocked{behind}"))

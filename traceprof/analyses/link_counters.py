@@ -112,7 +112,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     found = rank.trace.counters
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
-    exposed = intervals.subtract(communication, rank.compute)
+    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     series = sampled(rank, window)
     copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
     counters, loads = [], []

@@ -259,7 +259,7 @@ def _load(
 
 def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
-    compute_streams = np.unique(kernels.stream[~rank.is_communication_kernel])
+    compute_streams, _ = kernels.packed_stream.counted(~rank.is_communication_kernel)
     labels = rank.trace.memory_kinds
     rows = []
     for direction, chosen in by_direction.items():

@@ -86,9 +86,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     independent, dependent = (
         blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)
     )
-    exposed = intervals.subtract(
-        intervals.clip(rank.communication, window.start_ns, window.end_ns), rank.compute
-    )
+    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
 
     on_compute = inside & np.isin(queue.stream, queueing.compute_streams(rank))
@@ -259,8 +257,8 @@ _COMPUTE_STREAM_ADVICE = (
 _COLLECT_ADVICE = (
     "To see which of these depend on each other, export communicators and peers: NCCL 2.25 or later"
     " (PyTorch 2.7), nsys profile --trace=cuda,nvtx and nsys export --type=sqlite"
-    " --include-blobs=true, from Nsight Systems 2024.5 on; or put"
-    " instrument.annotate('send dst=RANK bytes=… group=…') around the calls"
+    " --include-blobs=true, from Nsight Systems 2024.5 on; or record with python -m instrument,"
+    " which names every call with its peer and group"
 )
 
 

@@ -113,17 +113,18 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         intervals.covered_within(rank.communication, graphs.start_ns, graphs.end_ns) > 0
     )
     chosen = np.flatnonzero(inside & ~rank.is_communication_kernel)
-    start, end = kernels.start_ns[chosen], kernels.end_ns[chosen]
-    length = end - start
+    start, length = kernels.start_ns[chosen], kernels.packed_length.at(chosen)
+    end = start + length
     beside = intervals.covered_within(rank.communication, start, end)
     is_half = (beside > 0) & (beside >= length - beside)
     half = intervals.union(start[is_half], np.minimum(end[is_half], window.end_ns))
-    compared = compare(length, kernels.signature[chosen], beside == 0, is_half, LEAST_ALONE)
+    compared = compare(
+        length, kernels.packed_signature.at(chosen), beside == 0, is_half, LEAST_ALONE
+    )
     comparison, signatures = slowdowns(rank, compared, start, end)
     excess = np.maximum(compared.overlapped_ns - compared.expected_up_ns, 0)
     ends = end[compared.overlapped]
     tails = intervals.union(ends - excess, np.minimum(ends, window.end_ns))
-    hidden = intervals.intersect(rank.compute, rank.communication)
     sms = _sms_taken(rank, communicates)
     known = board(rank.gpu)
     return OverlapSlowdownResult(
@@ -137,7 +138,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         half_wall_ns=half.measure_ns,
         comparison=comparison,
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
-        hidden_ns=intervals.clip(hidden, window.start_ns, window.end_ns).measure_ns,
+        hidden_ns=intervals.clip(rank.overlapped, window.start_ns, window.end_ns).measure_ns,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,
@@ -197,7 +198,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
 
 def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
     """Return the grids (x) of these communication kernels, ascending, but for unknown ones."""
-    signatures = rank.operations.kernels.signature[chosen]
+    signatures = rank.operations.kernels.packed_signature.at(chosen)
     grid: Int64 = np.sort(rank.trace.signatures.shape[signatures, 0])
     return grid[grid > 0]
 

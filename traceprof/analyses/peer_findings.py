@@ -132,8 +132,8 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
     elif not result.num_sized:
         reason = "the bytes and peers of NCCL's sends and receives are not in this export"
         how = (
-            "put instrument.annotate('send dst=RANK bytes=…') around the calls, and record with"
-            " nsys profile --trace=cuda,nvtx …"
+            "nsys profile --trace=cuda,nvtx … python -m instrument …, which names every call with"
+            " its bytes and its peer"
         )
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"

@@ -127,9 +127,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     copies, kernels = rank.operations.copies, rank.operations.kernels
     inside = window.holds_start(copies.start_ns)
     ids = [key for key, each in rank.communication_operations.items() if each == _SEND_RECV]
-    chosen = np.flatnonzero(
-        window.holds_start(kernels.start_ns) & np.isin(kernels.name, np.array(ids, np.int64))
-    )
+    chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & kernels.are_named(ids))
     num_peer_copies = int((inside & rank.is_peer_copy).sum())
     sized = _sized(rank, chosen) if len(chosen) and num_peer_copies else _nothing_sized()
     lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
@@ -209,8 +207,7 @@ def _compute(rank: Rank, key: RankKey) -> Intervals:
         return rank.compute
     of_device = rank.trace.operations[key]
     kernels, graphs = of_device.kernels, of_device.graphs
-    ids = np.array(sorted(rank.communication_operations), np.int64)
-    computes = ~np.isin(kernels.name, ids)
+    computes = ~kernels.are_named(rank.communication_operations)
     return intervals.union(
         np.concatenate((kernels.start_ns[computes], graphs.start_ns)),
         np.concatenate((kernels.end_ns[computes], graphs.end_ns)),
@@ -269,7 +266,7 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
 
 def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> list[PeerComparison]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
-    durations = kernels.end_ns - kernels.start_ns
+    durations = kernels.length_ns
     found = []
     for peer in np.unique(sized.peer).tolist():
         for sends in (True, False):

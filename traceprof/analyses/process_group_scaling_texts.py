@@ -24,7 +24,10 @@ ADVICE = (
     ),
     "Start operations with async_op=True, compute meanwhile, and wait for them late",
     "Run fewer processes on the machine, each with more work",
-    "On one machine let Gloo use the loopback device: GLOO_SOCKET_IFNAME=lo",
+    (
+        "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
+        " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"
+    ),
     (
         "Where small messages must stay: a backend over shared memory (MPI, UCC), or NCCL where"
         " there are GPUs"

@@ -106,7 +106,9 @@ def command(
     that is an error.
     """
     from traceprof.analysis import Options, analyze_reports
+    from traceprof.cli.memory import keep_freed_memory
 
+    keep_freed_memory()
     options = Options(
         only=_ids(only),
         skip=_ids(skip),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import webbrowser
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from dashboards.serving import DashboardServer
 
 
@@ -47,7 +51,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None
     from dashboards.serving import DashboardServer
 
     paths = expand(reports)
-    with DashboardServer(host, port) as server:
+    with _interruptible(), DashboardServer(host, port) as server:
         click.echo(server.url)
         if server.is_open:
             click.echo(
@@ -66,6 +70,31 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None
         with closing(analysis):
             server.show(analysis)
             _serve(server)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C wait until an import is over.
+
+    Two threads import at once. An interrupt inside the machinery of imports leaves a lock taken for
+    which the other thread then waits for ever.
+    """
+
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    previous = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _serve(server: DashboardServer) -> None:

@@ -27,6 +27,7 @@ class CountBar:
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
+            auto_refresh=False,  # a thread of its own would keep large reports from being shared
         )
         self._task = self._bar.add_task("", total=0)
         self._expected = 0
@@ -46,3 +47,4 @@ class CountBar:
     def advance(self, number: int) -> None:
         """Learn that so many were done."""
         self._bar.advance(self._task, number)
+        self._bar.refresh()

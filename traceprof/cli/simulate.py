@@ -58,6 +58,26 @@ def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) ->
     click.echo(f"{path}\n{truth}")
 
 
+@command.command("gloo", short_help="Pairs of ranks without a GPU, ever more at once.")
+@click.option("--pairs", type=int, default=4, show_default=True, help="Pairs, and steps.")
+@click.option(
+    "--operations",
+    type=int,
+    default=30,
+    show_default=True,
+    help="Small all-reduces of each pair in each step.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
+@click.option("-o", "--output", required=True, metavar="X.sqlite", help="The export to write.")
+def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
+    """Simulate training over Gloo on one host; the answers go to X.truth.json."""
+    from traceprof.simulate.gloo import simulate_gloo
+
+    path = Path(output)
+    truth = simulate_gloo(path, pairs=pairs, operations=operations, seed=seed)
+    click.echo(f"{path}\n{truth}")
+
+
 def _scenario(name: str, summary: str) -> click.Command:
     from traceprof.trace import schema
 

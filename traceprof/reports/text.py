@@ -113,7 +113,8 @@ def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
     headings = [part[1] for part in _PARTS]
     table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    for result in analysis.breakdown[:_MOST_RANKS]:
+    by_rank = sorted(analysis.breakdown, key=lambda each: each.rank)
+    for result in by_rank[:_MOST_RANKS]:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
             str(result.rank),

@@ -2,13 +2,21 @@
 
 `simulate_ddp` makes runs of data-parallel training of any size, fast; `simulate_scenario` makes
 small runs with one thing wrong in each, on a discrete-event model (`engine.py`), and `simulate_run`
-runs of several machines, with a report of each, on the same model. None needs a GPU. What they
-write is marked as simulated in the export's metadata, and the truth beside it follows from the
-model, not from reading the export back.
+runs of several machines, with a report of each, on the same model; `simulate_gloo` makes runs whose
+ranks have no GPU. None needs a GPU. What they write is marked as simulated in the export's
+metadata, and the truth beside it follows from the model, not from reading the export back.
 """
 
 from traceprof.simulate.ddp import simulate_ddp
+from traceprof.simulate.gloo import simulate_gloo
 from traceprof.simulate.scenarios import SCENARIOS, simulate_scenario
 from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
 
-__all__ = ["RUN_SCENARIOS", "SCENARIOS", "simulate_ddp", "simulate_run", "simulate_scenario"]
+__all__ = [
+    "RUN_SCENARIOS",
+    "SCENARIOS",
+    "simulate_ddp",
+    "simulate_gloo",
+    "simulate_run",
+    "simulate_scenario",
+]

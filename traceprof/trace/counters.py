@@ -146,7 +146,7 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
             check_times(database, schema.GPU_METRICS, time, time)
             kind, metric = chunk["typeId"][kept], chunk["metricId"][kept]
             for rows in groups(kind, metric) if len(kept) else ():
-                key = int(kind[rows[0]]), int(metric[rows[0]])
+                key = int(kind[rows][0]), int(metric[rows][0])
                 found[key].append((time[rows], value[rows]))
     samples: dict[int, list[LinkSamples]] = defaultdict(list)
     for (gpu, link, direction), keys in wanted.items():
@@ -263,7 +263,7 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
         kept = kept[end[kept] - start[kept] < _LONGEST_NS]
         of_rows = [chunk[name][kept] for name in keys if name in chunk]
         for rows in groups(*of_rows) if len(kept) else ():
-            key = tuple(int(each[rows[0]]) for each in of_rows)
+            key = tuple(int(each[rows][0]) for each in of_rows)
             found[key].append(np.stack((start, end, value))[:, kept[rows]])
     labels = _nic_names(database)
     samples = []

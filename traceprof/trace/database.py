@@ -8,8 +8,6 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sqlite_utils import Database as SqliteDatabase
-
 from traceprof.errors import TraceFileError, TraceFormatError
 from traceprof.trace import schema
 
@@ -27,7 +25,7 @@ _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 
 class Database:
-    """Schema, metadata and small tables of an SQLite file, through sqlite-utils.
+    """Schema, metadata and small tables of an SQLite file.
 
     Attributes:
         path: the report, as messages name it.
@@ -74,6 +72,12 @@ class Database:
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+
+    def after_fork(self) -> None:
+        """Connect anew, as SQLite asks of a copy of a process; tell nobody of progress."""
+        self._of_first_process = self.connection  # not to be closed here
+        self.progress = None
+        self.connection = self.connect()
 
     def connect(self) -> sqlite3.Connection:
         """Return another connection, for a thread of its own; the caller closes it."""
@@ -183,7 +187,9 @@ class Database:
             arguments: of the query.
         """
         with self.damage_reported():
-            found = list(self._sqlite.query(sql, arguments))
+            cursor = self.connection.execute(sql, arguments)
+            names = [name for name, *_ in cursor.description]
+            found = [dict(zip(names, row, strict=True)) for row in cursor]
         return [
             {name: self._typed(row.get(name), kind, table, name) for name, kind in columns.items()}
             for row in found
@@ -200,14 +206,21 @@ class Database:
 
     def _read_schema(self) -> None:
         with self.damage_reported():
-            self._sqlite = SqliteDatabase(self.connection, execute_plugins=False)
-            tables, views = self._sqlite.table_names(), self._sqlite.view_names()
+            tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
                 raise self.damaged("the name of a table is no text")
             self.columns: dict[str, tuple[str, ...]] = {
-                name: tuple(column.name for column in self._sqlite[name].columns) for name in tables
+                name: tuple(self._column_names(name)) for name in tables
             }
             self.views = frozenset(views)
+
+    def _names(self, kind: str) -> list[str]:
+        query = "SELECT name FROM sqlite_master WHERE type = ?"
+        return [name for (name,) in self.connection.execute(query, [kind])]
+
+    def _column_names(self, table: str) -> list[str]:
+        query = f"PRAGMA table_info({quote(table)})"
+        return [name for _, name, *_ in self.connection.execute(query)]
 
     def _check_complete(self, file: Path) -> None:
         """Raise where the file is cut short or its last transaction is not in it."""

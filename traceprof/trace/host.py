@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.trace import schema
-from traceprof.trace.columns import check_few_processes, check_times, groups
+from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.model import ApiCalls, LaunchStalls, Waits
+from traceprof.trace.packed import pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from collections.abc import Iterator
+
     from traceprof.trace.database import Database
+    from traceprof.trace.packed import Packed
 
 _NOTHING = np.empty(0, np.int64)
-NO_CALLS = ApiCalls(*[_NOTHING] * 5)
+NO_CALLS = ApiCalls(_NOTHING, *[pack(_NOTHING)] * 4)
 NO_WAITS = Waits(*[_NOTHING] * 7)
 NO_STALLS = LaunchStalls(*[_NOTHING] * 4)
 
 
-def read_api_calls(database: Database) -> dict[int, ApiCalls]:
-    """Return the CUDA API calls of each process."""
-    calls = {}
-    for process, columns in _by_process(database, schema.API_CALL, "globalTid").items():
-        order = np.lexsort((columns["start"], columns["correlationId"]))
-        calls[process] = ApiCalls(
-            columns["correlationId"][order],
-            columns["start"][order],
-            columns["end"][order],
-            columns["globalTid"][order],
-            columns["nameId"][order],
-        )
-    return calls
+def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
+    """Yield each process and its CUDA API calls."""
+    for process, columns in _by_process(database, schema.API_CALL, "globalTid"):
+        yield process, _in_order(columns)
+
+
+def _in_order(columns: dict[str, Packed]) -> ApiCalls:
+    start = columns.pop("start").values
+    length, thread, name = (columns[each] for each in ("length", "globalTid", "nameId"))
+    correlation = columns.pop("correlationId").values
+    if not (correlation[1:] > correlation[:-1]).all():
+        order = np.lexsort((start, correlation))
+        start, correlation = start[order], correlation[order]
+        length, thread, name = (each.taken(order) for each in (length, thread, name))
+    return ApiCalls(start, length, pack(correlation - np.arange(len(start))), thread, name)
 
 
 def read_waits(database: Database) -> dict[int, Waits]:
     """Return the synchronizations of each process."""
     waits = {}
-    for process, columns in _by_process(database, schema.WAIT, "globalPid").items():
-        order = np.argsort(columns["start"], kind="stable")
-        names = ("start", "end", "streamId", "correlationId", "syncType", "eventId", "eventSyncId")
-        waits[process] = Waits(*(columns[name][order] for name in names))
+    names = ("streamId", "correlationId", "syncType", "eventId", "eventSyncId")
+    for process, columns in _by_process(database, schema.WAIT, "globalPid"):
+        start = columns["start"].values
+        order = np.argsort(start, kind="stable")
+        end = start + columns["length"].values
+        others = (columns[name].values[order] for name in names)
+        waits[process] = Waits(start[order], end[order], *others)
     return waits
 
 
@@ -59,48 +66,52 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
         if "COMMAND_BUFFER_FULL" in f"{row['name']} {row['label']}".upper().replace(" ", "_")
     ] or [schema.COMMAND_BUFFER_FULL]
     stalls = {}
-    for process, columns in _by_process(database, schema.DRIVER_OVERHEAD, "globalTid").items():
-        chosen = np.flatnonzero(np.isin(columns["overheadType"], np.array(kinds, np.int64)))
-        order = chosen[np.argsort(columns["start"][chosen], kind="stable")]
-        names = ("start", "end", "globalTid", "correlationId")
-        stalls[process] = LaunchStalls(*(columns[name][order] for name in names))
+    for process, columns in _by_process(database, schema.DRIVER_OVERHEAD, "globalTid"):
+        kind, start = columns["overheadType"].values, columns["start"].values
+        chosen = np.flatnonzero(np.isin(kind, np.array(kinds, np.int64)))
+        order = chosen[np.argsort(start[chosen], kind="stable")]
+        end = start + columns["length"].values
+        others = (columns[name].values[order] for name in ("globalTid", "correlationId"))
+        stalls[process] = LaunchStalls(start[order], end[order], *others)
     return stalls
 
 
-def _by_process(database: Database, table: schema.Table, owner: str) -> dict[int, dict[str, Int64]]:
-    """Read a table's columns by process; rows without start, owner or correlation id mean nothing.
+def _by_process(
+    database: Database, table: schema.Table, owner: str
+) -> Iterator[tuple[int, dict[str, Packed]]]:
+    """Yield a table's columns by process; rows without start, owner or correlation mean nothing.
 
     Args:
         database: the export.
         table: what to read.
         owner: the column that tells the thread or process.
+
+    Yields:
+        A process with its columns, `length` in the place of `end`; 0 where the capture ended before
+        the call did.
     """
     if table.name not in database.columns:
-        return {}
+        return
     database.require(table.name, table.required)
     present = database.columns[table.name]
     columns = [name for name in (*table.required, *table.optional) if name in present]
     expect_rows(database, [table.name])
-    parts: dict[int, list[dict[str, Int64]]] = defaultdict(list)
+    parts: Parts[int] = Parts()
     for chunk in read_columns(database, table.name, columns):
-        usable = (
-            (chunk["start"] != NULL) & (chunk[owner] != NULL) & (chunk["correlationId"] != NULL)
-        )
-        kept = chunk if usable.all() else {name: each[usable] for name, each in chunk.items()}
-        # NULL, the smallest integer, where the capture ended before the call did
-        kept["end"] = np.maximum(kept["start"], kept["end"])
-        check_times(database, table.name, kept["start"], kept["end"])
+        needed = [chunk["start"], chunk[owner], chunk["correlationId"]]
+        kept = chunk
+        if any(each.min(initial=0) == NULL for each in needed):
+            usable = np.logical_and.reduce([each != NULL for each in needed])
+            kept = {name: each[usable] for name, each in chunk.items()}
+        if len(kept["start"]) == 0:
+            continue
+        end = np.maximum(kept["start"], kept.pop("end"))
+        check_times(database, table.name, kept["start"], end)
+        kept["length"] = end - kept["start"]
         of_row = schema.process_of_thread(kept[owner])
-        for rows in groups(of_row):
-            parts[int(of_row[rows[0]])].append({name: each[rows] for name, each in kept.items()})
+        for rows in pieces(of_row):
+            parts.add(int(of_row[rows][0]), kept, rows)
         check_few_processes(database, table.name, len(parts))
-    joined = {}
-    for process in sorted(parts):
-        pieces = parts.pop(process)
-        joined[process] = {
-            name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
-        }
-        length = len(joined[process]["start"])
-        for name in table.optional:
-            joined[process].setdefault(name, np.full(length, NULL, np.int64))
-    return joined
+    for process, found in parts.finished():
+        missing = pack(np.full(len(found["start"]), NULL, np.int64))
+        yield process, {**dict.fromkeys(table.optional, missing), **found}

@@ -11,7 +11,7 @@ import numpy as np
 from traceprof import labels
 from traceprof.trace import schema
 from traceprof.trace.columns import check_few_processes, check_times
-from traceprof.trace.nvtx import OPEN_END, RANGES, name_sql
+from traceprof.trace.events import OPEN_END, events_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from traceprof.labels import Label
     from traceprof.trace.database import Database
 
-_COLUMNS = ("start", "end", "globalTid", "domainId", "eventType")
 # All calls differ in their running number; without it they are of few kinds.
 _RUNNING_NUMBER = re.compile(r" seq=\d+(?![^ \0])")
 _BETWEEN = "\0"  # which ends NVTX's texts: they are strings of C
@@ -71,12 +70,19 @@ def read_label_ranges(
         TraceFormatError: the file is damaged.
     """
     ours = sorted({number for (_, number), name in domains.items() if name == labels.DOMAIN})
-    if not ours:
+    events = events_of(database) if ours else None
+    if events is None:
         return {}
-    rows = _rows(database, ours)
-    start, end, thread, domain, event = (
-        np.array([row[index] for row in rows], np.int64) for index in range(len(_COLUMNS))
-    )
+    rows = np.flatnonzero(events.is_range & events.domain.isin(ours))
+    start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)
+    order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
+    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    names = events.names(rows)
+    # A text that goes on behind its end is damaged; an empty one says nothing.
+    said = [index for index, name in enumerate(names) if name and _BETWEEN not in name]
+    names = [names[index] for index in said]
+    rows, start, end, thread = rows[said], start[said], end[said], thread[said]
+    domain, event = events.domain.at(rows), events.kind.at(rows)
     end = np.maximum(start, end)
     if capture_end_ns is not None:
         end[end == capture_end_ns] = OPEN_END
@@ -90,7 +96,7 @@ def read_label_ranges(
         ]
         chosen = np.flatnonzero((process == each) & np.isin(domain, np.array(own, np.int64)))
         if len(chosen):
-            text, texts = _numbered([rows[index][-1] for index in chosen.tolist()])
+            text, texts = _numbered([names[index] for index in chosen.tolist()])
             kind_of_text, kinds = _kinds(texts)
             found[each] = LabelRanges(
                 start_ns=start[chosen],
@@ -104,22 +110,6 @@ def read_label_ranges(
             )
     check_few_processes(database, schema.NVTX.name, len(found))
     return found
-
-
-def _rows(database: Database, domains: Sequence[int]) -> list[tuple[int, int, int, int, int, str]]:
-    """Return start, end, thread, domain, type and text of each range, by thread, start, nesting."""
-    with database.damage_reported():
-        rows = database.connection.execute(
-            f"SELECT start, ifnull(end, {OPEN_END}), globalTid, domainId, eventType,"  # noqa: S608
-            f" {name_sql(database)} FROM {schema.NVTX.name} WHERE {RANGES}"
-            f" AND domainId IN ({', '.join(map(str, domains))}) AND start IS NOT NULL AND globalTid"
-            f" IS NOT NULL ORDER BY globalTid, start, end DESC, {database.rowid(schema.NVTX.name)}"
-        ).fetchall()
-    for index, name in enumerate(_COLUMNS):
-        if not {type(row[index]) for row in rows} <= {int}:
-            strange = next(row[index] for row in rows if type(row[index]) is not int)
-            raise database.misplaced(schema.NVTX.name, name, strange)
-    return [row for row in rows if isinstance(row[-1], str) and _BETWEEN not in row[-1]]
 
 
 def _kinds(texts: Sequence[str]) -> tuple[Int64, list[str]]:

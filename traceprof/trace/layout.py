@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CREATE = "CREATE TABLE "  # SQLite stores the statement so, whatever its author wrote
+_ROWIDS = ("_rowid_", "rowid", "oid")
 _COLUMNS = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid"
 
 
@@ -23,47 +24,61 @@ class Layout:
         root: the topmost page.
         is_integer: of each stored column, whether it is declared as one.
         wanted: by name, the position among the stored columns; None is the rowid itself.
+        texts: by name, the position of columns that hold texts or blobs.
         defaults: positions whose value in rows older than the column is not NULL.
     """
 
     root: int
     is_integer: tuple[bool, ...]
     wanted: dict[str, int | None]
+    texts: dict[str, int]
     defaults: frozenset[int]
 
 
-def layout_of(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Layout:
-    """Return where integer columns of a table are stored.
+def layout_of(
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], texts: Sequence[str] = ()
+) -> Layout:
+    """Return where columns of a table are stored.
 
     Args:
         connection: the open file.
         table: its name, as sqlite_master spells it.
-        columns: names of columns, as the table spells them.
+        columns: names of columns of integers, as the table spells them, or of the rowid.
+        texts: names of columns of texts or blobs, likewise.
 
     Raises:
         Unsupported: a column is not an integer or not stored, or the schema is damaged.
     """
     try:
-        return _layout(connection, table, columns)
+        return _layout(connection, table, columns, texts)
     except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
         raise Unsupported(str(error)) from error
 
 
-def _layout(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Layout:
+def _layout(
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], texts: Sequence[str]
+) -> Layout:
     stored = connection.execute(_COLUMNS, [table]).fetchall()
     if any(hidden for *_, hidden in stored):
         raise Unsupported("generated columns")
     positions = {name: position for position, (name, *_) in enumerate(stored)}
+    taken = {name.lower() for name in positions}
+    rowids = {name for name in _ROWIDS if name not in taken}
     # Only a REAL column's integers are read as something else than what is stored.
     is_integer = tuple("INT" in str(declared).upper() for _, declared, *_ in stored)
-    if not all(name in positions and is_integer[positions[name]] for name in columns):
+    if not all(
+        name in rowids or (name in positions and is_integer[positions[name]]) for name in columns
+    ):
         raise Unsupported("a column that is not declared as integer")
+    if not all(name in positions and not is_integer[positions[name]] for name in texts):
+        raise Unsupported("a column of text that is declared as integer")
     rowid = _rowid_position(connection, table, stored)
-    places = ((name, positions[name]) for name in columns)
+    places = ((name, rowid if name in rowids else positions[name]) for name in columns)
     return Layout(
         _root(connection, table),
         is_integer,
         {name: None if position == rowid else position for name, position in places},
+        {name: positions[name] for name in texts},
         frozenset(place for place, row in enumerate(stored) if row[2] is not None),
     )
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from traceprof.trace.packed import pack
+
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from traceprof.trace.counters import Counters
     from traceprof.trace.label_ranges import LabelRanges
     from traceprof.trace.nccl_calls import ProcessCalls
+    from traceprof.trace.packed import Packed
+
+    Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,21 +42,47 @@ class RankKey:
 class Operations:
     """GPU operations of one rank, ordered by start, then end.
 
+    Properties are unpacked at each use: ask once where it matters.
+
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n], not before the start.
-        stream: int64[n], the CUDA stream within the process.
-        correlation: int64[n], the id shared with the API call that launched it; unique only
-            within the process; NULL (the smallest int64) where the export has none.
+        packed_length: n durations in ns, not negative.
+        packed_stream: n CUDA streams within the process.
+        packed_correlation: n ids shared with the API call that launched each; unique only within
+            the process; NULL (the smallest int64) where the export has none.
     """
 
     start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    correlation: Int64
+    packed_length: Packed
+    packed_stream: Packed
+    packed_correlation: Packed
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each took, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each was over, int64[n]."""
+        return self.start_ns + self.packed_length.kept + self.packed_length.base
+
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return when some of them were over, without unpacking the others."""
+        return self.start_ns[index] + self.packed_length.at(index)
+
+    @property
+    def stream(self) -> Int64:
+        """The CUDA stream of each within the process, int64[n]."""
+        return self.packed_stream.values
+
+    @property
+    def correlation(self) -> Int64:
+        """The id that each shares with the call that launched it, int64[n]."""
+        return self.packed_correlation.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +90,34 @@ class Kernels(Operations):
     """Kernels of one rank.
 
     Attributes:
-        name: int64[n], keys of `Trace.kernel_names`.
-        signature: int64[n], indices into `Trace.signatures`: equal for the same kernel launched
-            with the same grid and block.
+        packed_signature: n indices into `Trace.signatures`, kept without a base: equal for the same
+            kernel launched with the same grid and block.
+        name_of_signature: int64[m], keys of `Trace.kernel_names`.
     """
 
-    name: Int64
-    signature: Int64
+    packed_signature: Packed
+    name_of_signature: Int64
+
+    @property
+    def signature(self) -> Int64:
+        """The signature of each, int64[n]."""
+        return self.packed_signature.values
+
+    @property
+    def name(self) -> Int64:
+        """The keys of `Trace.kernel_names`, int64[n]."""
+        names: Int64 = self.name_of_signature[self.packed_signature.kept]
+        return names
+
+    def name_id(self, index: int) -> int:
+        """Return the key of one of them."""
+        return int(self.name_of_signature[self.packed_signature.kept[index]])
+
+    def are_named(self, ids: Iterable[int]) -> Mask:
+        """Return which have one of these names, bool[n]."""
+        chosen = np.isin(self.name_of_signature, np.array(sorted(ids), np.int64))
+        mask: Mask = chosen[self.packed_signature.kept]
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +177,11 @@ class RankOperations:
 
 
 _NOTHING = np.empty(0, np.int64)
+_NO_NUMBERS = pack(_NOTHING)
+_NO_BASE = (_NOTHING, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 NO_OPERATIONS = RankOperations(
-    Kernels(*[_NOTHING] * 6), Copies(*[_NOTHING] * 10), Copies(*[_NOTHING] * 10),
-    Operations(*[_NOTHING] * 4),
+    Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING), Copies(*_NO_BASE, *[_NOTHING] * 6),
+    Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),
 )  # fmt: skip
 """Of a process that ran nothing on a GPU."""
 
@@ -136,22 +190,61 @@ NO_OPERATIONS = RankOperations(
 class ApiCalls:
     """CUDA API calls of one process, ordered by correlation id, then start.
 
+    Properties are unpacked at each use: ask once where it matters.
+
     Attributes:
-        correlation: int64[n].
         start_ns: int64[n], when the call was entered.
-        end_ns: int64[n], when it returned; its start where the capture ended before.
-        thread: int64[n], the calling thread (Nsight's globalTid).
-        name: int64[n], keys of `Trace.api_names`.
+        packed_length: n durations in ns, 0 where the capture ended before the call did.
+        packed_ahead: n ids, less 0, 1, 2, …: ids are given one after the other, so that little
+            remains.
+        packed_thread: n threads that called (Nsight's globalTid).
+        packed_name: n keys of `Trace.api_names`.
     """
 
-    correlation: Int64
     start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    name: Int64
+    packed_length: Packed
+    packed_ahead: Packed
+    packed_thread: Packed
+    packed_name: Packed
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def correlation(self) -> Int64:
+        """The ids, int64[n]."""
+        ids = np.arange(len(self))
+        ids += self.packed_ahead.kept
+        ids += self.packed_ahead.base
+        return ids
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each call took, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each call returned, int64[n]."""
+        return self.start_ns + self.packed_length.kept + self.packed_length.base
+
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return when some of them returned, without unpacking the others."""
+        return self.start_ns[index] + self.packed_length.at(index)
+
+    def name_id(self, index: int) -> int:
+        """Return the key of the name of one of them."""
+        return int(self.packed_name.at(slice(index, index + 1))[0])
+
+    @property
+    def thread(self) -> Int64:
+        """The calling threads, int64[n]."""
+        return self.packed_thread.values
+
+    @property
+    def name(self) -> Int64:
+        """The keys of `Trace.api_names`, int64[n]."""
+        return self.packed_name.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +421,7 @@ class Trace(Protocol):
     def has_unexported_stalls(self) -> bool:
         """Whether stalls were captured, but left out of the export."""
 
-    def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
+    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return the NVTX ranges by process whose whole name, or part of it, matches."""
 
     def range_table(self, process: int) -> RangeTable | None:
@@ -365,3 +458,9 @@ class Trace(Protocol):
 
     def close(self) -> None:
         """Release the file."""
+
+    def forget(self) -> None:
+        """Let go of what can be read again, and most analyses do not need."""
+
+    def after_fork(self) -> None:
+        """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""

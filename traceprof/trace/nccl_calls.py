@@ -8,17 +8,15 @@ many bytes go over which communicator to whom (since 2.16; the communicator sinc
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace import schema
 from traceprof.trace.call_labels import BARRIER, read_call
-from traceprof.trace.nccl_payloads import Fields, PayloadReader
-from traceprof.trace.nccl_ranges import read_rows
+from traceprof.trace.nccl_groups import grouped
+from traceprof.trace.nccl_ranges import read_nccl_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +24,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
     from traceprof.trace.label_ranges import LabelRanges
+    from traceprof.trace.nccl_payloads import Fields
+    from traceprof.trace.nccl_ranges import NcclRanges
 
-NCCL_DOMAIN = "NCCL"
 UNKNOWN = -1
 _CACHE = "_communication_calls"
 
@@ -132,8 +131,7 @@ class _Range(NamedTuple):
     start: int
     end: int
     thread: int
-    operation: str | None  # None: no call of its own, such as ncclGroupEnd
-    name: str
+    operation: str
     fields: Fields
 
 
@@ -152,23 +150,14 @@ def read_communication_calls(
     Raises:
         TraceFormatError: the file is damaged.
     """
-    payloads = PayloadReader(database)
-    nccl: dict[int, list[_Range]] = defaultdict(list)
-    for start, end, thread, domain, name, binary, text in read_rows(database, _NAMES):
-        process = schema.process_of_thread(thread)
-        # An export may lack the row that names a domain; NCCL's functions are named unmistakably.
-        named = domains.get((process, domain), NCCL_DOMAIN if domain != 0 else "")
-        if named == NCCL_DOMAIN:
-            fields = payloads.read(domain, binary, text)
-            each = _Range(start, max(start, end), thread, _FUNCTIONS.get(name), name, fields)
-            nccl[process].append(each)
+    nccl = read_nccl_ranges(database, domains, _NAMES)
     labelled = {process: _labelled(ranges) for process, ranges in label_ranges.items()}
     sizes = _world_sizes(nccl.values())
     return {
         process: ProcessCalls(
-            _in_groups(nccl.get(process, []), sizes),
+            _in_groups(nccl[process], sizes) if process in nccl else NO_CALLS,
             _nested(labelled.get(process, [])),
-            _rank_in_largest(nccl.get(process, [])),
+            _rank_in_largest(nccl[process]) if process in nccl else None,
         )
         for process in sorted({*nccl, *(each for each, calls in labelled.items() if calls)})
     }
@@ -190,23 +179,14 @@ def _labelled(ranges: LabelRanges) -> list[_Range]:
         if call is not None:
             # NCCL's barrier is an all-reduce.
             operation = "AllReduce" if call.operation == BARRIER else call.operation
-            found.append(_Range(start, end, thread, operation, name, call.fields))
+            found.append(_Range(start, end, thread, operation, call.fields))
     return found
 
 
-def _world_sizes(processes: Iterable[Sequence[_Range]]) -> dict[str, int]:
-    """Return the number of ranks of each communicator, as its making and unmaking tell."""
-    return {
-        each.fields.communicator: each.fields.world_size
-        for ranges in processes
-        for each in ranges
-        if each.fields.communicator is not None and each.fields.world_size > 0
-    }
-
-
-def _rank_in_largest(ranges: Iterable[_Range]) -> int | None:
+def _rank_in_largest(ranges: NcclRanges) -> int | None:
     """Return the rank in the largest communicator that the process made, None for no one rank."""
-    made = {(each.fields.world_size, each.fields.rank) for each in ranges if each.fields.rank >= 0}
+    said = [ranges.fields[each] for each in np.unique(ranges.said).tolist()]
+    made = {(each.world_size, each.rank) for each in said if each.rank >= 0}
     largest = [rank for size, rank in made if size == max(made)[0]]
     return largest[0] if len(largest) == 1 else None
 
@@ -214,34 +194,66 @@ def _rank_in_largest(ranges: Iterable[_Range]) -> int | None:
 # -- launch ranges --------------------------------------------------------------------------------
 
 
-def _in_groups(ranges: Sequence[_Range], world_sizes: Mapping[str, int]) -> CommunicationCalls:
+def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
+    """Return the number of ranks of each communicator, as its making and unmaking tell."""
+    return {
+        said.communicator: said.world_size
+        for ranges in processes
+        for said in (ranges.fields[each] for each in np.unique(ranges.said).tolist())
+        if said.communicator is not None and said.world_size > 0
+    }
+
+
+def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> CommunicationCalls:
     """Put NCCL's calls into the launch ranges: their own, or the end of the outermost group."""
-    calls: list[_Range] = []
-    launches: list[tuple[_Range, list[int], int]] = []
-    depth, thread, over = 0, None, 0
-    group: list[int] = []
-    for each in ranges:
-        if each.thread != thread:
-            depth, thread, over, group = 0, each.thread, 0, []
-        if each.start < over:  # a call inside a call is a part of it
-            continue
-        if each.name == _GROUP_START:
-            depth += 1
-            group = group if depth > 1 else []
-        elif each.name == _GROUP_END:
-            # The end of a group that began before the capture: its members are not known.
-            depth, is_whole = max(depth - 1, 0), depth > 0
-            if depth == 0:
-                launches.append((each, group if is_whole else [], -1))
-                group = []
-        elif each.operation is not None:
-            over = each.end
-            if depth:
-                group.append(len(calls))
-            else:
-                launches.append((each, [len(calls)], -1))
-            calls.append(each)
-    return _columns(calls, launches, world_sizes)
+    operations = {name: index for index, name in enumerate(OPERATIONS)}
+    of_name = np.array(
+        [operations.get(_FUNCTIONS.get(name, ""), UNKNOWN) for name in ranges.names], np.int64
+    )
+    begins, closes = (
+        np.array([name == each for name in ranges.names], np.bool_)[ranges.name]
+        for each in (_GROUP_START, _GROUP_END)
+    )
+    operation = of_name[ranges.name]
+    call, launch, launch_of_call = grouped(
+        ranges.start_ns, ranges.end_ns, ranges.thread, operation != UNKNOWN, begins, closes
+    )
+    said = ranges.said[call]
+    used, first, number = np.unique(said, return_index=True, return_inverse=True)
+    fields = [ranges.fields[each] for each in used.tolist()]
+    in_order = [fields[each].communicator for each in np.argsort(first).tolist()]
+    names = [name for name in dict.fromkeys(in_order) if name]
+    told = [world_sizes.get(each.communicator or "", UNKNOWN) for each in fields]
+    sizes = [
+        each.world_size if each.world_size >= 0 else size
+        for each, size in zip(fields, told, strict=True)
+    ]
+
+    def of_call(values: Iterable[int]) -> Int64:
+        column: Int64 = np.array([*values], np.int64)[number.reshape(-1)]
+        return column
+
+    members = np.flatnonzero(launch_of_call >= 0)
+    return CommunicationCalls(
+        start_ns=ranges.start_ns[call],
+        end_ns=ranges.end_ns[call],
+        thread=ranges.thread[call],
+        operation=operation[call],
+        bytes=of_call(each.bytes for each in fields),
+        communicator=of_call(
+            names.index(each.communicator) if each.communicator else UNKNOWN for each in fields
+        ),
+        peer=of_call(each.peer for each in fields),
+        world_size=of_call(sizes),
+        sequence=of_call(each.sequence for each in fields),
+        launch_start_ns=ranges.start_ns[launch],
+        launch_end_ns=ranges.end_ns[launch],
+        launch_thread=ranges.thread[launch],
+        launch_parent=np.full(len(launch), UNKNOWN, np.int64),
+        first_member=np.searchsorted(launch_of_call[members], np.arange(len(launch) + 1)),
+        members=members,
+        communicators=tuple(names),
+    )
 
 
 def _nested(ranges: Sequence[_Range]) -> CommunicationCalls:
@@ -265,13 +277,11 @@ def _nested(ranges: Sequence[_Range]) -> CommunicationCalls:
         (each, inside if inside and each.fields.bytes < 0 else own, parent)
         for (each, own, parent), inside in zip(launches, children, strict=True)
     ]
-    return _columns(ranges, stand_for, {})
+    return _columns(ranges, stand_for)
 
 
 def _columns(
-    calls: Sequence[_Range],
-    launches: Sequence[tuple[_Range, list[int], int]],
-    world_sizes: Mapping[str, int],
+    calls: Sequence[_Range], launches: Sequence[tuple[_Range, list[int], int]]
 ) -> CommunicationCalls:
     def column(values: Iterable[Any]) -> Int64:
         return np.array(list(values), np.int64)
@@ -279,23 +289,17 @@ def _columns(
     names = dict.fromkeys(each.fields.communicator or "" for each in calls)
     names.pop("", None)
     number = {name: index for index, name in enumerate(names)}
-    sizes = {name: world_sizes.get(name, UNKNOWN) for name in names}
     operations = {name: index for index, name in enumerate(OPERATIONS)}
     counts = [len(members) for _, members, _ in launches]
     return CommunicationCalls(
         start_ns=column(each.start for each in calls),
         end_ns=column(each.end for each in calls),
         thread=column(each.thread for each in calls),
-        operation=column(operations[each.operation or "Unknown"] for each in calls),
+        operation=column(operations[each.operation] for each in calls),
         bytes=column(each.fields.bytes for each in calls),
         communicator=column(number.get(each.fields.communicator or "", UNKNOWN) for each in calls),
         peer=column(each.fields.peer for each in calls),
-        world_size=column(
-            each.fields.world_size
-            if each.fields.world_size >= 0
-            else sizes.get(each.fields.communicator or "", UNKNOWN)
-            for each in calls
-        ),
+        world_size=column(each.fields.world_size for each in calls),
         sequence=column(each.fields.sequence for each in calls),
         launch_start_ns=column(each.start for each, _, _ in launches),
         launch_end_ns=column(each.end for each, _, _ in launches),
@@ -307,7 +311,7 @@ def _columns(
     )
 
 
-NO_CALLS = _columns([], [], {})
+NO_CALLS = _columns([], [])
 
 
 NO_PROCESS_CALLS = ProcessCalls(NO_CALLS, NO_CALLS)

@@ -1,77 +1,162 @@
-"""The rows of NVTX_EVENTS that NCCL's ranges are in."""
+"""NCCL's own NVTX ranges: which function, when, and what its payload says."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from traceprof.trace import schema
-from traceprof.trace.nvtx import OPEN_END, name_sql
+from traceprof.trace.events import events_of, portions
+from traceprof.trace.nccl_payloads import Fields, PayloadReader
+from traceprof.trace.numbered import UNKEPT
+from traceprof.trace.reader import NULL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from traceprof.intervals import Int64
     from traceprof.trace.database import Database
+    from traceprof.trace.events import Events
 
-# Start, end, thread, domain, name, payload in hexadecimal digits, payload as JSON.
-Row: TypeAlias = "tuple[int, int, int, int, str, str | None, str | None]"
+NCCL_DOMAIN = "NCCL"
 
 
-def read_rows(database: Database, names: AbstractSet[str]) -> list[Row]:
-    """Return the push/pop ranges of NCCL, by thread, start and nesting.
+@dataclass(frozen=True, slots=True)
+class NcclRanges:
+    """The ranges of NCCL in one process, by thread, start and nesting.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n], not before the start; the largest int64 where it was still open.
+        thread: int64[n] (Nsight's globalTid).
+        name: int64[n], indices into `names`.
+        names: functions of NCCL.
+        said: int64[n], indices into `fields`.
+        fields: what payloads say.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int64
+    names: Sequence[str]
+    said: Int64
+    fields: Sequence[Fields]
+
+
+def read_nccl_ranges(
+    database: Database, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
+) -> dict[int, NcclRanges]:
+    """Return the push/pop ranges of NCCL by process (globalPid).
 
     Args:
         database: the export.
+        domains: names of NVTX domains by process and id.
         names: functions of NCCL that are asked for, beside those that make communicators.
+
+    Raises:
+        TraceFormatError: the file is damaged.
     """
-    table = schema.NVTX.name
-    if table not in database.columns:
-        return []
-    condition = _condition(database, names)
-    if not condition:
-        return []
-    domain = "ifnull(domainId, -1)" if database.has(table, "domainId") else "-1"
-    with database.damage_reported():
-        cursor = database.connection.execute(
-            f"SELECT start, ifnull(end, {OPEN_END}), globalTid, {domain}, {name_sql(database)},"  # noqa: S608
-            f" {', '.join(_payloads(database))} FROM {table} WHERE eventType ="
-            f" {schema.NVTX_PUSH_POP} AND start IS NOT NULL AND globalTid IS NOT NULL"
-            f" AND ({condition}) ORDER BY globalTid, start, end DESC, {database.rowid(table)}"
+    events = events_of(database)
+    if events is None:
+        return {}
+
+    def is_asked_for(name: str) -> bool:
+        return name in names or name.startswith("ncclComm")
+
+    pushed = events.is_range & events.kind.isin([schema.NVTX_PUSH_POP])
+    rows = events.named(is_asked_for, is_asked_for, pushed)
+    process = schema.process_of_thread(events.thread.at(rows))
+    rows = rows[_are_of_nccl(process, events.domain.at(rows), domains)]
+    start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)
+    order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
+    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    functions = events.names(rows)
+    number = {name: index for index, name in enumerate(dict.fromkeys(functions))}
+    name = np.array([number[each] for each in functions], np.int64)
+    said, fields = _payloads(events, rows)
+    process = schema.process_of_thread(thread)
+    found = {}
+    for each in np.unique(process).tolist():
+        own = slice(*np.searchsorted(process, [each, each + 1]).tolist())
+        found[each] = NcclRanges(
+            start[own],
+            np.maximum(start, end)[own],
+            thread[own],
+            name[own],
+            tuple(number),
+            said[own],
+            fields,
         )
-        rows = cursor.fetchall()
-    for index, name in enumerate(("start", "end", "globalTid", "domainId")):
-        if not {type(row[index]) for row in rows} <= {int}:
-            strange = next(row[index] for row in rows if type(row[index]) is not int)
-            raise database.misplaced(table, name, strange)
-    return [row for row in rows if isinstance(row[4], str) and _is_call(row[4], names)]
+    return found
 
 
-def _condition(database: Database, names: AbstractSet[str]) -> str:
-    """Return the SQL condition that rows of interest meet; empty where there are none."""
-    conditions = []
-    if database.has(schema.NVTX.name, "textId"):
-        strings = database.rows(
-            schema.STRINGS, {"id": int, "value": str}, "value GLOB ?", ["nccl*"]
+def _are_of_nccl(
+    process: Int64, domain: Int64, domains: Mapping[tuple[int, int], str]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Say which ranges with the names of NCCL's functions are in its domain, bool[n]."""
+    key, pairs = _distinct(process, domain)
+    # An export may lack the row that names a domain; NCCL's functions are named unmistakably.
+    of_pair = [
+        domains.get((int(process), int(domain)), NCCL_DOMAIN if domain != 0 else "") == NCCL_DOMAIN
+        for process, domain in pairs
+    ]
+    return np.array(of_pair, np.bool_)[key]
+
+
+def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
+    """Return for each row the index of what it says, int64[n], and what they say."""
+    reader = PayloadReader(events.database)
+    binary, text = events.binary.at(rows), events.json.at(rows)
+    json_id = events.json_id.at(rows)
+    said, kinds = _distinct(events.domain.at(rows), binary, text, json_id)
+    known = [*events.payloads, None, None]  # neither NULL nor what was not kept
+    of_id = events.database.strings({each for *_, each in kinds if each != NULL})
+    fields = []
+    for domain, of_binary, of_text, key in kinds:
+        digits, json = known[of_binary], known[of_text]
+        digits = digits.hex() if isinstance(digits, bytes) else digits
+        json = json if isinstance(json, str) else of_id.get(key)
+        fields.append(reader.read(domain, digits, json))
+    alone = np.flatnonzero((binary == UNKEPT) | (text == UNKEPT))
+    if len(alone):
+        # More different payloads than are kept: these are read one by one.
+        read = _payloads_of(events.database, events.row.at(rows[alone]).tolist())
+        domain = events.domain.at(rows[alone]).tolist()
+        said[alone] = len(fields) + np.arange(len(alone))
+        fields += [reader.read(each, *read[index]) for index, each in enumerate(domain)]
+    return said, fields
+
+
+def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | None, str | None]]:
+    """Return payloads of rows in hexadecimal digits and as JSON."""
+    table, rowid = schema.NVTX.name, database.rowid(schema.NVTX.name)
+    names = [name for name in ("binaryData", "jsonText") if database.has(table, name)]
+    found = {}
+    for some in portions(rowids):
+        query = (
+            f"SELECT {rowid}, {', '.join(names)} FROM {table}"  # noqa: S608
+            f" WHERE {rowid} IN ({', '.join(map(str, some))})"
         )
-        ids = [str(row["id"]) for row in strings if _is_call(row["value"], names)]
-        conditions += [f"textId IN ({', '.join(ids)})"] if ids else []
-    if database.has(schema.NVTX.name, "text"):
-        conditions.append("text GLOB 'nccl[ABCGRS]*'")
-    return " OR ".join(conditions)
+        with database.damage_reported():
+            for number, *values in database.connection.execute(query):
+                of = dict(zip(names, values, strict=True))
+                binary, text = of.get("binaryData"), of.get("jsonText")
+                digits = binary.hex() if isinstance(binary, bytes) else binary
+                found[number] = (digits, text if isinstance(text, str) else None)
+    return [found.get(each, (None, None)) for each in rowids]
 
 
-def _payloads(database: Database) -> tuple[str, str]:
-    """Return the SQL for a payload in hexadecimal digits and as JSON."""
-    binary, text = "NULL", "NULL"
-    if database.has(schema.NVTX.name, "binaryData"):
-        # Exports hold it as bytes, or as text of hexadecimal digits.
-        binary = "CASE typeof(binaryData) WHEN 'blob' THEN hex(binaryData) ELSE binaryData END"
-    if database.has(schema.NVTX.name, "jsonText"):
-        text = "jsonText"
-    if database.has(schema.NVTX.name, "jsonTextId"):
-        of_id = f"(SELECT value FROM {schema.STRINGS} WHERE id = jsonTextId)"  # noqa: S608
-        text = f"coalesce({text}, {of_id})"
-    return binary, text
-
-
-def _is_call(name: str | None, names: AbstractSet[str]) -> bool:
-    return name is not None and (name in names or name.startswith("ncclComm"))
+def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
+    """Return the number of each row's values among the different ones, and these."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        _, number = np.unique(column, return_inverse=True)
+        key = key * (int(number.max(initial=0)) + 1) + number.reshape(-1)
+        _, key = np.unique(key, return_inverse=True)
+        key = key.reshape(-1)
+    _, first = np.unique(key, return_index=True)
+    return key, list(zip(*(column[first].tolist() for column in columns), strict=True))

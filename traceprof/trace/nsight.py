@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof import labels
+from traceprof import labels, processes
 from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
 from traceprof.trace.call_labels import rank_of
-from traceprof.trace.columns import Signer, check_few_processes, check_times, groups
+from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, pieces
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
+from traceprof.trace.events import forget_events
 from traceprof.trace.label_ranges import read_label_ranges
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
+from traceprof.trace.packed import pack
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -37,11 +38,15 @@ if TYPE_CHECKING:
         Waits,
     )
     from traceprof.trace.nccl_calls import ProcessCalls
+    from traceprof.trace.packed import Packed
 
 # Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
+
+# Bytes of an export that take longer to read than a copy of the process takes to be made.
+_WORTH_SHARING = 64 << 20
 
 Columns = dict[str, "Int64"]
 
@@ -89,6 +94,14 @@ class NsightTrace:
         """Release the file."""
         self._database.close()
 
+    def forget(self) -> None:
+        """Let go of what can be read again, and most analyses do not need."""
+        forget_events(self._database)
+
+    def after_fork(self) -> None:
+        """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""
+        self._database.after_fork()
+
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
         return schema.pid_of_process(process)
@@ -116,7 +129,23 @@ class NsightTrace:
 
     @cached_property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by rank, in order of process and device."""
+        """GPU operations by rank, in order of process and device.
+
+        Of a large export a copy of the process reads the API calls meanwhile.
+        """
+        large = self._database.file.stat().st_size >= _WORTH_SHARING
+        if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
+            return self._read_operations()
+
+        def read_calls() -> Iterable[tuple[int, ApiCalls]]:
+            return host.read_api_calls(self._database)
+
+        with processes.ahead(read_calls, self.after_fork) as calls:
+            operations = self._read_operations()
+            self.__dict__["_api_calls"] = dict(calls())
+        return operations
+
+    def _read_operations(self) -> Mapping[RankKey, RankOperations]:
         expect_rows(self._database, [table.name for table in schema.GPU_OPERATIONS])
         kernels = self._by_rank(schema.KERNEL)
         copies = self._by_rank(schema.MEMCPY)
@@ -124,16 +153,17 @@ class NsightTrace:
         graphs = self._by_rank(schema.GRAPH)
         if graphs:
             self._notes.append(
-                f"{sum(len(each['start']) for each in graphs.values())} CUDA graph launches were"
+                f"{sum(len(each.start_ns) for each in graphs.values())} CUDA graph launches were"
                 " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
                 f" (collect with {schema.GRAPH.flag})"
             )
         keys = sorted({*kernels, *copies, *memsets, *graphs})
+        names = self._signer.signatures.name
         result = {}
         for key in keys:
             kernel, graph = kernels.pop(key, _NO_ROWS), graphs.pop(key, _NO_ROWS)
             result[key] = RankOperations(
-                Kernels(*_base(kernel), _column(kernel, _NAME), _column(kernel, _SIGNATURE)),
+                Kernels(*_base(kernel), _column(kernel, _SIGNATURE), names),
                 _copies(copies.pop(key, _NO_ROWS)),
                 _copies(memsets.pop(key, _NO_ROWS)),
                 Operations(*_base(graph)),
@@ -150,7 +180,7 @@ class NsightTrace:
         }
         return {**unknown, **self._names}
 
-    @property
+    @cached_property
     def signatures(self) -> Signatures:
         """Kernels by name, grid and block."""
         self.operations  # noqa: B018  (reading them is what finds the signatures)
@@ -169,7 +199,9 @@ class NsightTrace:
     @cached_property
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
-        ids = set().union(*(np.unique(each.name).tolist() for each in self._api_calls.values()))
+        ids = set().union(
+            *(each.packed_name.distinct.tolist() for each in self._api_calls.values())
+        )
         return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
 
     def api_calls(self, process: int) -> ApiCalls | None:
@@ -215,9 +247,9 @@ class NsightTrace:
         named = [schema.COMMAND_BUFFER_FULL_NAME]
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
-    def ranges(self, matching: re.Pattern[str], like: Sequence[str] = ()) -> dict[int, NamedRanges]:
+    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
-        return nvtx.read_ranges(self._database, matching, like)
+        return nvtx.read_ranges(self._database, matching)
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
@@ -304,7 +336,7 @@ class NsightTrace:
         present = self._database.columns[table.name]
         return [name for name in (*table.required, *table.optional) if name in present]
 
-    def _by_rank(self, table: schema.Table) -> dict[RankKey, Columns]:
+    def _by_rank(self, table: schema.Table) -> dict[RankKey, _Rows]:
         """Read a table of GPU operations: its columns by rank, ordered by start, then end."""
         if table.name not in self._database.columns:
             return {}
@@ -312,28 +344,26 @@ class NsightTrace:
         if "demangledName" in columns and "shortName" in columns:
             columns.remove("shortName")  # one name is enough; the demangled one tells more
         is_kernel = table is schema.KERNEL
-        parts: dict[RankKey, list[Columns]] = defaultdict(list)
+        parts: Parts[RankKey] = Parts()
         unusable = 0
         for chunk in read_columns(self._database, table.name, columns):
             kept, dropped = self._usable(chunk, table)
             unusable += dropped
+            if len(kept["start"]) == 0:
+                continue
             if is_kernel:
                 self._sign(kept)
-            for key, part in _split(kept):
-                parts[key].append(part)
+            process, device = kept.pop("globalPid"), kept.pop("deviceId")
+            kept[_LENGTH] = kept.pop("end") - kept["start"]
+            for rows in pieces(process, device):
+                parts.add(RankKey(int(process[rows][0]), int(device[rows][0])), kept, rows)
             check_few_processes(self._database, table.name, len(parts))
         if unusable:
             self._notes.append(
                 f"{unusable} rows of {table.name} have no start, end, process or device, or end"
                 " before they start: left out"
             )
-        ordered = {}
-        for key in sorted(parts):
-            # Popped as they are joined, so that a rank's rows are never held more than twice.
-            pieces = parts.pop(key)
-            joined = {name: np.concatenate([each[name] for each in pieces]) for name in pieces[0]}
-            ordered[key] = _sorted_by_time(joined)
-        return ordered
+        return {key: _sorted_by_time(columns) for key, columns in parts.finished()}
 
     def _sign(self, chunk: Columns) -> None:
         """Put one number for each name, grid and block in the place of these columns."""
@@ -343,27 +373,22 @@ class NsightTrace:
         if name is None:
             name = np.full(len(chunk["start"]), NULL, np.int64)
         shape = [chunk.pop(each, None) for each in schema.GRID]
-        chunk[_NAME] = name
         chunk[_SIGNATURE] = self._signer.number(name, shape)
 
     def _usable(self, chunk: Columns, table: schema.Table) -> tuple[Columns, int]:
         start, end = chunk["start"], chunk["end"]
-        usable = (
-            (start != NULL)
-            & (end != NULL)
-            & (chunk["globalPid"] != NULL)
-            & (chunk["deviceId"] != NULL)
-            & (end >= start)
-        )
-        kept = chunk
-        if not usable.all():
+        needed = (start, end, chunk["globalPid"], chunk["deviceId"])
+        kept, length = chunk, len(start)
+        # NULL is the smallest integer.
+        if any(each.min(initial=0) == NULL for each in needed) or (end < start).any():
+            usable = np.logical_and.reduce([each != NULL for each in needed]) & (end >= start)
             kept = {name: values[usable] for name, values in chunk.items()}
         check_times(self._database, table.name, kept["start"], kept["end"])
-        return kept, int(len(usable) - usable.sum())
+        return kept, length - len(kept["start"])
 
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
-        return host.read_api_calls(self._database)
+        return dict(host.read_api_calls(self._database))
 
     @cached_property
     def _range_tables(self) -> dict[int, RangeTable]:
@@ -403,43 +428,42 @@ class NsightTrace:
         }
 
 
-_NO_ROWS: Columns = {}
-_BASE = ("start", "end", "streamId", "correlationId")
+class _Rows(NamedTuple):
+    """The operations of one rank, ordered by start, then end."""
+
+    start_ns: Int64
+    columns: Mapping[str, Packed]
+
+
+_NO_ROWS = _Rows(np.empty(0, np.int64), {})
+_BASE = ("length", "streamId", "correlationId")
 _COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
 # Columns of ours beside those of the export.
-_NAME, _SIGNATURE = "name", "signature"
+_LENGTH, _SIGNATURE = "length", "signature"
 
 
-def _column(columns: Columns, name: str) -> Int64:
-    if name in columns:
-        return columns[name]
-    return np.full(len(columns.get("start", ())), NULL, np.int64)
+def _column(rows: _Rows, name: str) -> Packed:
+    if name in rows.columns:
+        return rows.columns[name]
+    return pack(np.full(len(rows.start_ns), NULL, np.int64))
 
 
-def _base(columns: Columns) -> tuple[Int64, Int64, Int64, Int64]:
-    start, end, stream, correlation = (_column(columns, name) for name in _BASE)
-    return start, end, stream, correlation
+def _base(rows: _Rows) -> tuple[Int64, Packed, Packed, Packed]:
+    length, stream, correlation = (_column(rows, name) for name in _BASE)
+    return rows.start_ns, length, stream, correlation
 
 
-def _copies(columns: Columns) -> Copies:
-    return Copies(
-        *_base(columns),
-        *(_column(columns, name) for name in _COPY),
-    )
+def _copies(rows: _Rows) -> Copies:
+    return Copies(*_base(rows), *(_column(rows, name).values for name in _COPY))
 
 
-def _split(columns: Columns) -> Iterator[tuple[RankKey, Columns]]:
-    """Yield the rows of each rank of a chunk."""
-    process, device = columns.pop("globalPid"), columns.pop("deviceId")
-    for rows in groups(process, device):
-        key = RankKey(int(process[rows[0]]), int(device[rows[0]]))
-        yield key, {name: values[rows] for name, values in columns.items()}
-
-
-def _sorted_by_time(columns: Columns) -> Columns:
-    start, end = columns["start"], columns["end"]
+def _sorted_by_time(columns: dict[str, Packed]) -> _Rows:
+    start = columns.pop("start").values
     step = np.diff(start)
-    if (step > 0).all() or ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return columns
+    if (step > 0).all():
+        return _Rows(start, columns)
+    end = start + columns[_LENGTH].values
+    if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
+        return _Rows(start, columns)
     order = np.lexsort((end, start))
-    return {name: values[order] for name, values in columns.items()}
+    return _Rows(start[order], {name: column.taken(order) for name, column in columns.items()})

@@ -2,60 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.trace import schema
+from traceprof.trace.events import events_of
 from traceprof.trace.model import NamedRanges
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Sequence
 
     from traceprof.trace.database import Database
 
-OPEN_END = int(np.iinfo(np.int64).max)
-"""The end of a range that was still open when the capture stopped."""
-
-RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
-"""The SQL condition that rows of ranges meet."""
+_RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
-def read_ranges(
-    database: Database, matching: re.Pattern[str], like: Sequence[str] = ()
-) -> dict[int, NamedRanges]:
+def read_ranges(database: Database, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
     """Return push/pop and start/end ranges by process (globalPid).
 
     Args:
         database: the export.
         matching: searched for in each name.
-        like: SQL LIKE patterns, one of which fits every name that `matching` finds; without them
-            every name is looked at.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    if not _has_events(database):
+    events = events_of(database)
+    if events is None:
         return {}
-    condition, arguments = _name_condition(database, matching, like)
-    if not condition:
-        return {}
-    found = database.query(
-        f"SELECT start, end, globalTid, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
-        f"WHERE {RANGES} AND start IS NOT NULL AND globalTid IS NOT NULL AND ({condition})",
-        schema.NVTX.name,
-        {"start": int, "end": int, "globalTid": int, "name": str},
-        arguments,
-    )
-    by_process: dict[int, list[tuple[int, int, str, int]]] = defaultdict(list)
-    for row in found:
-        if row["name"] is not None and matching.search(row["name"]):
-            end = OPEN_END if row["end"] is None else row["end"]
-            process = schema.process_of_thread(row["globalTid"])
-            by_process[process].append((row["start"], end, row["name"], row["globalTid"]))
-    return {process: _in_order(rows) for process, rows in by_process.items()}
+    rows, names = events.matching(matching)
+    start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)
+    rank = {name: place for place, name in enumerate(sorted({*names}))}
+    of_name = np.array([rank[name] for name in names], np.int64)
+    order = np.lexsort((thread, of_name, end, start))
+    process = schema.process_of_thread(thread[order])
+    found = {}
+    for each in np.unique(process).tolist():
+        own = order[process == each]
+        found[each] = NamedRanges(
+            start[own], end[own], [names[index] for index in own.tolist()], thread[own]
+        )
+    return found
 
 
 def longest_names(database: Database, limit: int) -> list[str]:
@@ -63,7 +51,7 @@ def longest_names(database: Database, limit: int) -> list[str]:
     if not _has_events(database):
         return []
     rows = database.query(
-        f"SELECT {name_sql(database)} AS name FROM {schema.NVTX.name} WHERE {RANGES} "  # noqa: S608
+        f"SELECT {name_sql(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
         "GROUP BY 1 ORDER BY max(end - start) DESC LIMIT ?",
         schema.NVTX.name,
         {"name": str},
@@ -74,15 +62,11 @@ def longest_names(database: Database, limit: int) -> list[str]:
 
 def thread_names(database: Database) -> list[tuple[int, str]]:
     """Return (globalTid, name) of each thread that NVTX named."""
-    if not _has_events(database):
+    events = events_of(database)
+    if events is None:
         return []
-    rows = database.query(
-        f"SELECT globalTid, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
-        f"WHERE eventType = {schema.NVTX_THREAD_NAME} AND globalTid IS NOT NULL",
-        schema.NVTX.name,
-        {"globalTid": int, "name": str},
-    )
-    return [(row["globalTid"], row["name"] or "") for row in rows]
+    rows = np.flatnonzero(events.kind.isin([schema.NVTX_THREAD_NAME]))
+    return list(zip(events.thread.at(rows).tolist(), events.names(rows), strict=True))
 
 
 def _has_events(database: Database) -> bool:
@@ -98,46 +82,3 @@ def name_sql(database: Database) -> str:
     if not database.has(schema.NVTX.name, "textId"):
         return own
     return f"coalesce({own}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608
-
-
-def _name_condition(
-    database: Database, matching: re.Pattern[str], like: Sequence[str]
-) -> tuple[str, dict[str, Any]]:
-    """Return an SQL condition that every matching name meets, and its arguments.
-
-    Few of millions of ranges are steps; SQLite sorts them out without handing each to Python, but
-    for the texts that a user's own expression must look at.
-    """
-    arguments: dict[str, Any] = {f"like{index}": each for index, each in enumerate(like)}
-    conditions = []
-    if database.has(schema.NVTX.name, "text"):
-        if like:
-            conditions += [f"text LIKE :{name}" for name in arguments]
-        else:
-            database.connection.create_function(
-                "name_matches",
-                1,
-                lambda text: isinstance(text, str) and matching.search(text) is not None,
-                deterministic=True,
-            )
-            conditions.append("name_matches(text)")
-    if database.has(schema.NVTX.name, "textId"):
-        where = " OR ".join(f"value LIKE :{name}" for name in arguments)
-        ids = [
-            str(row["id"])
-            for row in database.rows(schema.STRINGS, {"id": int, "value": str}, where, arguments)
-            if row["value"] is not None and matching.search(row["value"])
-        ]
-        if ids:
-            conditions.append(f"textId IN ({', '.join(ids)})")
-    return " OR ".join(conditions), arguments
-
-
-def _in_order(rows: list[tuple[int, int, str, int]]) -> NamedRanges:
-    rows.sort()
-    return NamedRanges(
-        np.array([row[0] for row in rows], np.int64),
-        np.array([row[1] for row in rows], np.int64),
-        [row[2] for row in rows],
-        np.array([row[3] for row in rows], np.int64),
-    )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from traceprof.trace import schema
-from traceprof.trace.nvtx import name_sql
+from traceprof.trace.events import RANGES, events_of
+from traceprof.trace.reader import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,22 +24,13 @@ _OF_LIBRARIES = {
 
 def read_domains(database: Database) -> dict[tuple[int, int], str]:
     """Return the names of NVTX domains by process and id."""
-    if schema.NVTX.name not in database.columns:
+    events = events_of(database)
+    if events is None:
         return {}
-    database.require(schema.NVTX.name, schema.NVTX.required)
-    if not database.has(schema.NVTX.name, "domainId"):
-        return {}
-    rows = database.query(
-        f"SELECT globalTid, domainId, {name_sql(database)} AS name FROM {schema.NVTX.name} "  # noqa: S608
-        f"WHERE eventType = {schema.NVTX_DOMAIN} AND globalTid IS NOT NULL",
-        schema.NVTX.name,
-        {"globalTid": int, "domainId": int, "name": str},
-    )
-    return {
-        (schema.process_of_thread(row["globalTid"]), row["domainId"]): row["name"] or ""
-        for row in rows
-        if row["domainId"] is not None
-    }
+    rows = np.flatnonzero(events.kind.isin([schema.NVTX_DOMAIN]))
+    process = schema.process_of_thread(events.thread.at(rows))
+    found = zip(process.tolist(), events.domain.at(rows).tolist(), events.names(rows), strict=True)
+    return {(process, domain): name for process, domain, name in found if domain != NULL}
 
 
 def silent(database: Database, domains: Mapping[tuple[int, int], str]) -> list[str]:
@@ -49,14 +43,13 @@ def silent(database: Database, domains: Mapping[tuple[int, int], str]) -> list[s
     made = {key: name for key, name in domains.items() if name not in _OF_LIBRARIES}
     if not made:
         return []
-    rows = database.query(
-        f"SELECT DISTINCT globalTid, domainId FROM {schema.NVTX.name} WHERE eventType IN"  # noqa: S608
-        f" ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END}, {schema.NVTX_MARK})"
-        " AND globalTid IS NOT NULL",
-        schema.NVTX.name,
-        {"globalTid": int, "domainId": int},
-    )
-    used = {(schema.process_of_thread(row["globalTid"]), row["domainId"]) for row in rows}
+    events = events_of(database)
+    if events is None:
+        return []
+    by_program = events.kind.isin([*RANGES, schema.NVTX_MARK])
+    process = schema.process_of_thread(events.thread.at(by_program))
+    pairs = np.unique(np.stack((process, events.domain.at(by_program))), axis=1)
+    used = {(process, domain) for process, domain in pairs.T.tolist()}
     heard = {name for key, name in made.items() if key in used}
     return sorted({*made.values()} - heard)
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.trace import nvtx, schema
-from traceprof.trace.columns import check_few_processes, check_times, groups
+from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
+from traceprof.trace.events import OPEN_END
 from traceprof.trace.model import RangeTable
-from traceprof.trace.reader import NULL, expect_rows, read_columns, read_columns_and_text
+from traceprof.trace.numbered import NumberedTexts
+from traceprof.trace.reader import NULL, expect_rows, read_columns
 from traceprof.trace.texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
+    from traceprof.trace.packed import Packed
 
-    Columns = dict[str, Int64]
-
-_NAME = "name"  # the number of the range's name, in place of `text` and `textId`
+_LONGEST = 1000  # characters of a text
 _UNNAMED = "(unnamed)"
 
 
@@ -36,23 +37,30 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
         return {}
     database.require(table.name, table.required)
     expect_rows(database, [table.name])
-    names = _Names()
-    parts: dict[int, list[Columns]] = defaultdict(list)
-    for chunk in _chunks(database, names):
+    texts = NumberedTexts()
+    columns = [*table.required, *(["textId"] if database.has(table.name, "textId") else [])]
+    numbered = {"text": texts} if database.has(table.name, "text") else {}
+    parts: Parts[int] = Parts()
+    for chunk in read_columns(database, table.name, columns, numbered):
         thread = chunk["globalTid"]
         is_range = np.isin(chunk["eventType"], (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
-        usable = is_range & (chunk["start"] != NULL) & (thread != NULL)
+        usable = np.flatnonzero(is_range & (chunk["start"] != NULL) & (thread != NULL))
         kept = {name: values[usable] for name, values in chunk.items()}
+        if len(usable) == 0:
+            continue
         is_open = kept["end"] == NULL
         kept["end"] = np.maximum(kept["start"], kept["end"])
         check_times(database, table.name, kept["start"], kept["end"])
-        kept["end"][is_open] = nvtx.OPEN_END
+        kept["end"][is_open] = OPEN_END
         of_row = schema.process_of_thread(kept["globalTid"])
-        for rows in groups(of_row):
-            parts[int(of_row[rows[0]])].append({name: each[rows] for name, each in kept.items()})
+        for rows in pieces(of_row):
+            parts.add(int(of_row[rows][0]), kept, rows)
         check_few_processes(database, table.name, len(parts))
-    texts = names.texts(database.strings(names.ids))
-    return {process: _table(parts[process], texts) for process in sorted(parts)}
+    found = dict(parts.finished())
+    ids = [each["textId"].distinct for each in found.values() if "textId" in each]
+    names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
+    known = names.known(database)
+    return {process: _table(columns, names, known) for process, columns in found.items()}
 
 
 def read_thread_names(database: Database) -> dict[int, str]:
@@ -70,66 +78,43 @@ def read_thread_names(database: Database) -> dict[int, str]:
 
 
 class _Names:
-    """Numbers names in the order in which they are met: texts, and ids of registered strings."""
+    """Numbers names: texts, then registered strings, then the name of what has none."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[bytes | int, int] = {}
+    def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
+        self._texts, self._ids = texts, ids
 
-    def of_texts(self, texts: Sequence[bytes]) -> Int64:
-        """Return the number of each text, int64[n]."""
-        numbers = self._numbers
-        for each in dict.fromkeys(texts):
-            numbers.setdefault(each, len(numbers))
-        return np.fromiter(map(numbers.__getitem__, texts), np.int64, len(texts))
+    def of(self, columns: dict[str, Packed], length: int) -> Int64:
+        """Return the number of each row's name, int64[n]; an empty text is none."""
+        num_texts = len(self._texts.known)
+        number = np.full(length, num_texts + len(self._ids), np.int64)
+        if "textId" in columns:
+            has_id = columns["textId"].values != NULL
+            number[has_id] = num_texts + columns["textId"].places_in(self._ids)[has_id]
+        if "text" in columns:
+            says = np.array([len(text) > 0 for text in self._texts.known] + [False], np.bool_)
+            text = columns["text"].values
+            number = np.where(says[text], text, number)
+        return number
 
-    def of_ids(self, ids: Int64) -> Int64:
-        """Return the number of each id, int64[n]."""
-        distinct, inverse = np.unique(ids, return_inverse=True)
-        found = [self._numbers.setdefault(each, len(self._numbers)) for each in distinct.tolist()]
-        return np.array(found, np.int64)[inverse.reshape(-1)]
-
-    @property
-    def ids(self) -> list[int]:
-        """The ids that were met."""
-        return [each for each in self._numbers if isinstance(each, int) and each != NULL]
-
-    def texts(self, registered: Mapping[int, str]) -> Texts:
-        """Return the names by number, and forget them."""
-        numbers, self._numbers = self._numbers, {}
-        return Texts(
-            registered.get(each, _UNNAMED).encode() if isinstance(each, int) else each
-            for each in numbers
+    def known(self, database: Database) -> Texts:
+        """Return the names by number."""
+        strings = database.strings(each for each in self._ids.tolist() if each != NULL)
+        texts = (
+            # A text ends where C ends it.
+            text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")
+            for text in self._texts.known
         )
+        registered = (strings.get(each, _UNNAMED) for each in self._ids.tolist())
+        names = chain((text[:_LONGEST] for text in texts), registered, [_UNNAMED])
+        return Texts(name.encode() for name in names)
 
 
-def _chunks(database: Database, names: _Names) -> Iterator[Columns]:
-    """Yield the columns of the events, their names numbered."""
-    table = schema.NVTX
-    columns = [*table.required]
-    has_ids = database.has(table.name, "textId")
-    if has_ids:
-        columns.append("textId")
-    if not database.has(table.name, "text"):
-        for chunk in read_columns(database, table.name, columns):
-            ids = chunk.pop("textId", np.full(len(chunk["start"]), NULL, np.int64))
-            yield {**chunk, _NAME: names.of_ids(ids)}
-        return
-    for chunk, texts in read_columns_and_text(database, table.name, columns, "text"):
-        name = names.of_texts(texts)
-        if has_ids:
-            ids = chunk.pop("textId")
-            unnamed = np.flatnonzero(name == names.of_texts([b""]))
-            name[unnamed] = names.of_ids(ids[unnamed])
-        yield {**chunk, _NAME: name}
-
-
-def _table(parts: list[Columns], names: Sequence[str]) -> RangeTable:
+def _table(columns: dict[str, Packed], names: _Names, known: Sequence[str]) -> RangeTable:
     """Return one process's ranges in order."""
-    start, end, name, thread, kind = (
-        np.concatenate([part[column] for part in parts])
-        for column in ("start", "end", _NAME, "globalTid", "eventType")
+    start, end, thread, kind = (
+        columns.pop(name).values for name in ("start", "end", "globalTid", "eventType")
     )
-    parts.clear()
+    name = names.of(columns, len(start))
     order = np.lexsort((-end, start))
     return RangeTable(
         start[order],
@@ -137,5 +122,5 @@ def _table(parts: list[Columns], names: Sequence[str]) -> RangeTable:
         name[order],
         thread[order],
         (kind == schema.NVTX_PUSH_POP)[order],
-        names,
+        known,
     )

@@ -12,8 +12,8 @@ import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import tee
 from string import whitespace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,102 +26,74 @@ from traceprof.trace.records import decode_columns
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from traceprof.intervals import Int64
+    from traceprof.trace.numbered import NumberedTexts
 
 NULL = shapes.NULL
 """What stands in a column where the export has NULL."""
 
 # numpy reads these, which no integer's text has, as 0 or as nothing.
 _READ_LAXLY = (*whitespace, "+", "-,")
+_NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
 _CHUNK_ROWS = 32_768
-_LONGEST_TEXT = 1000
 # A third finds nothing to do: parsing and what follows it take as long as two threads fetch.
 _THREADS = 2
 
 
 def read_columns(
-    database: Database, table: str, columns: Sequence[str], *, chunk_rows: int = _CHUNK_ROWS
+    database: Database,
+    table: str,
+    columns: Sequence[str],
+    texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
+    *,
+    chunk_rows: int = _CHUNK_ROWS,
 ) -> Iterator[dict[str, Int64]]:
-    """Yield integer columns of a table, some ten thousand rows at a time, in no particular order.
+    """Yield columns of a table, some ten thousand rows at a time, in the order of their rowids.
 
     Args:
         database: the open file.
         table: a table with a rowid; absent means no rows.
         columns: names of integer columns that the table has.
+        texts: names of columns of texts or blobs that the table has, and where each is numbered.
         chunk_rows: the most rows in a chunk that SQLite has to read.
 
     Yields:
-        One int64[rows] array for each column, `NULL` where the export has NULL.
+        One int64[rows] array for each column, `NULL` where the export has NULL; for texts their
+        numbers, -1 for NULL.
 
     Raises:
         TraceFormatError: the file is damaged, or a value is not an integer.
     """
     if table not in database.columns:
         return
-    for chunk in _chunks(database, table, columns, chunk_rows):
+    for chunk in _chunks(database, table, columns, texts, chunk_rows):
         if database.progress is not None:
             database.progress.advance(len(chunk[columns[0]]))
         yield chunk
 
 
-def read_columns_and_text(
-    database: Database, table: str, columns: Sequence[str], text: str
-) -> Iterator[tuple[dict[str, Int64], list[bytes]]]:
-    """Yield integer columns and a column of text, some ten thousand rows at a time, in any order.
-
-    Args:
-        database: the open file.
-        table: a table with a rowid.
-        columns: names of integer columns that the table has.
-        text: name of a column of text that it has.
-
-    Yields:
-        int64[rows] arrays as `read_columns` does; and the texts, in UTF-8, the first thousand
-        characters of each, empty where the export has NULL.
-
-    Raises:
-        TraceFormatError: the file is damaged, or a value is not an integer.
-    """
-    rowid = database.rowid(table)
-    shown = f"ifnull(substr({quote(text)}, 1, {_LONGEST_TEXT}), '')"
-    source = f"FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"
-    joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
-    query = f"SELECT count(*), {joined}, CAST(group_concat({shown}, char(0)) AS BLOB) {source}"
-    slices, limits = tee(_slices(database, table, rowid, _CHUNK_ROWS, NULL, _LAST_ROWID))
-    for (count, *texts, names), of_rows in zip(_run(database, query, slices), limits, strict=True):
-        if not count:
-            continue
-        parts = names.split(b"\0")
-        if len(parts) != count:  # a text holds what stands between texts
-            with database.damage_reported():
-                single = f"SELECT CAST({shown} AS BLOB) {source}"
-                parts = [row[0] for row in database.connection.execute(single, of_rows)]
-        if database.progress is not None:
-            database.progress.advance(count)
-        yield (
-            {
-                name: _parse(each, count, database, table, name)
-                for name, each in zip(columns, texts, strict=True)
-            },
-            parts,
-        )
-
-
 def _chunks(
-    database: Database, table: str, columns: Sequence[str], chunk_rows: int
+    database: Database,
+    table: str,
+    columns: Sequence[str],
+    texts: Mapping[str, NumberedTexts],
+    chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
     """Yield rows from the file's pages as far as possible, and the others through SQLite."""
-    read = partial(_through_sqlite, database, table, columns, database.rowid(table), chunk_rows)
+    rowid = database.rowid(table)
+    read = partial(_through_sqlite, database, table, columns, rowid, chunk_rows)
+    if texts:
+        read = partial(_rows_through_sqlite, database, table, columns, texts, rowid, chunk_rows)
     first = NULL
     try:
-        layout = layout_of(database.connection, table, columns)
-        for chunk in decode_columns(database.file, layout):
+        layout = layout_of(database.connection, table, columns, [*texts])
+        for chunk in decode_columns(database.file, layout, texts):
             if chunk.columns is not None:
                 yield chunk.columns
             else:
@@ -151,6 +123,31 @@ def _through_sqlite(
                 name: _parse(text, count, database, table, name)
                 for name, text in zip(columns, texts, strict=True)
             }
+
+
+def _rows_through_sqlite(
+    database: Database, table: str, columns: Sequence[str], texts: Mapping[str, NumberedTexts],
+    rowid: str, chunk_rows: int, first: int, last: int,
+) -> Iterator[dict[str, Int64]]:  # fmt: skip
+    """Yield the rows whose rowids are in [first, last], of texts their numbers."""
+    names = ", ".join(map(quote, (*columns, *texts)))
+    query = f"SELECT {names} FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"  # noqa: S608
+    for limits in _slices(database, table, rowid, chunk_rows, first, last):
+        with database.damage_reported():
+            rows = database.connection.execute(query, limits).fetchall()
+        found = zip(*rows, strict=True)
+        chunk: dict[str, Int64] = {}
+        for name, values in zip((*columns, *texts), found, strict=False):
+            if name in texts:
+                chunk[name] = texts[name].of(values)
+                continue
+            strange = [each for each in values if not isinstance(each, int | None)]
+            if strange:
+                raise database.misplaced(table, name, strange[0])
+            numbers = [NULL if each is None else each for each in values]
+            chunk[name] = np.array(numbers, np.int64)
+        if chunk:  # a damaged index can promise rows that are not there
+            yield chunk
 
 
 def _slices(

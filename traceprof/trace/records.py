@@ -1,8 +1,9 @@
-"""Integer columns of a table, decoded from the pages of an SQLite file many rows at a time."""
+"""Columns of a table, decoded from the pages of an SQLite file many rows at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,16 +12,18 @@ from traceprof.trace.pages import PageFile, Unsupported, varints
 from traceprof.trace.shapes import Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from traceprof.intervals import Int64
     from traceprof.trace.layout import Layout
+    from traceprof.trace.numbered import NumberedTexts
     from traceprof.trace.pages import Leaves
 
 # Large enough that the cost per call vanishes, small enough that it stays in the cache.
 _WINDOW_BYTES = 2 << 20
 
+_NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _MOST_PAYLOAD = 1 << 28
 
 
@@ -32,8 +35,9 @@ class Chunk:
         first: the rowid of the first one.
         last: the rowid of the last one.
         count: how many there are.
-        columns: int64[count] for each, `NULL` where the table has NULL; None where SQLite has to
-            read these rows: one has no integer, or has it on an overflow page.
+        columns: int64[count] for each, `NULL` where the table has NULL, and for texts their
+            numbers; None where SQLite has to read these rows: one has something else where an
+            integer or a text belongs, or has it on an overflow page.
     """
 
     first: int
@@ -43,13 +47,18 @@ class Chunk:
 
 
 def decode_columns(
-    path: Path, layout: Layout, *, window_bytes: int = _WINDOW_BYTES
+    path: Path,
+    layout: Layout,
+    texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
+    *,
+    window_bytes: int = _WINDOW_BYTES,
 ) -> Iterator[Chunk]:
     """Yield a table's rows in the order of their rowids.
 
     Args:
         path: the file, no link.
         layout: of the table, with the columns to read.
+        texts: by column, where each text is numbered.
         window_bytes: of the pages that are decoded at once.
 
     Raises:
@@ -58,7 +67,7 @@ def decode_columns(
     with PageFile(path) as file:
         leaves = file.leaves(layout.root)
         at_once = max(window_bytes // file.page_size, 1)
-        decoder = _Decoder(file, layout, min(at_once, len(leaves.numbers)))
+        decoder = _Decoder(file, layout, texts, min(at_once, len(leaves.numbers)))
         for first in range(0, len(leaves.numbers), at_once):
             chunk = decoder.decode(leaves, first, first + at_once)
             if chunk is not None:
@@ -66,12 +75,16 @@ def decode_columns(
 
 
 class _Decoder:
-    def __init__(self, file: PageFile, layout: Layout, at_once: int) -> None:
+    def __init__(
+        self, file: PageFile, layout: Layout, texts: Mapping[str, NumberedTexts], at_once: int
+    ) -> None:
         self._file = file
-        self._wanted = layout.wanted
+        self._wanted, self._text_places, self._texts = layout.wanted, layout.texts, texts
         places = sorted({each for each in layout.wanted.values() if each is not None})
+        text_places = sorted(layout.texts.values())
         self._order = {place: order for order, place in enumerate(places)}
-        self._shapes = Shapes(layout, places)
+        self._shapes = Shapes(layout, places, text_places)
+        self._text_order = {place: order for order, place in enumerate(text_places)}
         self._data = file.empty(at_once)
         # What of a payload stays on the page when it is too large for it.
         self._most_local = file.usable - 35
@@ -108,16 +121,23 @@ class _Decoder:
         return np.where(payloads <= self._most_local, payloads, kept)
 
     def _columns(self, rowids: Int64, headers: Int64, local: Int64) -> dict[str, Int64] | None:
-        if not self._order:
+        if not self._order and not self._text_order:
             return dict.fromkeys(self._wanted, rowids)
         shapes = self._shapes.of(self._data, headers)
         if shapes is None or (self._shapes.end.take(shapes) > local).any():
             return None
         stored = self._shapes.values(self._data, headers, shapes)
-        return {
+        columns = {
             name: rowids if place is None else stored[self._order[place]]
             for name, place in self._wanted.items()
         }
+        for name, place in self._text_places.items():
+            where = self._shapes.texts(self._text_order[place], headers, shapes)
+            numbers = self._texts[name].of_stored(self._data, *where)
+            if numbers is None:
+                return None
+            columns[name] = numbers
+        return columns
 
 
 def _check_order(rowids: Int64, counts: Int64, highest: Int64, *, is_first: bool) -> None:

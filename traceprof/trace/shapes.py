@@ -6,6 +6,7 @@ the same places. There are few shapes, so that Python looks at each shape and nu
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from traceprof.trace.layout import Layout
     from traceprof.trace.pages import Bytes, Words
 
+    Mask = npt.NDArray[np.bool_]
+
 NULL = int(np.iinfo(np.int64).min)
 """What stands in a column where the export has NULL."""
 
@@ -35,6 +38,7 @@ _CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # what is not stored because its ty
 
 _TEXT_TYPE_BYTES = 3  # of a text's or blob's serial type, up to 1 MB
 _MOST_HEADER = 127  # its length is one byte
+_NO_TEXT = -1
 _FAR = 1 << 40  # farther than any payload goes
 
 _MOST_SHAPES = 4096
@@ -55,15 +59,16 @@ class Shapes:
             cannot be decoded.
     """
 
-    def __init__(self, layout: Layout, places: list[int]) -> None:
-        self._places = places
-        self._defaults = layout.defaults
-        needed = layout.is_integer[: places[-1] + 1] if places else ()
+    def __init__(self, layout: Layout, places: list[int], text_places: list[int]) -> None:
+        self._places, self._text_places = places, text_places
+        self._most = max((*places, *text_places), default=-1) + 1
+        self._defaults = layout.defaults & {*places, *text_places}
+        needed = layout.is_integer[: self._most]
         header = 1 + sum(1 if each else _TEXT_TYPE_BYTES for each in needed)
         self._words = -(-min(header, _MOST_HEADER) // 8)
         inside = np.arange(8 * self._words) < np.arange(256)[:, None]
         self._inside = np.where(inside, 255, 0).astype(np.uint8).view(np.uint64)
-        self._factors = _factors(self._words)
+        self._factors = factors(self._words)
         self._forget()
 
     def _forget(self) -> None:
@@ -76,6 +81,10 @@ class Shapes:
         self._shifts = np.zeros(size, np.int64)
         self._is_stored = np.zeros(size, bool)
         self._constants = np.zeros(size, np.int64)
+        size = (_MOST_SHAPES, len(self._text_places))
+        self._text_starts = np.zeros(size, np.int64)
+        self._lengths = np.full(size, _NO_TEXT, np.int64)
+        self._is_blob = np.zeros(size, bool)
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
         """Return the number of each row's shape; None where there are too many of them."""
@@ -116,26 +125,48 @@ class Shapes:
         return self._numbers[header]
 
     def _describe(self, number: int, header: bytes) -> None:
-        fields = _fields(header, self._places[-1] + 1)
-        if fields is None:
+        fields = _fields(header, self._most)
+        if fields is None or any(place >= len(fields) for place in self._defaults):
             return
         length = end = fields[-1][1] if fields else header[0]
         for order, place in enumerate(self._places):
             serial, start = fields[place] if place < len(fields) else (_NULL_TYPE, end)
-            is_absent = place >= len(fields) and place in self._defaults
-            if is_absent or serial > _LAST_INTEGER or serial == _REAL_TYPE:
+            if serial > _LAST_INTEGER or serial == _REAL_TYPE:
                 return
             self._starts[number, order] = start
             self._shifts[number, order] = 64 - 8 * _WIDTHS[serial] if _WIDTHS[serial] else 0
             self._is_stored[number, order] = _WIDTHS[serial] > 0
             self._constants[number, order] = _CONSTANTS.get(serial, 0)
             end = start + _WIDTHS[serial]
+        for order, place in enumerate(self._text_places):
+            serial, start = fields[place] if place < len(fields) else (_NULL_TYPE, 0)
+            if _NULL_TYPE < serial < _FIRST_TEXT:
+                return
+            if serial:
+                size = (serial - _FIRST_TEXT) // 2
+                self._text_starts[number, order] = start
+                self._lengths[number, order] = size
+                self._is_blob[number, order] = serial % 2 == 0
+                end = max(end, start + size)
         self.end[number] = max(end, length)
+
+    def texts(self, order: int, headers: Int64, shapes: Int64) -> tuple[Int64, Int64, Mask]:
+        """Return where the texts of a column begin, how many bytes they take (-1: NULL), if blobs.
+
+        Args:
+            order: of the column among those of texts.
+            headers: where the rows begin.
+            shapes: of the rows.
+        """
+        begin = headers + self._text_starts[:, order].take(shapes)
+        return begin, self._lengths[:, order].take(shapes), self._is_blob[:, order].take(shapes)
 
     def values(self, data: Bytes, headers: Int64, shapes: Int64) -> list[Int64]:
         """Return each wanted column of rows whose shapes these are."""
         used = np.flatnonzero(np.bincount(shapes))
-        columns = []
+        columns: list[Int64] = []
+        if not self._places:
+            return columns
         for group in _groups(self._starts[used]):
             begins = headers + _each(self._starts[:, group.start], used, shapes)
             offsets = self._starts[used[0], group] - self._starts[used[0], group.start]
@@ -156,10 +187,16 @@ class Shapes:
         return words
 
 
-def _factors(count: int) -> Words:
-    """Return odd numbers by which the words of a header are hashed."""
-    chosen = np.random.default_rng(1).integers(1 << 63, size=count, dtype=np.uint64)
-    return chosen << np.uint64(1) | np.uint64(1)
+@lru_cache
+def factors(count: int) -> Words:
+    """Return odd numbers, uint64[count], by which words are hashed.
+
+    The outputs of SplitMix64 (Steele, Lea, Flood 2014), made odd.
+    """
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
 def _each(of_shape: npt.NDArray[Any], used: Int64, shapes: Int64) -> npt.NDArray[Any]:

@@ -1,0 +1,441 @@
+"""Every page in a real browser: the numbers that the JSON has, addresses, themes, keyboard, names.
+
+`page` fails its test on any console error and on any request to another host.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from contextlib import closing
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from dashboards.app import PAGES
+from dashboards.serving import DashboardServer
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from tests.dashboards.conftest import serving
+from traceprof.analysis import analyze
+from traceprof.latency import size_text
+from traceprof.reports import json as json_report
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.dashboards.conftest import Serve
+
+HOSTILE = (
+    "<script>window.evil=1</script>",
+    "<img src=x onerror=window.evil=1>",
+    "<b>bold</b>&lt;i&gt;%{x}{y}",
+)
+
+
+def shown(page: Page, url: str) -> Page:
+    """Go to a view and wait until it is there."""
+    page.goto(url)
+    page.wait_for_selector("#page h1, #timeline")
+    return page
+
+
+def document(name: str) -> dict[str, Any]:
+    """Return the analysis of a sample trace as JSON."""
+    with closing(analyze(SAMPLE.with_stem(name))) as analysis:
+        return json_report.document(analysis)
+
+
+def cells(page: Page, selector: str) -> list[list[str]]:
+    """Return the texts of a table's body, row by row."""
+    rows: list[list[str]] = page.eval_on_selector_all(
+        f"{selector} tbody tr", "rows => rows.map(r => [...r.cells].map(c => c.innerText))"
+    )
+    return rows
+
+
+def grid(page: Page, name: str) -> list[dict[str, str]]:
+    """Return the texts of an AG Grid's rows by column, once it is drawn."""
+    selector = f'[id=\'{{"table":"{name}"}}\']'
+    page.wait_for_selector(f"{selector} .ag-center-cols-container .ag-row")
+    rows: list[dict[str, str]] = page.eval_on_selector_all(
+        f"{selector} .ag-center-cols-container .ag-row",
+        """rows => rows
+            .sort((a, b) => a.getAttribute("row-index") - b.getAttribute("row-index"))
+            .map(row => Object.fromEntries([...row.querySelectorAll(".ag-cell")]
+                .map(cell => [cell.getAttribute("col-id"), cell.innerText])))""",
+    )
+    return rows
+
+
+def number(text: str) -> float | None:
+    """Read a number as tables write it."""
+    return None if text == "–" else float(text.replace(",", ""))  # noqa: RUF001
+
+
+def tiles(page: Page) -> dict[str, str]:
+    """Return the numbers at the top of a page."""
+    pairs: list[list[str]] = page.eval_on_selector_all(
+        ".numbers > div", "all => all.map(e => [...e.children].slice(0, 2).map(c => c.innerText))"
+    )
+    return dict(pairs)
+
+
+# -- the numbers of each page ---------------------------------------------------------------------
+
+
+def test_overview(page: Page, sample_url: str) -> None:
+    found = document("ddp")
+    shown(page, sample_url)
+    rows = cells(page, "table.breakdown")
+    assert len(rows) == len(found["breakdown"])
+    for row, result in zip(rows, found["breakdown"], strict=True):
+        window = result["window_ns"]
+        parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
+        hidden = result["overlapped_communication_ns"] / result["communication_ns"]
+        assert row[0] == f"rank {result['rank']}"
+        assert row[3:] == [
+            f"{window / 1e6:.3f}",
+            *(f"{100 * result[part] / window:.1f}" for part in parts),
+            f"{100 * hidden:.1f}",
+        ]
+    for each in dict.fromkeys(each["id"] for each in found["findings"]):
+        ranks = [finding for finding in found["findings"] if finding["id"] == each]
+        worst = max(ranks, key=lambda finding: finding["impact_fraction"])
+        card = page.locator(f"#finding-{each}")
+        assert card.locator(".cost").inner_text() == (
+            f"{duration(worst['impact_ns'])} · {percent(worst['impact_fraction'])} of the window"
+        )
+        assert worst["title"] in card.locator(".title").inner_text()
+        assert card.locator(".severity").inner_text() == worst["severity"]
+
+
+def test_steps(page: Page, sample_url: str) -> None:
+    found = document("ddp")
+    shown(page, f"{sample_url}/steps")
+    page.wait_for_selector("#page .barlayer .point path")
+    rows = cells(page, "#page table")
+    for row, rank in zip(rows, (0, 1), strict=True):
+        steps = [each for each in found["steps"] if each["rank"] == rank]
+        slowest = max(steps, key=lambda each: each["window_ns"])
+        assert row[:3] == [
+            f"rank {rank}",
+            str(len(steps)),
+            f"{median(each['window_ns'] for each in steps) / 1e6:.3f}",
+        ]
+        assert row[-2:] == [f"{slowest['window_ns'] / 1e6:.3f}", f"step {slowest['step']}"]
+    # Four parts of each of six steps of two ranks.
+    assert page.locator("#page .barlayer .point path").count() == 4 * 6 * 2
+
+
+def test_overlap(page: Page, serve: Serve) -> None:
+    found = document("overlap-slowdown")
+    finding = next(each for each in found["findings"] if each["id"] == "overlap-slowdown")
+    metrics = finding["metrics"]
+    shown(page, f"{serve(SAMPLE.with_stem('overlap-slowdown'))}/overlap?rank={finding['rank']}")
+    assert tiles(page) == {
+        "hidden": duration(metrics["hidden_ns"]),
+        "tax": duration(finding["impact_ns"]),
+        "net gain": duration(metrics["net_gain_ns"]),
+        "slowdown": f"{metrics['slowdown']:.2f} ×",
+    }
+    (row,) = grid(page, "overlap-ranks")
+    assert number(row["compared"]) == metrics["num_overlapped"]
+    assert number(row["matched"]) == pytest.approx(100 * metrics["matched_fraction"], abs=0.05)
+    excess = sum(number(each["excess"]) or 0 for each in grid(page, "overlap-kernel-table"))
+    assert excess == pytest.approx(metrics["excess_ns"] / 1e6, abs=0.02)
+
+
+def test_nccl(page: Page, serve: Serve) -> None:
+    found = document("nccl-serialization")
+    shown(page, f"{serve(SAMPLE.with_stem('nccl-serialization'))}/nccl")
+    rows = grid(page, "nccl-operations")
+    assert len(rows) == len(found["collectives"])
+    for row, use in zip(rows, found["collectives"], strict=True):
+        assert (row["rank"], row["operation"]) == (str(use["rank"]), use["operation"])
+        assert (row["communicator"], number(row["count"])) == (use["communicator"], use["count"])
+        assert number(row["bytes"]) == use["bytes"]
+        assert number(row["total"]) == pytest.approx(use["total_ns"] / 1e6, abs=5e-4)
+        busbw = number(row["busbw"])
+        assert busbw == pytest.approx(use["busbw_gb_per_s"], abs=5e-3)
+    finding = next(each for each in found["findings"] if each["id"] == "nccl-serialization")
+    waits = {row["rank"]: row for row in grid(page, "nccl-waits")}[str(finding["rank"])]
+    metrics = finding["metrics"]
+    assert number(waits["num_blocked"]) == metrics["num_blocked"]
+    assert number(waits["blocked"]) == pytest.approx(metrics["blocked_ns"] / 1e6, abs=5e-4)
+
+
+def test_launch_queue(page: Page, serve: Serve) -> None:
+    found = document("launch-queue-stall")
+    (finding,) = (each for each in found["findings"] if each["id"] == "launch-queue-stall")
+    metrics = finding["metrics"]
+    shown(page, f"{serve(SAMPLE.with_stem('launch-queue-stall'))}/launch-queue")
+    row = {each["rank"]: each for each in grid(page, "queues")}[str(finding["rank"])]
+    assert number(row["depth"]) == metrics["max_queue_depth"]
+    assert number(row["stalls"]) == metrics["num_stalls"]
+    assert number(row["costly"]) == pytest.approx(finding["impact_ns"] / 1e6, abs=5e-4)
+    holders = grid(page, "queue-holders")
+    assert holders[0]["name"] == metrics["holder"]
+    page.wait_for_selector("#page .scatterlayer .lines path", state="attached")
+
+
+def test_links(page: Page, serve: Serve) -> None:
+    found = document("link-counters")
+    shown(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links")
+    rows = grid(page, "link-uses")
+    assert len(rows) == len(found["links"])
+    for row, use in zip(rows, found["links"], strict=True):
+        assert (row["rank"], row["source"]) == (str(use["rank"]), use["source"])
+        assert number(row["bytes"]) == use["bytes"]
+        assert number(row["rate"]) == pytest.approx(use["gb_per_s"], abs=5e-4)
+        assert number(row["peak"]) == pytest.approx(use["peak_gb_per_s"], abs=0.05)
+    page.wait_for_selector("#page .scatterlayer .lines path", state="attached")
+
+
+def test_links_between_gpus(page: Page, serve: Serve) -> None:
+    shown(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links")
+    page.wait_for_selector("#page .heatmaplayer image, #page .hm image")
+    sizes = [
+        size_text(each["bytes"])
+        for each in document("peer-copies")["links"]
+        if each["direction"] == "p2p"
+    ]
+    assert sorted(page.locator("#page .heatmap-label").all_text_contents()) == sorted(sizes)
+
+
+def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> None:
+    found = document("ddp")
+    shown(page, f"{sample_url}/ranks")
+    rows = grid(page, "ranks")
+    assert [row["rank"] for row in rows] == [str(each["rank"]) for each in found["ranks"]]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    path = tmp_path / "ranks.csv"
+    download.value.save_as(path)
+    saved = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+    for row, result in zip(saved, found["breakdown"], strict=True):
+        assert row["rank"] == str(result["rank"])
+        assert float(row["compute (%)"].replace(",", "")) == pytest.approx(
+            100 * result["compute_ns"] / result["window_ns"], abs=0.05
+        )
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+def test_every_page_of_a_run_without_gpu_work(
+    page: Page, serve: Serve, tmp_path_factory: pytest.TempPathFactory, each: Any
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "without-gpu.sqlite"
+    if not path.exists():
+        TraceBuilder().nvtx("step 0", 0, 9).write(path)
+    shown(page, f"{serve(path)}{each.PATH}")
+    assert page.locator(".nothing").count() > 0
+    assert "internal error" not in page.inner_text("#page")
+
+
+# -- addresses ------------------------------------------------------------------------------------
+
+
+def test_a_finding_leads_to_its_evidence(page: Page, sample_url: str) -> None:
+    found = document("ddp")
+    evidence = found["findings"][0]["evidence"][0]
+    shown(page, sample_url)
+    page.locator(".finding .evidence a").first.click()
+    page.wait_for_selector("#timeline")
+    query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
+    assert urlsplit(page.url).path == "/timeline"
+    assert query["finding"] == found["findings"][0]["id"]
+    assert int(query["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(query["end"])
+    page.go_back()
+    page.wait_for_selector("table.breakdown")
+
+
+def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -> None:
+    shown(page, sample_url)
+    page.locator("#choose-rank").click()
+    page.get_by_text(re.compile("^rank 1 ·")).click()
+    page.wait_for_function("location.search === '?rank=1'")
+    page.wait_for_function("document.querySelectorAll('table.breakdown tbody tr').length === 1")
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Steps").click()
+    page.wait_for_selector("h1:has-text('Steps')")
+    assert urlsplit(page.url).query == "rank=1"
+    page.reload()
+    page.wait_for_selector("h1:has-text('Steps')")
+    assert [row[0] for row in cells(page, "#page table")] == ["rank 1"]
+    assert "rank 1" in page.inner_text("#choose-rank")
+    assert page.title() == "Steps · traceprof"
+
+
+def test_reports_are_chosen(page: Page, browser: Browser) -> None:
+    paths = SAMPLE, SAMPLE.with_stem("healthy")
+    with closing(analyze(*paths)) as analysis, DashboardServer() as server:
+        server.show(analysis)
+        shown(page, f"{server.url}?report=1")
+        assert {row[2] for row in cells(page, "table.breakdown")} == {"healthy.sqlite"}
+        assert page.is_visible("#choose-report")
+        shown(page, f"{server.url}?report=1&rank=0")
+        assert "None of the ranks chosen" in page.inner_text("#page")
+        page.goto("about:blank")
+
+
+def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
+    shown(page, f"{sample_url}/launch-queue?rank=0")
+    drag = page.locator("#page .nsewdrag").first
+    drag.wait_for()
+    box = drag.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.25 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.75 * box["width"], middle, steps=4)
+    page.mouse.up()
+    page.wait_for_function("location.search.includes('start=')")
+    query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
+    whole = document("ddp")["breakdown"][0]
+    taken = (int(query["end"]) - int(query["start"])) / whole["window_ns"]
+    assert taken == pytest.approx(0.5, abs=0.02)
+    assert query["rank"] == "0"
+    page.wait_for_selector("text=double-click for the whole")
+
+
+def test_a_click_on_a_step_leads_to_it(page: Page, sample_url: str) -> None:
+    step = document("ddp")["steps"][0]
+    shown(page, f"{sample_url}/steps?rank=0")
+    bar = page.locator("#page .barlayer .point path").first
+    bar.wait_for()
+    box = page.locator("#page .barlayer .trace").last.locator(".point").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#page .hovertext")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_selector("#timeline")
+    query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
+    assert (query["start"], query["end"]) == (str(step["start_ns"]), str(step["end_ns"]))
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/?rank=99", "/steps?rank=x", "/links?start=5&end=4"])
+def test_what_cannot_be_shown_says_why(page: Page, sample_url: str, path: str) -> None:
+    shown(page, f"{sample_url}{path}")
+    assert page.inner_text("h1") == "There is no such view"
+    page.get_by_role("link", name="Go to the overview").click()
+    page.wait_for_selector("table.breakdown")
+
+
+# -- looks and keys -------------------------------------------------------------------------------
+
+
+def test_light_and_dark(browser: Browser, sample_url: str) -> None:
+    context = browser.new_context(color_scheme="dark")
+    page = shown(context.new_page(), sample_url)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    context.close()
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(page: Page, sample_url: str) -> None:
+    shown(page, sample_url)
+    reached = []
+    for _ in range(24):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "(e => [e.innerText, e.id, getComputedStyle(e).outlineStyle])"
+                "(document.activeElement)"
+            )
+        )
+    texts = [text for text, *_ in reached]
+    assert texts[0] == "Skip to the page"
+    assert [each.TITLE for each in PAGES] == texts[1 : 1 + len(PAGES)]
+    assert "theme" in [name for _, name, _ in reached]
+    assert any(text.startswith("at ") for text in texts)
+    assert all(outline != "none" for _, name, outline in reached if not name.startswith("choose"))
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+def test_every_page_fits_into_1280_pixels(page: Page, sample_url: str, each: Any) -> None:
+    shown(page, f"{sample_url}{each.PATH}")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hostile_url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the dashboard of a run whose every name is an attack."""
+    folder = tmp_path_factory.mktemp("hostile")
+    script, image, entities = HOSTILE
+    trace = TraceBuilder()
+    for step in range(4):
+        start = 10_000 * step
+        trace.nvtx(f"step {step}", start, start + 9_000).nvtx(image, start, start + 50)
+        trace.kernel(start + 100, start + 1_100 + step, script, launch=(start, start + 10))
+        trace.kernel(start + 2_000, start + 2_900, image, launch=(start + 20, start + 30))
+        trace.kernel(start + 3_000, start + 3_900, entities, launch=(start + 40, start + 50))
+        name = f"ncclDevKernel_AllReduce_{script}"
+        trace.kernel(start + 3_000, start + 4_000, name, stream=9, launch=(start + 60, start + 70))
+    return serve(trace.write(folder / "<img src=x onerror=window.evil=1>.sqlite"))
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+def test_names_are_never_markup(page: Page, hostile_url: str, each: Any) -> None:
+    shown(page, f"{hostile_url}{each.PATH}")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("window.evil") is None
+    assert page.locator("#page img").count() == 0
+    assert page.locator("#page script").count() == 0
+
+
+def test_hostile_names_are_shown_as_they_are(page: Page, hostile_url: str) -> None:
+    shown(page, hostile_url)
+    text = page.inner_text("#page")
+    assert any(name in text for name in HOSTILE)
+
+
+# -- while the reports are read -------------------------------------------------------------------
+
+
+def test_progress_gives_way_to_the_overview(page: Page) -> None:
+    with DashboardServer() as server:
+        page.goto(f"{server.url}?rank=1")
+        page.wait_for_selector(".loading progress")
+        server.waiting.expect(200)
+        server.waiting.advance(50)
+        page.wait_for_selector("text=50 of 200 rows")
+        page.evaluate("window.isStillTheSame = true")
+        with closing(analyze(SAMPLE)) as analysis:
+            server.show(analysis)
+            page.wait_for_selector("table.breakdown")
+            assert page.evaluate("window.isStillTheSame") is True
+            assert page.is_hidden(".loading")
+            assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 1"]
+            page.goto("about:blank")
+
+
+def test_a_page_that_fails_takes_nothing_along(
+    page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("dashboards.pages.steps.layout", fail)
+    with serving(SAMPLE) as url:
+        shown(page, f"{url}/steps")
+        assert "internal error" in page.inner_text("#page")
+        assert "planted" not in page.inner_text("#page")
+        page.get_by_role("link", name="Overview").click()
+        page.wait_for_selector("table.breakdown")
+        page.goto("about:blank")
+    assert "cannot draw /steps" in caplog.text

@@ -1,0 +1,189 @@
+"""Charts draw the numbers that the JSON has, whatever the size of a run and the names in it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dashboards.address import PATHS, Address
+from dashboards.app import PAGES
+from dashboards.clock import Clock
+from dashboards.figures import launch_queue as queue_figures
+from dashboards.figures import links as link_figures
+from dashboards.figures import nccl as nccl_figures
+from dashboards.figures import overlap as overlap_figures
+from dashboards.figures import steps as step_figures
+from dashboards.figures.style import plain, shortened
+from dashboards.reduction import edges
+from tests.conftest import SAMPLE
+from tests.dashboards.trees import components, named, text
+from traceprof import intervals
+from traceprof.analyses import launch_queue, overlap_slowdown
+from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
+from traceprof.analyses.link_rates import link_rates
+from traceprof.analysis import Analysis, analyze
+from traceprof.reports import json as json_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
+
+
+@pytest.fixture(scope="module", params=SAMPLES, ids=lambda path: path.stem)
+def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
+    with closing(analyze(request.param)) as made:
+        yield made
+
+
+def test_bars_of_steps_add_up(analysis: Analysis) -> None:
+    steps = json_report.document(analysis)["steps"]
+    results = [each for each in analysis.breakdown if each.steps]
+    if not results:
+        assert steps == []
+        return
+    bars = [step_figures.step_bars(each) for each in results]
+    figure = step_figures.stacked(results, bars)
+    for row, result in enumerate(results):
+        own = [each for each in steps if each["rank"] == result.rank]
+        traces = [trace for trace in figure.data if trace.meta == row and trace.type == "bar"]
+        total = np.sum([trace.y for trace in traces], axis=0)
+        assert total.tolist() == pytest.approx([each["window_ns"] / 1e6 for each in own])
+        idle = next(trace for trace in traces if trace.name == "idle")
+        assert idle.y.tolist() == pytest.approx([each["idle_ns"] / 1e6 for each in own])
+    heat = step_figures.heat(results, bars).data[0]
+    longest = [each["window_ns"] / 1e6 for each in steps if each["rank"] == results[0].rank]
+    assert heat.z[0][: len(longest)].tolist() == pytest.approx(longest)
+
+
+def many_steps(num: int) -> BreakdownResult:
+    def measures(length: int) -> Measures:
+        return Measures(0, length, length - 3, 2, 0, 2, 0, 0, 1, 1, 1, 0)
+
+    lengths = np.random.default_rng(0).integers(10, 99, num).tolist()
+    lengths[num // 2] = 5000  # one slow step among many
+    steps = tuple(StepMeasures(index, measures(each)) for index, each in enumerate(lengths))
+    return BreakdownResult(0, measures(sum(lengths)), steps, (), 0)
+
+
+@pytest.mark.parametrize("num", [1, 299, 300, 301, 5000])
+def test_many_steps_are_grouped_and_none_is_lost(num: int) -> None:
+    result = many_steps(num)
+    bars = step_figures.step_bars(result)
+    assert len(bars.first) == min(num, step_figures.MOST_BARS)
+    sizes = bars.stop - bars.first
+    total = (bars.parts_ms.sum(axis=1) * sizes).sum()
+    assert total == pytest.approx(result.whole.window_ns / 1e6)
+    assert bars.longest_ms.max() == 5000 / 1e6
+    assert bars.shortest_ms.min() == min(each.measures.window_ns for each in result.steps) / 1e6
+
+
+def test_numbers_that_come_again_are_drawn_in_order() -> None:
+    result = many_steps(4)
+    again = replace(result, steps=tuple(replace(each, number=7) for each in result.steps))
+    assert step_figures.step_bars(again).position.tolist() == [0, 1, 2, 3]
+
+
+def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
+    results = analysis.of(overlap_slowdown)
+    hidden, tax, net = overlap_figures.gain_and_tax(results).data
+    for index, result in enumerate(results):
+        for finding in analysis.findings:
+            if finding.id == "overlap-slowdown" and finding.rank == result.rank:
+                assert hidden.x[index] == finding.metrics["hidden_ns"] / 1e6  # type: ignore[operator]
+                assert tax.x[index] == -finding.impact_ns / 1e6
+                assert net.x[index] == finding.metrics["net_gain_ns"] / 1e6  # type: ignore[operator]
+
+
+def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
+    uses = [(each.rank, use) for each in analysis.collectives for use in each.uses]
+    if not uses:
+        return
+    (drawn,) = nccl_figures.time(uses).data
+    rows = json_report.document(analysis)["collectives"]
+    assert list(drawn.x) == [each["total_ns"] / 1e6 for each in rows]
+    assert [row[0] for row in drawn.customdata] == [each["rank"] for each in rows]
+
+
+def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None:
+    for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
+        times, depth = launch_queue.depth_over_time(rank, rank.window)
+        stalls = result.stalls
+        row = queue_figures.QueueRow(
+            rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
+            intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
+        )  # fmt: skip
+        figure = queue_figures.depth_over_time([row], Clock(0))
+        blocked, *_, most = figure.data
+        assert max(most.y) == result.max_depth
+        pieces = np.diff(edges(row.start_ns, row.end_ns))
+        taken = float((np.array(blocked.customdata) / 100 * blocked.width * 1e9).sum())
+        assert taken == pytest.approx(result.blocked_ns, rel=1e-6, abs=int(pieces.max()))
+
+
+def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
+    rank = analysis.run.ranks[0]
+    limits = edges(rank.window.start_ns, rank.window.end_ns, 50)
+    rates = link_rates(rank, rank.window, limits)
+    if not rates:
+        return
+    figure = link_figures.rates_over_time(
+        [(rank.rank, each) for each in rates], [limits] * len(rates), Clock(0)
+    )
+    peaks = [each.peak for each in rates if each.peak is not None]
+    assert [line.y0 for line in figure.layout.shapes] == peaks
+    for row, each in enumerate(rates):
+        most, mean = figure.data[2 * row : 2 * row + 2]
+        assert np.array_equal(mean.y[:-1], each.mean, equal_nan=True)
+        assert np.array_equal(most.y[:-1], each.most, equal_nan=True)
+
+
+def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
+    found = [each for each in json_report.document(analysis)["links"] if each["direction"] == "p2p"]
+    if not found:
+        return
+    devices = [each.device for each in analysis.run.ranks]
+    (drawn,) = link_figures.peer_matrix(analysis.links, devices).data
+    assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
+    tree = each.layout(analysis, Address(each.PATH))
+    for graph in named(tree, "Graph"):
+        title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
+        assert "(" in title or "step" in title or "device" in title
+    for grid in named(tree, "AgGrid"):
+        for column in grid.columnDefs:
+            if "valueFormatter" in column:
+                assert column["type"] == "rightAligned"
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
+    kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
+    assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
+
+
+def test_every_address_has_its_page() -> None:
+    assert tuple(each.PATH for each in PAGES) == PATHS
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+def test_real_reports_have_every_page(real_trace: Path, each: Any) -> None:
+    with closing(analyze(real_trace)) as analysis:
+        tree = each.layout(analysis, Address(each.PATH))
+        assert text(tree) or named(tree, "Div")
+        for graph in named(tree, "Graph"):
+            assert len(graph.figure.to_json()) < 3_000_000
+
+
+def test_names_are_plain_text_in_charts() -> None:
+    assert plain("<b>&lt;") == "&lt;b&gt;&amp;lt;"
+    assert shortened("a" * 99, 11) == "aaaaa…aaaaa"
+    assert shortened("<script>") == "&lt;script&gt;"

@@ -1,0 +1,185 @@
+"""The command and its server: where it listens, what it says, how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dashboards.serving import HOST, DashboardServer, is_loopback
+from dashboards.waiting import Waiting
+from tests.conftest import SAMPLE
+from traceprof.analysis import analyze
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104  (what the token is for)
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the command; yields the process and the address that it prints."""
+    command = [sys.executable, "-m", "traceprof", "dashboard", str(SAMPLE), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  (our own)
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def scripts(page: str) -> list[str]:
+    """Return what a page loads."""
+    return re.findall(r'(?:src|href)="([^"]*)"', page)
+
+
+def test_a_free_port_is_taken_and_said() -> None:
+    with running("--port", "0") as (_, url):
+        assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/", url)
+        status, page = get(url)
+        assert status == 200
+        assert "react-entry-point" in page
+
+
+# While modules are imported by two threads, while the report is read, and while it is shown.
+@pytest.mark.parametrize("when_s", [0.0, 0.2, 0.3, 0.4, 0.5, 2.0])
+def test_ctrl_c_ends_it_cleanly(when_s: float) -> None:
+    with running("--port", "0") as (process, _):
+        time.sleep(when_s)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode in {0, 130}
+    assert "Traceback" not in errors
+    assert errors.strip() == ""
+
+
+def test_elsewhere_a_token_is_needed() -> None:
+    with running("--port", "0", "--host", EVERYWHERE) as (process, url):
+        token = re.search(r"\?token=([\w-]{32})\Z", url)
+        assert token is not None
+        port = re.search(r":(\d+)/", url)
+        assert port is not None
+        local = f"http://{HOST}:{port[1]}/"
+        assert get(local)[0] == 403
+        assert get(f"{local}assets/style.css")[0] == 403
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert "can be reached from other machines" in errors
+    assert token[1] not in errors
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with running("--port", str(port)) as (process, url):
+            _, errors = process.communicate(timeout=10)
+    assert url == ""
+    assert process.returncode == 2
+    assert errors == (
+        f"traceprof: cannot serve on {HOST}:{port}: Address already in use;"
+        " choose another with --port, or --port 0 for any that is free\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "::ffff:0:0:1"])
+def test_no_address_of_this_machine(host: str) -> None:
+    with pytest.raises(UsageError, match="with --host"):
+        DashboardServer(host, 0)
+
+
+def test_a_bad_report_ends_it_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    path.write_bytes(b"no database")
+    command = [sys.executable, "-m", "traceprof", "dashboard", str(path), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("traceprof: cannot")
+
+
+@pytest.mark.parametrize("package", ["dash", "dash_ag_grid"])
+def test_without_its_extra_the_command_names_it(package: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"from traceprof.cli.main import main; main(['dashboard', {str(SAMPLE)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"traceprof: cannot start the dashboard: the package {package} is not installed;"
+        " install the extra: pip install 'traceprof[dashboard]'\n"
+    )
+
+
+def test_it_answers_before_the_analysis_is_there() -> None:
+    with DashboardServer() as server:
+        status, page = get(server.url)
+        assert status == 200
+        before = get(f"{server.url}_dash-layout")[1]
+        dependencies = get(f"{server.url}_dash-dependencies")[1]
+        with closing(analyze(SAMPLE, progress=server.waiting)) as analysis:
+            done, expected = server.waiting.so_far()
+            assert done == expected > 0
+            assert not server.waiting.wait(0)
+            server.show(analysis)
+            assert server.waiting.wait(0)
+            # What a browser has loaded of the one goes on with the other.
+            assert scripts(get(server.url)[1]) == scripts(page)
+            assert get(f"{server.url}_dash-dependencies")[1] == dependencies
+            assert get(f"{server.url}_dash-layout")[1] != before
+
+
+def test_the_reports_stay_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    path.write_bytes(SAMPLE.read_bytes())
+    with DashboardServer() as server, closing(analyze(path)) as analysis:
+        server.show(analysis)
+        get(server.url)
+    assert path.read_bytes() == SAMPLE.read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == ["t.sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True),
+        (EVERYWHERE, False), ("::", False), ("10.0.0.1", False), ("example.org", False),
+        ("", False),
+    ],
+)  # fmt: skip
+def test_what_is_loopback(host: str, *, expected: bool) -> None:
+    assert is_loopback(host) == expected
+
+
+def test_progress_is_passed_on() -> None:
+    first = Waiting()
+    second = Waiting(also=first)
+    second.expect(10)
+    second.advance(4)
+    second.expect(-1)
+    assert first.so_far() == second.so_far() == (4, 9)

@@ -1,0 +1,70 @@
+"""What the page tells the timeline: its ranks, their names, and what times are counted from."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dashboards.address import Address
+from dashboards.pages import timeline
+from tests.builders import TraceBuilder
+from tests.conftest import SAMPLE
+from tests.dashboards.trees import named, text
+from traceprof.analysis import analyze
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+UTC = 1_726_722_437_796_624_059
+
+
+def told(analysis: Analysis, address: Address) -> dict[str, str]:
+    """Return the attributes of the element that becomes the timeline."""
+    tree = timeline.layout(analysis, address)
+    (element,) = (each for each in named(tree, "Div") if getattr(each, "id", "") == "timeline")
+    props = element.to_plotly_json()["props"]
+    return {key.removeprefix("data-"): str(value) for key, value in props.items()}
+
+
+def test_all_ranks_are_offered_and_the_first_is_open() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        page = told(analysis, Address(timeline.PATH))
+        assert json.loads(page["ranks"]) == [0, 1]
+        assert json.loads(page["opened"]) == [0]
+        assert json.loads(page["labels"])["1"].startswith("rank 1 · GPU 1")
+        assert page["base"] == "0"
+
+
+def test_ranks_asked_for_are_open() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        page = told(analysis, Address(timeline.PATH, rank=(1,)))
+        assert json.loads(page["ranks"]) == json.loads(page["opened"]) == [1]
+        with pytest.raises(UsageError, match="rank 7"):
+            told(analysis, Address(timeline.PATH, rank=(7,)))
+
+
+def test_another_address_makes_another_element() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        addresses = [Address(timeline.PATH), Address(timeline.PATH, select="0.op.1")]
+        keys = {told(analysis, each)["key"] for each in addresses}
+        assert len(keys) == 2
+
+
+def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(UTC + 5, UTC + 9).api("early", UTC, UTC + 1)
+    with closing(analyze(trace.write(tmp_path / "t.sqlite"))) as analysis:
+        page = told(analysis, Address(timeline.PATH))
+        assert page["base"] == str(UTC + 5)
+        assert page["time"] == "time since the first GPU operation"
+
+
+def test_without_gpu_work(tmp_path: Path) -> None:
+    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
+    with closing(analyze(path)) as analysis:
+        assert "there is no rank to show" in text(timeline.layout(analysis, Address()))

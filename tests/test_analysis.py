@@ -1,0 +1,66 @@
+"""What happens to the reports when an analysis does not come to its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from tests.conftest import SAMPLE
+from traceprof import analysis
+from traceprof.trace.nsight import NsightTrace
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from traceprof.trace.model import Progress
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NsightTrace]]:
+    """Return the reports that were closed so far."""
+    opened: list[NsightTrace] = []
+    asked: list[NsightTrace] = []
+    close = NsightTrace.close
+
+    def open_kept(path: Path, progress: Progress | None) -> NsightTrace:
+        trace = open_trace(path, progress)
+        assert isinstance(trace, NsightTrace)
+        opened.append(trace)
+        return trace
+
+    def note(trace: NsightTrace) -> None:
+        asked.append(trace)
+
+    monkeypatch.setattr(analysis, "open_trace", open_kept)
+    monkeypatch.setattr(NsightTrace, "close", note)
+    yield asked
+    for each in opened:
+        close(each)
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(analysis, "_judged", fail)
+
+
+def test_an_error_closes_the_reports(
+    closed: list[NsightTrace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(ValueError("planted"), monkeypatch)
+    with pytest.raises(ValueError, match="planted"):
+        analysis.analyze(SAMPLE)
+    assert len(closed) == 1
+
+
+def test_an_interrupt_leaves_them_to_threads_that_may_still_read(
+    closed: list[NsightTrace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(KeyboardInterrupt(), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        analysis.analyze(SAMPLE)
+    assert closed == []

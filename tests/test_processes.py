@@ -1,0 +1,165 @@
+"""Work shared with a copy of the process: the same results, whatever becomes of the copy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from traceprof import analysis, processes
+from traceprof.analysis import analyze
+from traceprof.reports import json
+from traceprof.simulate.ddp import simulate_ddp
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
+
+
+def nothing() -> None:
+    """Do nothing in the copy."""
+
+
+def test_every_other_item_is_made_elsewhere() -> None:
+    made = processes.shared(lambda item: (item, os.getpid()), range(7), nothing)
+    assert [item for item, _ in made] == list(range(7))
+    assert {process for _, process in made[::2]} == {os.getpid()}
+    assert len({process for _, process in made[1::2]} - {os.getpid()}) == 1
+
+
+def test_a_copy_that_is_killed_costs_only_time() -> None:
+    first = os.getpid()
+
+    def work(item: int) -> int:
+        if os.getpid() != first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * item
+
+    assert processes.shared(work, range(5), nothing) == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("where", ["in the copy", "in both"])
+def test_errors_are_those_of_one_process(where: str) -> None:
+    first = os.getpid()
+
+    def work(item: int) -> int:
+        if item == 3 and (where == "in both" or os.getpid() != first):
+            raise ValueError(str(item))
+        return item
+
+    if where == "in both":
+        with pytest.raises(ValueError, match="3"):
+            processes.shared(work, range(5), nothing)
+    else:
+        assert processes.shared(work, range(5), nothing) == [0, 1, 2, 3, 4]
+
+
+def test_what_cannot_be_sent_is_made_here() -> None:
+    first = os.getpid()
+
+    def work(item: int) -> tuple[int, object]:
+        return item, None if os.getpid() == first else threading.Lock()
+
+    assert processes.shared(work, range(4), nothing) == [(item, None) for item in range(4)]
+
+
+def test_the_copy_ends_with_an_error_here() -> None:
+    first, copies = os.getpid(), []
+
+    def work(item: int) -> int:
+        if os.getpid() == first:
+            copies.extend(children())
+            raise KeyboardInterrupt
+        time.sleep(60)
+        return item
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        processes.shared(work, range(2), nothing)
+    assert time.monotonic() - began < 30
+    assert copies
+    assert not {*copies} & {*children()}
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+
+
+def test_not_beside_other_threads() -> None:
+    assert processes.can_fork()
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    assert not processes.can_fork()
+    done.set()
+    thread.join()
+    assert processes.can_fork()
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "ddp.sqlite"
+    simulate_ddp(path, gpus=3, steps=3, kernels_per_step=100, seed=1)
+    return path
+
+
+def analysed(path: Path) -> str:
+    result = analyze(path)
+    result.close()
+    return json.render(result)
+
+
+def test_an_analysis_is_the_same(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = analysed(export)
+    shared = []
+
+    def noted(*arguments: object) -> object:
+        shared.append(arguments)
+        return sharing(*arguments)  # type: ignore[arg-type]
+
+    sharing = processes.shared
+    monkeypatch.setattr(processes, "shared", noted)
+    assert analysed(export) == expected
+    assert not shared  # it is too small
+    monkeypatch.setattr(analysis, "_WORTH_SHARING", 0)
+    assert analysed(export) == expected
+    assert len(shared) == 1
+
+
+def test_ctrl_c_leaves_nobody_behind(export: Path) -> None:
+    program = f"""
+import os, signal, time
+from traceprof import analysis, analyze
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+analysis._WORTH_SHARING = 0
+first = os.getpid()
+measure = analysis._measure_rank
+def slowly(chosen):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+analysis._measure_rank = slowly
+analyze({str(export)!r})
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    numbers = [int(process.stdout.readline()) for _ in range(2)]
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.stderr.read()
+    assert process.wait(30) != 0
+    assert said.count("KeyboardInterrupt") == 1
+    for each in numbers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)
+    process.stdout.close()
+    process.stderr.close()

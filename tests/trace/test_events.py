@@ -1,0 +1,130 @@
+"""NVTX ranges are found by name as a plain search of every row finds them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builders import TraceBuilder, global_pid, global_tid
+from traceprof.trace import reader, schema
+from traceprof.trace.events import OPEN_END, events_of
+from traceprof.trace.nvtx import read_ranges, thread_names
+from traceprof.trace.open import open_trace
+from traceprof.trace.pages import Unsupported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.trace.nsight import NsightTrace
+
+NAMES = [
+    "step 1", "step 2", "step 22", "aten::mm, seq = 7", "aten::mm, seq = 8", "aten::mm, seq = 77",
+    "forward", "Forward", "", "é 5", "x" * 300, "x" * 299 + "1", "9", "10", "rank 3 of 4",
+]  # fmt: skip
+PATTERNS = [
+    r"\Astep (\d+)\Z", r"step 2", r"seq = \d7", r"^forward$", r"(?i)^forward$", r"[0-8]\Z", r"",
+    r"x{300}", r"(?P<a>\d)(?P=a)", r"\A\Z", r"rank \d of \d", r"nothing", "é", r"\d",
+]  # fmt: skip
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    builder = TraceBuilder()
+    for number in range(200):
+        name = NAMES[number * 7 % len(NAMES)]
+        start = number * 13 % 50
+        end = None if number % 23 == 0 else start + number % 9
+        event_type = (schema.NVTX_PUSH_POP, schema.NVTX_START_END, 34)[number % 3]
+        pid, tid, registered = 1000 + number % 2, 5 + number % 3, number % 5 == 0
+        builder.nvtx(
+            name, start, end, event_type=event_type, registered=registered, pid=pid, tid=tid
+        )
+    builder.thread_name("MPI Rank 1").thread_name("MPI Rank 12", pid=1001, tid=7)
+    row = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_pid() | 5}
+    builder.raw(schema.NVTX.name, **row, start=3, end=4, text=b"step 8")
+    builder.raw(schema.NVTX.name, **row, start=3, end=4, textId=987_654)
+    builder.raw(schema.NVTX.name, **row, start=3, end=4)
+    builder.raw(schema.NVTX.name, **row, start=None, end=4, text="step 9")
+    builder.raw(schema.NVTX.name, **{**row, "globalTid": None}, start=3, end=4, text="step 9")
+    path = tmp_path / "t.sqlite"
+    builder.write(path)
+    return path
+
+
+def searched(path: Path, pattern: re.Pattern[str]) -> dict[int, list[tuple[int, int, str, int]]]:
+    found: dict[int, list[tuple[int, int, str, int]]] = {}
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(
+            "SELECT start, end, text, (SELECT value FROM StringIds WHERE id = textId), globalTid"
+            " FROM NVTX_EVENTS WHERE eventType IN (59, 60)"
+        ).fetchall()
+    for start, end, text, registered, thread in rows:
+        name = registered if text is None else text.decode() if isinstance(text, bytes) else text
+        if None not in (name, start, thread) and pattern.search(name):
+            row = (start, OPEN_END if end is None else end, name, thread)
+            found.setdefault(thread >> 24 << 24, []).append(row)
+    return {process: sorted(found[process]) for process in sorted(found)}
+
+
+def opened(path: Path) -> NsightTrace:
+    trace = open_trace(path)
+    assert trace.format == "nsight-sqlite"
+    return trace  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("through_sqlite", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_ranges(
+    export: Path, pattern: str, through_sqlite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if through_sqlite:
+        monkeypatch.setattr(reader, "decode_columns", refuse)
+    compiled = re.compile(pattern)
+    with closing(opened(export)) as trace:
+        found = {
+            process: list(
+                zip(
+                    ranges.start_ns.tolist(),
+                    ranges.end_ns.tolist(),
+                    ranges.names,
+                    ranges.thread.tolist(),
+                    strict=True,
+                )
+            )
+            for process, ranges in trace.ranges(compiled).items()
+        }
+    assert found == searched(export, compiled)
+
+
+def refuse(*_: object) -> None:
+    raise Unsupported
+
+
+def test_texts_that_number_are_few(export: Path) -> None:
+    with closing(opened(export)) as trace:
+        events = events_of(trace._database)
+        assert events is not None
+        assert events is events_of(trace._database)
+        assert "aten::mm, seq = 0" in events.texts
+        assert len(events.texts) < len(NAMES)
+        assert thread_names(trace._database) == [
+            (global_tid(1000), "MPI Rank 1"),
+            (global_tid(1001, 7), "MPI Rank 12"),
+        ]
+
+
+def test_no_events(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    TraceBuilder().kernel(0, 1).write(path)
+    with closing(opened(path)) as trace:
+        assert events_of(trace._database) is None
+        assert read_ranges(trace._database, re.compile("")) == {}
+        assert thread_names(trace._database) == []
+    path.unlink()
+    TraceBuilder().raw(schema.NVTX.name).write(path)
+    with closing(opened(path)) as trace:
+        assert trace.ranges(re.compile("")) == {}

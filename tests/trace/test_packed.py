@@ -1,0 +1,107 @@
+"""Packed columns hold what was put into them, whatever it is."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.trace.columns import Parts, groups, pieces
+from traceprof.trace.packed import Codes, Growing, Packed, pack
+
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
+NUMBERS = st.one_of(
+    st.integers(LEAST, GREATEST),
+    st.integers(-3, 300),
+    st.integers(1 << 48, (1 << 48) + 70_000),
+    st.sampled_from([LEAST, GREATEST, 0, 255, 256, 65535, 65536, (1 << 32) - 1, 1 << 32]),
+)
+COLUMNS = st.lists(NUMBERS, max_size=20)
+
+
+def few(numbers: list[int]) -> Packed:
+    codes = Codes()
+    halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
+    parts = [codes.of(np.array(half, np.int64)) for half in halves]
+    return codes.packed(pack(np.concatenate(parts)))
+
+
+@given(COLUMNS)
+def test_a_column_comes_back(numbers: list[int]) -> None:
+    order, distinct = np.arange(len(numbers))[::-1], sorted({*numbers})
+    for packed in (pack(np.array(numbers, np.int64)), few(numbers)):
+        assert packed.values.dtype == np.int64
+        assert packed.values.tolist() == numbers
+        assert packed.at(order).tolist() == packed.taken(order).values.tolist() == numbers[::-1]
+        assert packed.distinct.tolist() == distinct
+        assert packed.counted()[1].tolist() == [numbers.count(each) for each in distinct]
+        some = numbers[::2]
+        assert packed.isin(some).tolist() == [each in some for each in numbers]
+        places = packed.places_in(np.array(distinct, np.int64))
+        assert places.tolist() == [distinct.index(each) for each in numbers]
+
+
+@given(st.lists(st.integers(-2, 260)))
+def test_few_numbers_far_apart(indices: list[int]) -> None:
+    numbers = [index << 50 for index in indices]
+    packed = few(numbers)
+    assert packed.values.tolist() == numbers
+    assert packed.kept.itemsize <= 2
+
+
+@given(st.lists(COLUMNS, max_size=6))
+def test_a_column_grows(parts: list[list[int]]) -> None:
+    column = Growing()
+    for part in parts:
+        column.append(np.array(part, np.int64))
+    assert column.finish().values.tolist() == [*chain(*parts)]
+
+
+def test_many_rows() -> None:
+    column, parts = Growing(), [np.arange(70_000) * step for step in (0, 1, 5, 100_000)]
+    for part in parts:
+        column.append(part)
+    assert np.array_equal(column.finish().values, np.concatenate(parts))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "size"),
+    [
+        ([0, 255], 1),
+        ([0, 256], 2),
+        ([1 << 48, (1 << 48) + 255], 1),
+        ([-1, 1], 1),
+        ([LEAST, LEAST], 1),
+        ([0, (1 << 32) - 1], 4),
+        ([-1, (1 << 32) - 1], 8),
+        ([LEAST, 1], 8),
+    ],
+)
+def test_bytes_of_a_number(numbers: list[int], size: int) -> None:
+    grown = Growing()
+    for number in numbers:
+        grown.append(np.array([number], np.int64))
+    assert pack(np.array(numbers)).kept.itemsize == grown.finish().kept.itemsize == size
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=300))
+def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
+    first, second = np.array(keys, np.int64).T
+    number = np.arange(len(keys))
+    parts: Parts[int] = Parts()
+    for rows in pieces(first, second):
+        assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
+        parts.add(int(first[rows][0]) * 10 + int(second[rows][0]), {"number": number}, rows)
+    assert len(parts) == len({*keys})
+    whole = [
+        (int(first[rows[0]]) * 10 + int(second[rows[0]]), rows) for rows in groups(first, second)
+    ]
+    found = {key: columns["number"].values.tolist() for key, columns in parts.finished()}
+    assert [*found] == sorted(found)
+    assert {key: rows.tolist() for key, rows in whole} == found
+    for key, rows_of_key in found.items():
+        of = divmod(key, 10)
+        assert rows_of_key == [row for row, each in enumerate(keys) if each == of]

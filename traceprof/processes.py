@@ -1,0 +1,111 @@
+"""Work shared with a second process, a copy of this one: what was read is there already."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import warnings
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def can_fork() -> bool:
+    """Say whether a copy of this process would work.
+
+    Not on macOS, whose own libraries forbid it; not beside other threads of Python's, whose locks
+    the copy would never see released.
+    """
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+@contextmanager
+def ahead(
+    make: Callable[[], Iterable[Made]], in_copy: Callable[[], None]
+) -> Iterator[Callable[[], list[Made]]]:
+    """Have a copy of this process make something while the block goes on with something else.
+
+    Args:
+        make: makes it, piece by piece, so that no more than a piece is held twice.
+        in_copy: what the copy has to do before.
+
+    Yields:
+        What waits for the pieces. Where the copy could not make them, this process does.
+    """
+    from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
+
+    fork = get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    copy = fork.Process(target=_send, args=(ours, theirs, make, in_copy), daemon=True)
+    with _no_warning_of_threads():
+        copy.start()
+    theirs.close()
+
+    def made() -> list[Made]:
+        pieces: list[Made] = []
+        try:
+            while (piece := ours.recv()) is not None:
+                pieces += piece
+        except (EOFError, OSError):
+            return list(make())
+        return pieces
+
+    try:
+        yield made
+    finally:
+        copy.kill()
+        copy.join()
+        ours.close()
+
+
+def shared(
+    work: Callable[[Item], Made], items: Sequence[Item], in_copy: Callable[[], None]
+) -> list[Made]:
+    """Return what work makes of each item, every other one made by a copy of this process.
+
+    What the copy cannot do, for whatever reason, this process does: so errors are those of one
+    process, and a copy that was killed costs only time.
+
+    Args:
+        work: makes the same of an item in either process; what it makes can be pickled.
+        items: the items.
+        in_copy: what the copy has to do before.
+    """
+    with ahead(lambda: map(work, items[1::2]), in_copy) as others:
+        made = [work(item) for item in items[::2]]
+        pairs = zip_longest(made, others())
+    return [each for pair in pairs for each in pair][: len(items)]
+
+
+def _send(
+    others_end: Connection,
+    pipe: Connection,
+    make: Callable[[], Iterable[Any]],
+    in_copy: Callable[[], None],
+) -> None:
+    # The first process answers Ctrl-C, and ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    others_end.close()  # so that this process ends, too, if the first one was killed
+    try:
+        in_copy()
+        for piece in make():
+            pipe.send([piece])
+        pipe.send(None)
+    except Exception:  # noqa: BLE001  (whatever it is, the first process meets it, too)
+        pipe.close()
+
+
+@contextmanager
+def _no_warning_of_threads() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # numpy's threads for linear algebra, which Python 3.12 warns of, wait for work.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

@@ -1,0 +1,233 @@
+"""The NVTX ranges of an Nsight export, and names of threads and domains: read once, kept small."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from traceprof.trace import schema
+from traceprof.trace.columns import Parts
+from traceprof.trace.numbered import NONE, NumberedTexts
+from traceprof.trace.packed import Codes, pack
+from traceprof.trace.reader import NULL, expect_rows, read_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.database import Database
+    from traceprof.trace.numbered import Text
+    from traceprof.trace.packed import Packed
+
+    Mask = npt.NDArray[np.bool_]
+
+OPEN_END = int(np.iinfo(np.int64).max)
+"""The end of a range that was still open when the capture stopped."""
+
+RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
+
+_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
+# What another expression finds in a text it finds whatever the text's digits are.
+_MINDS_DIGITS = re.compile(r"[0-9]|\(\?P=")
+_DIGIT = re.compile(r"[0-9]")
+
+
+@dataclass(frozen=True)
+class Events:
+    """The NVTX ranges and names of an export, by rowid, an order that means nothing.
+
+    Texts are kept with their digits made alike: those of PyTorch's autograd number each call.
+
+    Attributes:
+        database: the export.
+        row: n rowids.
+        start_ns: int64[n].
+        length_ns: n differences of end and start, NULL where the range was still open.
+        thread: n threads (Nsight's globalTid).
+        kind: n types: of `RANGES`, marks, or names of threads and domains.
+        domain: n ids, NULL for none.
+        text: n indices into `texts`, -1 where the row has no text of its own.
+        text_id: n keys of `strings`, -1 for none.
+        texts: with 0 in the place of each digit.
+        binary: n indices into `payloads`, -1 without, -2 where there are too many to be kept.
+        json: likewise.
+        json_id: n ids of strings, NULL for none.
+        payloads: extended payloads, bytes or their hexadecimal digits or JSON.
+    """
+
+    database: Database
+    row: Packed
+    start_ns: Int64
+    length_ns: Packed
+    thread: Packed
+    kind: Packed
+    domain: Packed
+    text: Packed
+    text_id: Packed
+    texts: tuple[str, ...]
+    binary: Packed
+    json: Packed
+    json_id: Packed
+    payloads: tuple[Text, ...]
+
+    @cached_property
+    def is_range(self) -> Mask:
+        """Which are ranges, bool[n]: the others are marks, or names of threads and domains."""
+        mask: Mask = self.kind.isin(RANGES) & (self.start_ns != NULL)
+        return mask
+
+    @cached_property
+    def strings(self) -> Mapping[int, str]:
+        """Names by StringIds.id, of those that the rows mention and the export has."""
+        return self.database.strings(self.text_id.distinct.tolist())
+
+    def ends(self, chosen: Int64) -> Int64:
+        """Return when these ranges were over, `OPEN_END` where they were not."""
+        length = self.length_ns.at(chosen)
+        return np.where(length == NULL, OPEN_END, self.start_ns[chosen] + length)
+
+    def matching(self, matching: re.Pattern[str]) -> tuple[Int64, list[str]]:
+        """Return the ranges in whose names an expression is found: int64[m], and m names."""
+        minds = _MINDS_DIGITS.search(matching.pattern) is not None
+        rows = self.named(
+            lambda text: bool(matching.search(text)) or (minds and _has_digit(text)),
+            lambda name: bool(matching.search(name)),
+            self.is_range,
+        )
+        names = self.names(rows)
+        found = [index for index, name in enumerate(names) if matching.search(name)]
+        return rows[found], [names[index] for index in found]
+
+    def named(
+        self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Mask
+    ) -> Int64:
+        """Return those of the chosen rows whose names are like that, ascending int64[m].
+
+        Args:
+            of_text: says so of a text with 0 in the place of each digit.
+            of_string: says so of a name in `strings`.
+            chosen: bool[n].
+        """
+        ids = [key for key, name in self.strings.items() if of_string(name)]
+        like = self.text_id.isin(ids)
+        if self.texts:
+            is_like = np.array([*map(of_text, self.texts), False], np.bool_)
+            text = self.text.values
+            like = np.where(text == NONE, like, is_like[text])
+        return np.flatnonzero(like & chosen)
+
+    def names(self, rows: Int64) -> list[str]:
+        """Return the names of rows, empty for those without."""
+        of_string, of_text = self.strings, [*self.texts, ""]
+        texts, ids = self.text.at(rows), self.text_id.at(rows)
+        names = [
+            of_string.get(key, "") if text == NONE else of_text[text]
+            for text, key in zip(texts.tolist(), ids.tolist(), strict=True)
+        ]
+        numbered = np.flatnonzero(np.array([_has_digit(text) for text in of_text])[texts])
+        own = self._own_texts(self.row.at(rows[numbered]).tolist())
+        for index, name in zip(numbered.tolist(), own, strict=True):
+            names[index] = name
+        return names
+
+    def _own_texts(self, rowids: Sequence[int]) -> list[str]:
+        """Return the texts of rows as they are."""
+        rowid, found = self.database.rowid(schema.NVTX.name), {}
+        for some in portions(rowids):
+            query = (
+                f"SELECT {rowid} AS row, text FROM {schema.NVTX.name}"  # noqa: S608
+                f" WHERE {rowid} IN ({', '.join(map(str, some))})"
+            )
+            for each in self.database.query(query, schema.NVTX.name, {"row": int, "text": str}):
+                found[each["row"]] = each["text"] or ""
+        return [found.get(each, "") for each in rowids]
+
+
+_EVENTS: WeakKeyDictionary[Database, Events] = WeakKeyDictionary()
+
+
+def events_of(database: Database) -> Events | None:
+    """Return the ranges and names of an export, read once; None where it has no NVTX table.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    if schema.NVTX.name not in database.columns:
+        return None
+    if database not in _EVENTS:
+        database.require(schema.NVTX.name, schema.NVTX.required)
+        _EVENTS[database] = _read(database)
+    return _EVENTS[database]
+
+
+def forget_events(database: Database) -> None:
+    """Let go of what `events_of` read; it is read again when it is asked for."""
+    _EVENTS.pop(database, None)
+
+
+def _read(database: Database) -> Events:
+    table = schema.NVTX.name
+    rowid, texts = database.rowid(table), NumberedTexts(digits_alike=True)
+    columns = [rowid, *schema.NVTX.required]
+    columns += [name for name in _NUMBERS if database.has(table, name)]
+    payloads = NumberedTexts(most=_MOST_PAYLOADS)
+    numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
+    numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
+    expect_rows(database, [table])
+    parts: Parts[int] = Parts()
+    threads = Codes()
+    for chunk in read_columns(database, table, columns, numbered):
+        kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
+        chunk["length"] = np.where(end == NULL, NULL, end - start)
+        chunk["length"][kind > _LAST_RANGE] = chunk["length"][kind < _FIRST_RANGE] = 0
+        if "textId" in chunk:
+            chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
+        kept = np.flatnonzero(np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL))
+        chunk["globalTid"] = threads.of(chunk["globalTid"])
+        parts.add(0, chunk, kept)
+    every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
+    length = len(every["start"])
+    return Events(
+        database=database,
+        row=every[rowid],
+        start_ns=every["start"].values,
+        length_ns=every["length"],
+        thread=threads.packed(every["globalTid"]),
+        kind=every["eventType"],
+        domain=every.get("domainId") or pack(np.full(length, NULL)),
+        text=every.get("text") or pack(np.full(length, NONE)),
+        text_id=every.get("textId") or pack(np.full(length, NONE)),
+        texts=tuple(_as_text(each) for each in texts.known),
+        binary=every.get("binaryData") or pack(np.full(length, NONE)),
+        json=every.get("jsonText") or pack(np.full(length, NONE)),
+        json_id=every.get("jsonTextId") or pack(np.full(length, NULL)),
+        payloads=tuple(payloads.known),
+    )
+
+
+_FIRST_RANGE, _LAST_RANGE = RANGES
+_KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
+_NUMBERS = ("domainId", "textId", "jsonTextId")
+_MOST_PAYLOADS = 1 << 16
+_NOTHING = pack(np.empty(0, np.int64))
+
+
+def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield ids, so many at a time as SQLite takes."""
+    for first in range(0, len(ids), _IDS_PER_QUERY):
+        yield ids[first : first + _IDS_PER_QUERY]
+
+
+def _as_text(text: Text) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def _has_digit(text: str) -> bool:
+    return _DIGIT.search(text) is not None

@@ -1,0 +1,136 @@
+"""Texts and blobs of many rows as numbers: there are few different ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from traceprof.trace.pages import gathered
+from traceprof.trace.shapes import factors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.pages import Bytes, Words
+
+Text: TypeAlias = "str | bytes"
+
+NONE = -1
+"""The number of NULL."""
+
+UNKEPT = -2
+"""The number of texts that are too many to be kept."""
+
+
+class NumberedTexts:
+    """Numbers texts in the order in which they are met.
+
+    With `digits_alike` each digit counts as 0, so that texts that number something are few. Only so
+    many different texts are kept.
+
+    Attributes:
+        known: the texts by number; bytes where the export has a blob.
+    """
+
+    def __init__(self, *, digits_alike: bool = False, most: int | None = None) -> None:
+        self._digits_alike, self._most = digits_alike, most
+        self.known: list[Text] = []
+        self._numbers: dict[Text, int] = {}
+        self._of_stored: dict[tuple[bool, bytes], int] = {}
+
+    def of(self, values: Iterable[object]) -> Int64:
+        """Return the number of each text, int64[n], `NONE` for None; numbers are written out."""
+        numbers = [
+            NONE
+            if each is None
+            else self._number(each if isinstance(each, str | bytes) else str(each))
+            for each in values
+        ]
+        return np.array(numbers, np.int64)
+
+    def of_stored(
+        self, data: Bytes, begin: Int64, length: Int64, is_blob: npt.NDArray[np.bool_]
+    ) -> Int64 | None:
+        """Return the numbers of texts that stand in pages.
+
+        Args:
+            data: the pages.
+            begin: int64[n], where each text does.
+            length: int64[n], its bytes in UTF-8, `NONE` for NULL.
+            is_blob: bool[n].
+
+        Returns:
+            int64[n], `NONE` for NULL; None where two texts cannot be told apart.
+        """
+        numbers = np.full(len(begin), NONE, np.int64)
+        words = -(-length // 8)
+        for width in np.flatnonzero(np.bincount(words[length >= 0])).tolist():
+            rows = np.flatnonzero((words == width) & (length >= 0))
+            found = self._of_width(data, begin[rows], length[rows], is_blob[rows], width)
+            if found is None:
+                return None
+            numbers[rows] = found
+        return numbers
+
+    def _of_width(
+        self,
+        data: Bytes,
+        begin: Int64,
+        length: Int64,
+        is_blob: npt.NDArray[np.bool_],
+        width: int,
+    ) -> Int64 | None:
+        """Return the numbers of texts that take so many words of eight bytes."""
+        kind = (length << 1 | is_blob).view(np.uint64)
+        stored = gathered(data, begin, 8 * width).view(np.uint64).reshape(len(begin), width)
+        if width:
+            stored[:, -1] &= _TAILS[length & 7]
+        if self._digits_alike:
+            characters = stored.view(np.uint8)
+            np.copyto(characters, _ZERO, where=characters - _ZERO < 10)
+        hashes: Words = stored @ factors(width) + kind * _KIND_FACTOR
+        _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+        which = which.reshape(-1)
+        if (stored != stored[first[which]]).any() or (kind != kind[first[which]]).any():
+            return None
+        numbers = [
+            self._number_stored(bool(is_blob[row]), stored[row].tobytes()[: int(length[row])])
+            for row in first.tolist()
+        ]
+        found: Int64 = np.array(numbers, np.int64)[which]
+        return found
+
+    def _number_stored(self, is_blob: bool, stored: bytes) -> int:
+        key = is_blob, stored
+        if key in self._of_stored:
+            return self._of_stored[key]
+        number = self._number(stored if is_blob else stored.decode("utf-8", "replace"))
+        if number != UNKEPT:
+            self._of_stored[key] = number
+        return number
+
+    def _number(self, text: Text) -> int:
+        if self._digits_alike and isinstance(text, str):
+            text = text.translate(_DIGITS)
+        if text not in self._numbers:
+            if self._most is not None and len(self.known) >= self._most:
+                return UNKEPT
+            self._numbers[text] = len(self.known)
+            self.known.append(text)
+        return self._numbers[text]
+
+
+_ZERO = np.uint8(ord("0"))
+_DIGITS = str.maketrans("123456789", "0" * 9)
+_KIND_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+# The bytes of a text's last word, by its length modulo 8.
+_TAILS = (
+    np.where(np.arange(8) < np.array([8, 1, 2, 3, 4, 5, 6, 7])[:, None], 255, 0)
+    .astype(np.uint8)
+    .view(np.uint64)
+    .reshape(-1)
+)

@@ -1,0 +1,207 @@
+"""Integer columns in as few bytes as their values need: a capture holds many millions of rows."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Narrow = npt.NDArray[Any]
+
+_TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
+_COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
+_ALL = slice(None)
+_LEAST_ROOM = 4096
+_LEAST_MAPPED = 1 << 17
+_GROWTH = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An int64[n] column in fewer bytes.
+
+    Attributes:
+        base: what is added to each number kept.
+        kept: uint8, uint16, uint32 or int64[n], the last with a base of 0.
+        table: ascending int64[m], of which `kept` are then the indices; there is no base.
+    """
+
+    base: int
+    kept: Narrow
+    table: Int64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def values(self) -> Int64:
+        """The column itself, int64[n], made anew each time unless it is kept as it is."""
+        return self.at(_ALL)
+
+    def at(self, index: Int64 | npt.NDArray[np.bool_] | slice) -> Int64:
+        """Return the values at these indices, without unpacking the others."""
+        kept = self.kept[index]
+        values: Int64
+        if self.table is not None:
+            values = self.table[kept]
+            return values
+        values = kept.astype(np.int64, copy=False)
+        if self.base:
+            values += self.base
+        return values
+
+    @property
+    def distinct(self) -> Int64:
+        """The values that there are, ascending int64[m]."""
+        return self.counted()[0]
+
+    def counted(self, chosen: slice | Int64 | npt.NDArray[np.bool_] = _ALL) -> tuple[Int64, Int64]:
+        """Return the values that there are in all rows or some, ascending, and how often each is.
+
+        Returns:
+            int64[m], int64[m].
+        """
+        kept = self.kept[chosen]
+        if kept.dtype.itemsize <= _COUNTED_BYTES:
+            number = np.bincount(kept)
+            found: Int64 = np.flatnonzero(number)
+            number = number[found]
+        else:
+            found, number = np.unique(kept, return_counts=True)
+        return self._meant(found), number
+
+    def isin(self, ids: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """Return which values are among these, bool[n]."""
+        wanted = np.array(sorted(ids), np.int64)
+        if self.kept.dtype.itemsize > _COUNTED_BYTES:
+            return np.isin(self.values, wanted)
+        mask: npt.NDArray[np.bool_] = np.isin(self._every, wanted)[self.kept]
+        return mask
+
+    def places_in(self, numbers: Int64) -> Int64:
+        """Return where in ascending numbers each value is, int64[n]; all are there."""
+        if self.kept.dtype.itemsize > _COUNTED_BYTES:
+            return np.searchsorted(numbers, self.values)
+        places: Int64 = np.searchsorted(numbers, self._every)[self.kept]
+        return places
+
+    def taken(self, order: Int64) -> Packed:
+        """Return the rows in another order, or some of them."""
+        return Packed(self.base, self.kept[order], self.table)
+
+    @property
+    def _every(self) -> Int64:
+        """Return what each number up to the largest one kept stands for."""
+        return self._meant(np.arange(int(self.kept.max()) + 1 if len(self) else 0))
+
+    def _meant(self, kept: Narrow) -> Int64:
+        """Return the values that such numbers stand for."""
+        if self.table is not None:
+            values: Int64 = self.table[kept]
+            return values
+        return kept.astype(np.int64, copy=False) + self.base
+
+
+def pack(values: Int64) -> Packed:
+    """Pack a column, int64[n]."""
+    if len(values) == 0:
+        return Packed(0, np.empty(0, np.uint8))
+    low, high = int(values.min()), int(values.max())
+    base, kind = _fit(low, high)
+    if base:
+        values = values - base
+    return Packed(base, values.astype(kind, copy=False))
+
+
+class Codes:
+    """Numbers the few different values of a column in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def of(self, values: Int64) -> Int64:
+        """Return the number of each value, int64[n]."""
+        distinct, which = np.unique(values, return_inverse=True)
+        numbers = self._numbers
+        found = [numbers.setdefault(each, len(numbers)) for each in distinct.tolist()]
+        return np.array(found, np.int64)[which.reshape(-1)]
+
+    def packed(self, numbers: Packed) -> Packed:
+        """Return the column of which these are the numbers."""
+        met = np.array([*self._numbers], np.int64)
+        place = np.empty(len(met), np.min_scalar_type(max(len(met) - 1, 0)))
+        order = np.argsort(met)
+        place[order] = np.arange(len(met))
+        return Packed(0, place[numbers.kept], met[order])
+
+
+class Growing:
+    """A column that is filled part by part."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._base = 0
+        self._low, self._high = 0, -1
+        self._room: Narrow = np.empty(0, np.uint8)
+
+    def append(self, values: Int64) -> None:
+        """Add a part, int64[n]."""
+        if len(values) == 0:
+            return
+        self._make_fit(int(values.min()), int(values.max()))
+        stop = self._length + len(values)
+        if stop > len(self._room):
+            room = _room(max(int(stop * _GROWTH), _LEAST_ROOM), self._room.dtype)
+            room[: self._length] = self._room[: self._length]
+            self._room = room
+        part = self._room[self._length : stop]
+        part[:] = values - self._base if self._base else values
+        self._length = stop
+
+    def finish(self) -> Packed:
+        """Return all that was added; nothing can be added any more."""
+        return Packed(self._base, self._room[: self._length])
+
+    def _make_fit(self, low: int, high: int) -> None:
+        """Choose a type for the values so far and others from `low` to `high`."""
+        if self._length == 0:
+            self._base, kind = _fit(low, high)
+            self._room = np.empty(0, kind)
+        elif self._room.dtype != np.int64 and not (
+            self._base <= low and high - self._base <= np.iinfo(self._room.dtype).max
+        ):
+            so_far = Packed(self._base, self._room[: self._length]).values
+            self._base, kind = _fit(min(low, int(so_far.min())), max(high, int(so_far.max())))
+            self._room = (so_far - self._base).astype(kind, copy=False)
+
+
+def _room(length: int, kind: np.dtype[Any]) -> Narrow:
+    """Return an empty column; a large one from the system itself.
+
+    In the heap, what columns leave as they grow would lie between them, of use to nobody; and of
+    such a mapping, what was never written to takes no memory.
+    """
+    size = length * kind.itemsize
+    if size < _LEAST_MAPPED:
+        return np.empty(length, kind)
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(mapped, kind, length)
+
+
+def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
+    """Return what to subtract from values in [low, high], and the type that the rest fits."""
+    # An addition at each use costs more than a byte or two.
+    base = 0 if low >= 0 and high <= np.iinfo(_TYPES[-1]).max else low
+    for kind in _TYPES:
+        if high - base <= np.iinfo(kind).max:
+            return base, kind
+    return 0, np.dtype(np.int64)
