@@ -68,7 +68,8 @@ def many_steps(num: int) -> BreakdownResult:
     lengths = np.random.default_rng(0).integers(10, 99, num).tolist()
     lengths[num // 2] = 5000  # one slow step among many
     steps = tuple(StepMeasures(index, measures(each)) for index, each in enumerate(lengths))
-    return BreakdownResult(0, measures(sum(lengths)), steps, (), 0)
+    whole = measures(sum(lengths))
+    return BreakdownResult(0, whole, steps, (), 0, has_gpu=True, is_compute_known=True)
 
 
 @pytest.mark.parametrize("num", [1, 299, 300, 301, 5000])
