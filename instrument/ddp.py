@@ -22,7 +22,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from instrument import completion, nvtx_ranges
-from instrument.wrapping import is_compiling, suspend, untraced
+from instrument.wrapping import functions_are_overridden, is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -67,61 +67,48 @@ class _ObservedGroup(distributed.ProcessGroup):
         self._index = 0
         self._seen_bytes = 0
 
-    # The reducer, in C++, gives a list of one tensor and always options.
     @untraced
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Reduce a bucket, or the map of the parameters that were used."""
-        if not _process.is_on or options.reduceOp != distributed.ReduceOp.SUM:
+        if _thread.in_hook or not _process.is_on:
             return self.own.allreduce(tensors, options)
-        (tensor,) = tensors
-
-        def reduce() -> Any:  # noqa: ANN401
-            return distributed.all_reduce(tensor, group=self.own, async_op=True)
-
-        with _Unnoticed():
-            if _thread.in_hook or not (tensor.is_floating_point() or tensor.is_complex()):
-                return reduce()
-            label = self._next_label(tensor)
-            return _bucket(label, tensor, reduce, lambda work: work.get_future())
+        compiler = suspend(None)
+        if not functions_are_overridden():
+            label = self._label_next(tensors[0])
+        else:
+            with torch._C.DisableTorchFunction():  # noqa: SLF001  (a mode shall not see us)
+                label = self._label_next(tensors[0])
+        range_ = None if label is None else nvtx_ranges.start(label)
+        suspend(compiler)
+        work = None
+        try:
+            work = self.own.allreduce(tensors, options)
+        finally:
+            suspend(None)
+            _end_with(range_, tensors[0], work)
+            suspend(compiler)
+        return work
 
     @untraced
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Agree on the buckets when they are made anew."""
-        if not _process.is_on:
-            return self.own.broadcast(tensors, options)
-        (tensor,) = tensors
-        with _Unnoticed():
-            root = distributed.get_global_rank(self.own, options.rootRank)
-            return distributed.broadcast(tensor, root, group=self.own, async_op=True)
+        return self.own.broadcast(tensors, options)
 
-    def _next_label(self, tensor: torch.Tensor) -> str:
+    def _label_next(self, tensor: torch.Tensor) -> str | None:
         """Return the label of the bucket that is sent now: they are sent in order.
 
         The last one is where the bytes of all parameters have been seen: none where a built-in
-        hook halves them.
+        hook halves them. Other types than gradients have are no bucket's.
         """
+        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+            return None
         index = self._index
         self._index += 1
         self._seen_bytes += _bytes(tensor)
         last = self._seen_bytes >= self._parameter_bytes
         if last:
             self.restart()
-        return _label(index, tensor, last=last)
-
-
-class _Unnoticed:
-    """Calls in here are the reducer's: modes of the user and torch.compile do not see them."""
-
-    @untraced
-    def __enter__(self) -> None:
-        self._compiler = suspend(None)
-        self._no_modes = torch._C.DisableTorchFunction()  # noqa: SLF001
-        self._no_modes.__enter__()
-
-    @untraced
-    def __exit__(self, *_: object) -> None:
-        self._no_modes.__exit__(None, None, None)
-        suspend(self._compiler)
+        return _label(index, tensor, last)
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
@@ -154,7 +141,7 @@ def install(patches: Patches) -> None:
         register(reducer, state, _named(hook))
 
     patches.on_restore(_switch_off)
-    _process.is_on = nvtx_ranges.is_recording()
+    _process.is_on = True
     patches.replace(DistributedDataParallel, "_pre_forward", observe_and_prepare)
     patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", observe_and_register)
     patches.replace(distributed, "_register_comm_hook", register_named)
@@ -196,58 +183,40 @@ def _named(hook: Hook) -> Hook:
         if not _process.is_on:
             return hook(state, bucket)
         compiler = suspend(None)
-
-        def call() -> Future[torch.Tensor]:
-            suspend(compiler)
-            try:
-                return hook(state, bucket)
-            finally:
-                suspend(None)
-
         tensor = bucket.buffer()
-        label = _label(bucket.index(), tensor, last=bucket.is_last())
+        range_ = nvtx_ranges.start(_label(bucket.index(), tensor, bucket.is_last()))
         _thread.in_hook = True
+        suspend(compiler)
+        future = None
         try:
-            return _bucket(label, tensor, call, lambda future: future)
+            future = hook(state, bucket)
         finally:
+            suspend(None)
             _thread.in_hook = False
+            _end_with(range_, tensor, future)
             suspend(compiler)
+        return future
 
     return named
 
 
-def _bucket(
-    label: str,
-    tensor: torch.Tensor,
-    send: Callable[[], Result],
-    future_of: Callable[[Result], Future[Any]],
-) -> Result:
-    """Send a bucket in a range that ends when it is done.
+def _end_with(range_: object, tensor: torch.Tensor, sent: Any) -> None:  # noqa: ANN401
+    """End the range when what was sent is done: an operation, or the future that a hook returned.
 
-    On a GPU it ends when the work is queued, which is when the future is complete there.
+    Now, if sending has failed, and on a GPU: there the host learns when the work was queued.
     """
-    range_ = nvtx_ranges.start(label)
+    if range_ is None:
+        return
+    if sent is None or tensor.device.type != "cpu":
+        nvtx_ranges.end(range_)
+        return
     try:
-        result = send()
-    except BaseException:
-        nvtx_ranges.end(range_)
-        raise
-    if tensor.device.type == "cpu":
-        _end_with(range_, lambda: future_of(result))
-    else:
-        nvtx_ranges.end(range_)
-    return result
-
-
-def _end_with(range_: object, future: Callable[[], Future[Any]]) -> None:
-    """End the range when the future is complete; now, where there is none."""
-    try:
-        completion.end_when_done(future(), range_)
-    except Exception:  # noqa: BLE001  (a hook may return anything, and DDP complains of it)
+        completion.end_when_done(sent.get_future() if hasattr(sent, "get_future") else sent, range_)
+    except Exception:  # noqa: BLE001  (a hook may return anything, of which DDP complains)
         nvtx_ranges.end(range_)
 
 
-def _label(index: int, tensor: torch.Tensor, *, last: bool) -> str:
+def _label(index: int, tensor: torch.Tensor, last: bool) -> str:
     facts = {
         "index": str(index),
         "bytes": str(_bytes(tensor)),

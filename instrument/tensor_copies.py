@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from instrument import nvtx_ranges
-from instrument.wrapping import is_compiling, suspend, untraced
+from instrument.wrapping import functions_are_overridden, is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from instrument.patching import Patches
 
     Method = Callable[..., Any]
-
-functions_are_overridden = torch._C._len_torch_function_stack  # noqa: SLF001  (of a mode)
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -41,11 +39,10 @@ _process = _Process()
 
 
 def install(patches: Patches) -> None:
-    """Name the copies of plain tensors, if anybody records them: these methods are called often."""
-    if nvtx_ranges.is_recording():
-        for name, label in LABELS.items():
-            original = getattr(Tensor, name)
-            patches.replace(Tensor, name, _OnInstances(original, _named(original, label)))
+    """Name the copies of plain tensors."""
+    for name, label in LABELS.items():
+        original = getattr(Tensor, name)
+        patches.replace(Tensor, name, _OnInstances(original, _named(original, label)))
 
 
 class _OnInstances:

@@ -20,7 +20,10 @@ suspend = _frames.set_eval_frame
 """`compiler = suspend(None)` keeps torch.compile from looking at the functions that this thread
 calls, `suspend(compiler)` lets it again: ours, called between two graphs, would become graphs."""
 
-__all__ = ["is_compiling", "outermost", "suspend", "untraced"]
+functions_are_overridden = torch._C._len_torch_function_stack  # noqa: SLF001
+"""Tells, by their number, whether modes of the user see calls of PyTorch's functions."""
+
+__all__ = ["functions_are_overridden", "is_compiling", "outermost", "suspend", "untraced"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
