@@ -19,7 +19,7 @@ from dashboards.figures import overlap as overlap_figures
 from dashboards.figures import steps as step_figures
 from dashboards.figures.style import plain, shortened
 from dashboards.reduction import edges
-from tests.conftest import SAMPLE
+from tests.conftest import GPU_SAMPLES
 from tests.dashboards.trees import components, named, text
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
 
 
-@pytest.fixture(scope="module", params=SAMPLES, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with closing(analyze(request.param)) as made:
         yield made

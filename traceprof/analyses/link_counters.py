@@ -141,7 +141,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
 def sampled(rank: Rank, window: Window) -> list[Series]:
     """Return the samples of the links of a rank's GPU; of the machine's NICs for its first rank."""
     found = rank.trace.counters
-    gpu = found.gpu_of_rank.get(rank.key)
+    gpu = None if rank.device is None else found.gpu_of_rank.get(rank.key)
     samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
     if _is_first(rank):
         samples += found.network
