@@ -135,8 +135,10 @@ def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport
         trace = open_trace(task.place, progress)
         try:
             measured = measure(trace, task.options.ranks_of(trace), task.options)
-        finally:
+        except Exception:  # after an interrupt a thread may still be reading
             trace.close()
+            raise
+        trace.close()
         return replace(measured, facts=replace(measured.facts, path=task.path))
     except UsageError:
         raise

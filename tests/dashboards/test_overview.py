@@ -115,3 +115,10 @@ def test_metrics_have_the_unit_that_their_name_tells(
     name: str, value: float | str | None, written: str
 ) -> None:
     assert metric_text(name, value) == written
+
+
+def test_reports_that_were_left_out_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "<b>missing</b>.sqlite"
+    with closing(analyze(SAMPLE, missing)) as analysis:
+        tree = overview.layout(analysis, Address())
+    assert f"left out: cannot read {missing}" in text(tree)
