@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types bench sample clean
+.PHONY: help demo test lint types bench sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -29,6 +29,9 @@ sample: $(VENV)/installed  ## Write the sample traces anew
 	for name in $$($(BIN)/python -c 'from traceprof.simulate import SCENARIOS; print(*SCENARIOS)'); do \
 		$(BIN)/traceprof simulate $$name -o sample_traces/$$name.sqlite || exit 1; \
 	done
+
+screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard (needs chromium)
+	$(BIN)/python docs/screenshots.py
 
 bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)
 	$(BIN)/python benchmarks/analyze.py
