@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with closing(analyze(request.param)) as made:
