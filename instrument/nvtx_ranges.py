@@ -5,8 +5,8 @@ Nothing here raises, and without a tool that records NVTX nothing happens at all
 nvtx's own functions keep every distinct text for good (an unbounded cache per domain), and from
 0.2.12 on they write nothing under a tool that does not know `nvtxDomainIsEnabled`, such as Nsight
 Systems 2023.4. Labels with running numbers are all distinct, so ranges are made here from nvtx's
-parts: nothing is cached, and every Nsight records them. (NVTX itself wants each text registered;
-that copy lives in the tool, and only while one is attached.)
+parts: nothing is cached, and every Nsight records them. The parts register each text with the tool
+that is attached, which keeps it: Nsight Systems takes about 0.6 kB per distinct label.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _from_parts() -> _Writer | None:
     try:
         attributes_of(None, registered(domain, labels.DOMAIN), "blue", None, None)
         owner: tuple[None, ...] = (None,)  # the domain, which only payloads need
-    except TypeError:  # before 0.2.13 it was not asked for
+    except TypeError:  # before 0.2.14 it was not asked for
         attributes_of(registered(domain, labels.DOMAIN), "blue", None, None)
         owner = ()
     push_range, pop_range = lib.push_range, lib.pop_range
@@ -86,10 +86,10 @@ def _from_functions() -> _Writer:
 
 def _writer() -> _Writer | None:
     """Return how this process writes ranges; None where nobody records them."""
-    if nvtx is None or not nvtx.enabled():  # NVTX_DISABLE turns it off
+    if nvtx is None:
         return None
     try:
-        return _from_parts()
+        return _from_parts() if nvtx.enabled() else None  # NVTX_DISABLE turns it off
     except Exception:  # noqa: BLE001  (parts are nvtx's private affair: any version may differ)
         return _from_functions()
 

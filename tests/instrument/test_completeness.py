@@ -7,6 +7,7 @@ test until somebody has decided on it.
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -141,3 +142,7 @@ def test_wrappers_look_like_the_originals(recorded: list[str]) -> None:
         original.__module__,
         original.__qualname__,
     )
+    assert pickle.loads(pickle.dumps(dist.all_reduce)) is dist.all_reduce  # noqa: S301
+    held = pickle.dumps(dist.all_reduce)
+    instrument.disable()
+    assert pickle.loads(held) is original  # noqa: S301

@@ -1,0 +1,279 @@
+"""What `instrument` costs: a call against bare NVTX ranges, and a training step of two ranks.
+
+    python benchmarks/instrumented.py [--calls 5000] [--rounds 9] [--blocks 20]
+
+Three times in child processes: without a tool, where nothing is replaced; as if there was one (a
+variable names a library that does not exist), with all wrappers and ranges that nobody takes; and
+under `nsys profile --trace=nvtx`, where it is on PATH.
+
+Calls: blocks of calls in turn, without anything, with a bare range around each (push and pop, with
+a text of its own, written by our means or by nvtx's functions), and with `instrument`. CPU time of
+the calling thread: what is added is work of that thread, whatever the operation waits for.
+Operations are those of PyTorch's "fake" backend, which return at once. Medians of the differences
+of neighbouring blocks, and what `instrument` adds over what a bare range adds.
+
+Steps: DistributedDataParallel over Gloo, blocks of steps without and with `instrument` in turn; the
+median of the ratios of neighbouring blocks, in wall time and in CPU time of a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import nvtx
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import distributed as dist
+from torch.distributed.distributed_c10d import _get_default_group
+from torch.multiprocessing.spawn import spawn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import instrument
+from instrument import nvtx_ranges
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Measured = dict[str, Any]
+Call = tuple[int, "Callable[[], object]"]
+"""How many ranges are to be paid for, and the call."""
+
+NSYS = [
+    "nsys",
+    "profile",
+    "--trace=nvtx",
+    "--sample=none",
+    "--cpuctxsw=none",
+    "--force-overwrite=true",
+]
+PRETENDED = {nvtx_ranges.INJECTION: "/nonexistent/tool.so"}
+UNDER_NSYS = f"under nsys, nvtx {version('nvtx')}"
+STEPS_PER_BLOCK = 10
+
+
+@click.group(invoke_without_command=True)
+@click.option("--calls", default=5000, show_default=True, help="Calls in a block.")
+@click.option("--rounds", default=9, show_default=True, help="Pairs of blocks of calls.")
+@click.option("--blocks", default=20, show_default=True, help="Pairs of blocks of ten steps.")
+@click.pass_context
+def main(context: click.Context, calls: int, rounds: int, blocks: int) -> None:
+    """Measure in children and print."""
+    if context.invoked_subcommand is not None:
+        return
+    settings: list[tuple[str, list[str], Mapping[str, str]]] = [
+        ("no tool", [], {}),
+        ("as if under a tool", [], PRETENDED),
+    ]
+    if shutil.which("nsys"):
+        settings.append((UNDER_NSYS, NSYS, {}))
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, tool, environment) in enumerate(settings):
+            under = [*tool, f"--output={folder}/{number}"] if tool else []
+            show_calls(name, child(under, environment, "calls", str(calls), str(rounds)))
+            show_steps(name, child(under, environment, "steps", str(blocks)))
+
+
+def child(under: list[str], environment: Mapping[str, str], *arguments: str) -> Measured:
+    """Run this script under a tool and return what it measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "measured.json"
+        command = [*under, sys.executable, __file__, *arguments, str(out)]
+        subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
+        measured: Measured = json.loads(out.read_text())
+        return measured
+
+
+@main.command(hidden=True)
+@click.argument("calls", type=int)
+@click.argument("rounds", type=int)
+@click.argument("out", type=Path)
+def calls(calls: int, rounds: int, out: Path) -> None:
+    """Measure calls in this process."""
+    warnings.simplefilter("ignore")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    measured: Measured = {
+        name: added(call, calls, rounds) | {"ranges": ranges}
+        for name, (ranges, call) in operations().items()
+    }
+    # Of old tools, nvtx believes that they are not there.
+    is_written = type(nvtx.get_domain(labels.DOMAIN)).__name__ == "Domain"
+    out.write_text(json.dumps({"calls": measured, "nvtx writes": is_written}))
+    dist.destroy_process_group()
+
+
+def operations() -> dict[str, Call]:
+    """Return the calls that are measured."""
+    tensor, output = torch.ones(4), torch.ones(8)
+
+    def asynchronous() -> None:
+        if work := dist.all_reduce(tensor, async_op=True):
+            work.wait()
+
+    def batched() -> None:
+        operations = [dist.P2POp(dist.isend, tensor, 1), dist.P2POp(dist.irecv, tensor, 1)]
+        dist.batch_isend_irecv(operations)
+
+    def method() -> None:
+        group.allreduce([tensor])
+
+    group = _get_default_group()
+    return {
+        "all_reduce": (1, lambda: dist.all_reduce(tensor)),
+        "broadcast": (1, lambda: dist.broadcast(tensor, 0)),
+        "all_gather_single": (1, lambda: dist.all_gather_single(output, tensor)),
+        "barrier": (1, dist.barrier),
+        "send": (1, lambda: dist.send(tensor, 1)),
+        "isend": (1, lambda: dist.isend(tensor, 1)),
+        "all_reduce and wait": (2, asynchronous),
+        "batch of two": (3, batched),
+        "method of a group": (1, method),
+    }
+
+
+def added(call: Callable[[], object], calls: int, rounds: int) -> Measured:
+    """Return what a call costs, and what ranges around it and `instrument` add: µs of CPU time."""
+    costs: dict[str, list[float]] = {"without": [], "ours": [], "nvtx's": [], "instrument": []}
+    for each in range(rounds):
+        texts = [
+            f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 size=8 seq={each}.{number}"
+            for number in range(2 * calls)
+        ]
+        costs["without"].append(plain(call, calls))
+        costs["ours"].append(in_our_ranges(call, texts[:calls]))
+        costs["nvtx's"].append(in_public_ranges(call, texts[calls:]))
+        instrument.enable()
+        costs["instrument"].append(plain(call, calls))
+        instrument.disable()
+    without = costs.pop("without")
+    return {"without": statistics.median(without)} | {
+        name: statistics.median(a - b for a, b in zip(each, without, strict=True))
+        for name, each in costs.items()
+    }
+
+
+def plain(call: Callable[[], object], calls: int) -> float:
+    """Return the cost of a call in µs of CPU time."""
+    began = time.thread_time_ns()
+    for _ in range(calls):
+        call()
+    return (time.thread_time_ns() - began) / calls / 1e3
+
+
+def in_our_ranges(call: Callable[[], object], texts: list[str]) -> float:
+    """Return the cost of a call in a range of each text, by the fastest means."""
+    push, pop = nvtx_ranges.push, nvtx_ranges.pop
+    began = time.thread_time_ns()
+    for text in texts:
+        push(text)
+        call()
+        pop()
+    return (time.thread_time_ns() - began) / len(texts) / 1e3
+
+
+def in_public_ranges(call: Callable[[], object], texts: list[str]) -> float:
+    """Return the cost of a call in a range of each text, by nvtx's functions."""
+    domain = labels.DOMAIN
+    began = time.thread_time_ns()
+    for text in texts:
+        nvtx.push_range(text, domain=domain)
+        call()
+        nvtx.pop_range(domain=domain)
+    return (time.thread_time_ns() - began) / len(texts) / 1e3
+
+
+@main.command(hidden=True)
+@click.argument("blocks", type=int)
+@click.argument("out", type=Path)
+def steps(blocks: int, out: Path) -> None:
+    """Measure training steps in two children of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(train, (blocks, folder, str(out)), nprocs=2)  # type: ignore[no-untyped-call]
+
+
+def train(rank: int, blocks: int, folder: str, out: str) -> None:
+    """Be one of two ranks that train twelve layers; rank 0 writes what it measured."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    layers = [torch.nn.Linear(512, 512) for _ in range(12)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    batch = torch.randn(64, 512)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    def run() -> tuple[float, float]:
+        step()  # settles what switching on and off has changed
+        dist.barrier()
+        wall, cpu = time.perf_counter_ns(), time.process_time_ns()
+        for _ in range(STEPS_PER_BLOCK):
+            step()
+        wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
+        return wall / STEPS_PER_BLOCK / 1e6, cpu / STEPS_PER_BLOCK / 1e6
+
+    run()
+    without, named = [], []
+    for _ in range(blocks):
+        without.append(run())
+        instrument.enable()
+        named.append(run())
+        instrument.disable()
+    if rank == 0:
+        pairs = [
+            [after / before for before, after in zip(*two, strict=True)]
+            for two in zip(without, named, strict=True)
+        ]
+        wall, cpu = (list(each) for each in zip(*pairs, strict=True))
+        step_ms = statistics.median(each for each, _ in without)
+        Path(out).write_text(json.dumps({"step_ms": step_ms, "wall": wall, "CPU": cpu}))
+    dist.destroy_process_group()
+
+
+def show_calls(name: str, measured: Measured) -> None:
+    """Print one child's calls."""
+    bare = []
+    if name == UNDER_NSYS:  # a range that nobody takes is no measure
+        bare = ["ours", "nvtx's"] if measured["nvtx writes"] else ["ours"]
+    table = Table(
+        "call", "ranges", "µs without", "µs added", *(f"in pairs, {each}" for each in bare)
+    )
+    for call, cost in measured["calls"].items():
+        table.add_row(
+            call,
+            *(str(cost["ranges"]), f"{cost['without']:.2f}", f"{cost['instrument']:.2f}"),
+            *(f"{cost['instrument'] / cost[each]:.1f} × {cost[each]:.2f} µs" for each in bare),
+        )
+    print(f"calls, {name}")
+    Console(width=100).print(table)
+
+
+def show_steps(name: str, measured: Measured) -> None:
+    """Print one child's steps."""
+    print(f"steps of {measured.pop('step_ms'):.1f} ms, {name}")
+    for time_of, ratios in measured.items():
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"  {time_of} time {middle - 1:+.2%}"
+            f" (quartiles {low - 1:+.2%}, {high - 1:+.2%} of {len(ratios)} pairs of blocks)"
+        )
+    print()
+
+
+if __name__ == "__main__":
+    main()
