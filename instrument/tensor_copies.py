@@ -221,6 +221,7 @@ def _is_pinned(tensor: Tensor) -> bool | None:
     """
     if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
         return None
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+    is_initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if is_initialized and torch.cuda.is_current_stream_capturing():
         return None
     return tensor.is_pinned()
