@@ -59,6 +59,7 @@ class _ObservedGroup(distributed.ProcessGroup):
     def __init__(self, own: distributed.ProcessGroup, parameter_bytes: int) -> None:
         super().__init__(own.rank(), own.size())  # type: ignore[call-arg]  # (not in the stub)
         self.own = own
+        self.is_given = False
         self._parameter_bytes = parameter_bytes
         self.restart()
 
@@ -100,15 +101,17 @@ class _ObservedGroup(distributed.ProcessGroup):
         The last one is where the bytes of all parameters have been seen: none where a built-in
         hook halves them. Other types than gradients have are no bucket's.
         """
-        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        dtype = tensor.dtype
+        if not (dtype.is_floating_point or dtype.is_complex):
             return None
+        num_bytes = tensor.numel() * dtype.itemsize
         index = self._index
         self._index += 1
-        self._seen_bytes += _bytes(tensor)
+        self._seen_bytes += num_bytes
         last = self._seen_bytes >= self._parameter_bytes
         if last:
             self.restart()
-        return _label(index, tensor, last)
+        return _label(index, num_bytes, dtype, last)
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
@@ -150,8 +153,9 @@ def install(patches: Patches) -> None:
 def _switch_off() -> None:
     """Give all reducers their own groups back."""
     _process.is_on = False
-    for model in list(_observed):
+    for model, group in list(_observed.items()):
         model.reducer._update_process_group(model.process_group)  # noqa: SLF001
+        group.is_given = False
 
 
 def _observe(model: DistributedDataParallel) -> None:
@@ -165,7 +169,9 @@ def _observe(model: DistributedDataParallel) -> None:
             group = _ObservedGroup(model.process_group, facts["total_parameter_size_bytes"])
             _observed[model] = group
         group.restart()
-        model.reducer._update_process_group(group)  # noqa: SLF001
+        if not group.is_given:
+            model.reducer._update_process_group(group)  # noqa: SLF001
+            group.is_given = True
     except Exception:  # noqa: BLE001  (an observer must not stop the training)
         _process.is_on = False
         _log.warning("DDP's buckets cannot be observed", exc_info=True)
@@ -184,7 +190,9 @@ def _named(hook: Hook) -> Hook:
             return hook(state, bucket)
         compiler = suspend(None)
         tensor = bucket.buffer()
-        range_ = nvtx_ranges.start(_label(bucket.index(), tensor, bucket.is_last()))
+        num_bytes = tensor.numel() * tensor.dtype.itemsize
+        label = _label(bucket.index(), num_bytes, tensor.dtype, bucket.is_last())
+        range_ = nvtx_ranges.start(label)
         _thread.in_hook = True
         suspend(compiler)
         future = None
@@ -207,24 +215,22 @@ def _end_with(range_: object, tensor: torch.Tensor, sent: Any) -> None:  # noqa:
     """
     if range_ is None:
         return
-    if sent is None or tensor.device.type != "cpu":
+    if sent is None or not tensor.is_cpu:
         nvtx_ranges.end(range_)
         return
     try:
-        completion.end_when_done(sent.get_future() if hasattr(sent, "get_future") else sent, range_)
+        future = sent.get_future() if isinstance(sent, distributed.Work) else sent
+        completion.end_when_done(future, range_)
     except Exception:  # noqa: BLE001  (a hook may return anything, of which DDP complains)
         nvtx_ranges.end(range_)
 
 
-def _label(index: int, tensor: torch.Tensor, last: bool) -> str:
+@functools.lru_cache(maxsize=1024)  # the same buckets in every step
+def _label(index: int, num_bytes: int, dtype: torch.dtype, last: bool) -> str:
     facts = {
         "index": str(index),
-        "bytes": str(_bytes(tensor)),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "bytes": str(num_bytes),
+        "dtype": str(dtype).removeprefix("torch."),
         "last": str(int(last)),
     }
     return str(labels.Label(labels.BUCKET, facts))
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

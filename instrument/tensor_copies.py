@@ -215,7 +215,13 @@ def _bytes(tensor: Tensor, dtype: torch.dtype) -> dict[str, str]:
 
 
 def _is_pinned(tensor: Tensor) -> bool | None:
-    """Tell whether it lies in page-locked memory; None where asking would be noticed."""
+    """Tell whether it lies in page-locked memory; None where asking would be noticed.
+
+    That is under a mode of the user, and while a CUDA graph is captured.
+    """
     if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return None
+    is_initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if is_initialized and torch.cuda.is_current_stream_capturing():
         return None
     return tensor.is_pinned()

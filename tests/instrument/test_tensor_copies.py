@@ -265,6 +265,21 @@ def test_modes_and_subclasses_see_the_same_calls(recorded: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("_to_meta_is_to_gpu")
+def test_nothing_is_asked_of_cuda_while_a_graph_is_captured(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(_: torch.Tensor) -> bool:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", ask)
+    instrument.enable()
+    torch.ones(3).to("meta")
+    assert recorded == ["push to h2d bytes=12 non_blocking=0", "pop"]
+
+
+@pytest.mark.usefixtures("_to_meta_is_to_gpu")
 def test_autograd_vmap_and_copies(recorded: list[str]) -> None:
     instrument.enable()
     weight = torch.ones(3, requires_grad=True)
