@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +14,9 @@ import pytest
 from distributed import LocalCluster
 
 from tests.cli.test_analyze import run
-from tests.workers import alone, hooked_path, openers, renamed, reports_of_run, written
+from tests.workers import alone, hooked_path, openers, renamed, reports_of_run, until, written
 from traceprof.analysis import Options, analyze_reports
-from traceprof.cli.main import EXIT_DONE
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, UsageError, WorkerError
 
 if TYPE_CHECKING:
@@ -112,6 +114,34 @@ def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.Monk
         pytest.raises(WorkerError, match="it has no workers"),
     ):
         analyze_reports(reports, scheduler=cluster.scheduler_address)
+
+
+def test_a_scheduler_that_goes_away(
+    reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", hooked_path(tmp_path))
+    stuck = renamed(reports[0], "never-done")
+    dask_command = [sys.executable, "-m", "dask"]
+    options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0", "--no-show"]
+    where = tmp_path / "scheduler.json"
+    with subprocess.Popen(
+        [*dask_command, "scheduler", *options, "--scheduler-file", where], stderr=subprocess.DEVNULL
+    ) as scheduler:
+        until(where.exists)
+        worker = ["worker", "--scheduler-file", str(where), "--no-dashboard", "--no-nanny"]
+        with subprocess.Popen([*dask_command, *worker], stderr=subprocess.DEVNULL) as only:
+            address = json.loads(where.read_text())["address"]
+            command = ["-m", "traceprof", "analyze", "--scheduler", address, str(stuck)]
+            with subprocess.Popen(
+                [sys.executable, *command], stderr=subprocess.PIPE, text=True
+            ) as driver:
+                until(lambda: openers(stuck))
+                scheduler.kill()
+                _, err = driver.communicate(timeout=30)
+            only.kill()
+    assert driver.returncode == EXIT_ERROR
+    assert err.startswith(f"traceprof: cannot go on with the scheduler {address}: ")
+    assert err.count("\n") == 1
 
 
 def test_without_the_extra(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ Workers open a report by its path: they need the file system that it lies on.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,8 @@ def measured_on_cluster(
     Raises:
         MissingExtraError: `distributed` is not installed.
         UsageError: nothing answers at this address, or the options are impossible.
-        WorkerError: the cluster has no workers, or they have not the same traceprof.
+        WorkerError: the cluster has no workers, or they have not the same traceprof, or the
+            scheduler is gone.
     """
     try:
         import distributed  # noqa: PLC0415  (an extra)
@@ -48,7 +50,10 @@ def measured_on_cluster(
             "the package distributed is not installed",
             "install the extra: pip install 'traceprof[distributed]'",
         ) from error
-    with _connected(scheduler) as client:
+    from distributed.utils import silence_logging_cmgr  # noqa: PLC0415  (an extra)
+
+    # What goes wrong is said once, by the errors below.
+    with silence_logging_cmgr(logging.CRITICAL), _connected(scheduler) as client:
         futures = {
             client.submit(
                 measure_file, replace(task, place=task.path.absolute()), pure=False
@@ -60,6 +65,8 @@ def measured_on_cluster(
                 list(futures), loop=client.loop
             )
             for future in done:
+                if future.status == "cancelled":
+                    raise _disconnected(scheduler)
                 task = tasks[futures[future]]
                 failure = future.exception()
                 if isinstance(failure, distributed.KilledWorker):
@@ -121,6 +128,14 @@ def _died(task: Task, error: KilledWorker) -> WorkerError:
         f"cannot analyse {task.path}",
         f"the workers that did it died, the last of them {error.last_worker.address}",
         "look at their logs: perhaps memory ran out",
+    )
+
+
+def _disconnected(scheduler: str) -> WorkerError:
+    return WorkerError(
+        f"cannot go on with the scheduler {scheduler}",
+        "the connection is lost",
+        "look whether it still runs, and analyse once more",
     )
 
 

@@ -103,6 +103,7 @@ def _begin() -> None:
     """Have this process end on Ctrl-C without a word, and when the one that started it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # Beside this thread `processes` shares nothing with copies: the cores have work already.
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
