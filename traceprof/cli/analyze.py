@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import RunResult
     from traceprof.windows import Range
 
-_WORTH_A_PROCESS = 32_000_000  # bytes of reports, which take a second or so
+_WORTH_A_PROCESS = 100_000_000  # bytes of reports, which take more than a second
 _SEVERITIES = [str(each) for each in Severity]
 
 
@@ -134,7 +134,7 @@ def command(
 
 
 def _jobs(paths: Sequence[Path]) -> int:
-    """Return how many processes are worth their start, a third of a second each."""
+    """Return how many processes are worth their start, some tenths of a second."""
     size = 0
     for path in paths:
         with suppress(OSError):  # it is said when it is opened
