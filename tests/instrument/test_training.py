@@ -7,7 +7,9 @@ import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -16,6 +18,13 @@ import instrument
 from tests.instrument.recording import pushed
 
 Program = Callable[[torch.Tensor], torch.Tensor]
+Result = TypeVar("Result")
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run it in a thread: another test's browser may have an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def test_a_decorated_step_is_numbered_at_each_call(recorded: list[str]) -> None:
@@ -63,10 +72,10 @@ def test_a_coroutine_is_one_step_while_its_body_runs(recorded: list[str]) -> Non
     assert inspect.iscoroutinefunction(train)
     coroutine = train(3)
     assert recorded == []
-    assert asyncio.run(coroutine) == 3
+    assert run(coroutine) == 3
     assert recorded == ["start step 0", "before", "after", "end step 0"]
     recorded.clear()
-    assert list(asyncio.run(both())) == [1, 2]
+    assert list(run(both())) == [1, 2]
     ends = ["after", "end step 1", "after", "end step 2"]
     assert recorded == ["start step 1", "before", "start step 2", "before", *ends]
 

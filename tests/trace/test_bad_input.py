@@ -264,8 +264,11 @@ def test_a_bad_report_among_good_ones(tmp_path: Path) -> None:
     good = export(tmp_path)
     before = folder_of(good)
     outcome = run(good, SAMPLE, tmp_path / "no.sqlite")
-    assert "no.sqlite: there is no such file" in outcome.line
-    assert_contract(outcome)
+    # The others are analysed, and the loss is said.
+    assert outcome.code == EXIT_DONE
+    assert "no.sqlite: there is no such file" in outcome.err
+    lost = json.loads(outcome.out)["lost_reports"]
+    assert [Path(each["path"]).name for each in lost] == ["no.sqlite"]
     assert folder_of(good) == before
 
 
@@ -302,7 +305,7 @@ def test_last_resort(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a\nb")
 
-    monkeypatch.setattr("traceprof.analysis.analyze", fail)
+    monkeypatch.setattr("traceprof.analysis.analyze_reports", fail)
     with pytest.raises(KeyError):
         _run(["analyze", str(SAMPLE)])
     monkeypatch.delenv("TRACEPROF_TRACEBACK")
