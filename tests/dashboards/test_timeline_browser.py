@@ -534,7 +534,7 @@ def test_when_the_server_is_gone_it_is_said(browser: Browser, sample_url: str) -
     ],
 )
 def test_real_traces(page: Page, serve: Serve, traces: Path, name: str) -> None:
-    timeline = Timeline(page, f"{serve(traces / name)}/timeline?rank=0")
+    timeline = Timeline(page, f"{serve(traces / name)}/timeline")
     whole = timeline.view[1]
     canvas = page.locator("#timeline canvas").bounding_box()
     assert canvas is not None
