@@ -28,10 +28,13 @@ TITLE = "Ranks"
 _COLUMNS = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("report", "report", None, 170),
-    Column("gpu", "GPU", None, 230),
+    Column("gpu", "GPU", None, 250),
     Column("pid", "process", IDENTIFIER, 90, "the operating system's id"),
     Column("window", "window (ms)", 3, 120, "first GPU operation to last"),
-    *(Column(measure, f"{name} (%)", 1, 125) for measure, name, _ in PARTS),
+    *(
+        Column(measure, f"{name} (%)", 1, 140 if "communication" in name else 110)
+        for measure, name, _ in PARTS
+    ),
     Column("hidden", "comm. hidden (%)", 1, 115, "the share of communication that compute hides"),
     Column("communication", "communication (ms)", 3, 140),
     Column("kernels", "kernels", 0, 100, "compute kernels"),

@@ -11,6 +11,7 @@ from dashboards.address import Address, parse
 from dashboards.finding_card import metric_text
 from dashboards.pages import overview
 from dashboards.palette import PARTS
+from dashboards.view import device_text
 from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
 from tests.dashboards.trees import components, named, text
@@ -95,6 +96,12 @@ def test_a_healthy_run_says_so(tmp_path: Path) -> None:
 def test_nothing_in_the_page_reads_text_as_markup(analysis: Analysis) -> None:
     kinds = {type(each).__name__ for each in components(overview.layout(analysis, Address()))}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds
+
+
+def test_a_rank_may_be_without_a_gpu() -> None:
+    assert device_text(None, None) == "no GPU"
+    assert device_text(3, None) == "GPU 3"
+    assert device_text(0, "A100\n") == "GPU 0 · A100\\n"
 
 
 @pytest.mark.parametrize(
