@@ -6,7 +6,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dashboards import address as addresses
-from dashboards.components import card, nothing, page
+from dashboards.components import card, graph, nothing, page
+from dashboards.figures.waits import wait_matrix
 from dashboards.palette import PARTS
 from dashboards.tables import IDENTIFIER, Column, table
 from dashboards.view import View, device_text
@@ -60,7 +61,17 @@ def layout(analysis: Analysis, address: Address) -> Component:
     results: dict[int, BreakdownResult] = {each.rank: each for each in view.of(breakdown)}
     rows = [_row(view, each, results.get(each.rank)) for each in view.ranks]
     shown = table("ranks", _COLUMNS, rows, "ranks.csv")
-    return page(TITLE, lead, card("Where each rank's time went", shown))
+    return page(TITLE, lead, card("Where each rank's time went", shown), *_waits(view))
+
+
+def _waits(view: View) -> list[Component]:
+    """Return who waited for whom, where the run's ranks could be compared."""
+    figure = wait_matrix(view.analysis.ranks, view.numbers)
+    if figure is None:
+        return []
+    note = "in collectives, from a rank's arrival to that of the last one"
+    drawn = graph("waits", figure, "how long each rank waited for each other one")
+    return [card("Who waited for whom", drawn, note=note)]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:

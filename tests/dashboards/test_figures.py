@@ -18,6 +18,8 @@ from dashboards.figures import nccl as nccl_figures
 from dashboards.figures import overlap as overlap_figures
 from dashboards.figures import steps as step_figures
 from dashboards.figures.style import plain, shortened
+from dashboards.figures.waits import wait_matrix
+from dashboards.pages import ranks
 from dashboards.reduction import edges
 from tests.conftest import GPU_SAMPLES
 from tests.dashboards.trees import components, named, text
@@ -27,6 +29,7 @@ from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analyses.link_rates import link_rates
 from traceprof.analysis import Analysis, analyze
 from traceprof.reports import json as json_report
+from traceprof.simulate import simulate_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,3 +189,20 @@ def test_names_are_plain_text_in_charts() -> None:
     assert plain("<b>&lt;") == "&lt;b&gt;&amp;lt;"
     assert shortened("a" * 99, 11) == "aaaaa…aaaaa"
     assert shortened("<script>") == "&lt;script&gt;"
+
+
+def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
+    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
+    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as result:
+        met = result.ranks
+        figure = wait_matrix(met, met.ranks)
+        assert figure is not None
+        (drawn,) = figure.data
+        order = np.argsort(met.ranks)
+        waited = met.matrix_ns[np.ix_(order, order)]
+        assert waited.any()
+        assert np.nan_to_num(drawn.z).tolist() == (waited / 1e6).tolist()
+        assert list(drawn.x) == list(drawn.y) == [f"rank {each}" for each in sorted(met.ranks)]
+        # A rank alone waited for nobody else that is drawn.
+        assert wait_matrix(met, met.ranks[:1]) is None
+        assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))
