@@ -63,7 +63,7 @@ PAGES: tuple[Page, ...] = (
 )
 
 _MENU = [(each.PATH, each.TITLE) for each in PAGES]
-_POLL_S = 0.1
+_POLL_S = 0.25
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parent / "index.html").read_text(encoding="utf-8")
 
