@@ -99,7 +99,7 @@ def test_nothing_in_the_page_reads_text_as_markup(analysis: Analysis) -> None:
 
 
 def test_a_rank_may_be_without_a_gpu() -> None:
-    assert device_text(None, None) == "no GPU"
+    assert device_text(None, None) == "CPU"
     assert device_text(3, None) == "GPU 3"
     assert device_text(0, "A100\n") == "GPU 0 · A100\\n"
 
