@@ -5,6 +5,7 @@ Workers open a report by its path: they need the file system that it lies on.
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from traceprof.facts import LostReport, MeasuredReport
 from traceprof.measuring import measure_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from distributed import Client, KilledWorker
 
@@ -30,7 +31,8 @@ def measured_on_cluster(
     """Yield the index of each report, as it is done, and what was measured of it.
 
     What a worker was doing when it died the scheduler gives to another one, as often as its
-    `distributed.scheduler.allowed-failures` allows.
+    `distributed.scheduler.allowed-failures` allows. It counts that against every report the
+    worker held, so where it gives up several, each is tried by itself before it is lost.
 
     Args:
         tasks: the reports.
@@ -43,7 +45,7 @@ def measured_on_cluster(
             scheduler is gone.
     """
     try:
-        import distributed  # noqa: PLC0415  (an extra)
+        import distributed  # noqa: F401, PLC0415  (an extra)
     except ImportError as error:
         raise MissingExtraError(
             "cannot use a scheduler",
@@ -54,32 +56,51 @@ def measured_on_cluster(
 
     # What goes wrong is said once, by the errors below.
     with silence_logging_cmgr(logging.CRITICAL), _connected(scheduler) as client:
-        futures = {
-            client.submit(
-                measure_file, replace(task, place=task.path.absolute()), pure=False
-            ): index
-            for index, task in enumerate(tasks)
-        }
-        try:
-            done = distributed.as_completed(  # type: ignore[no-untyped-call]
-                list(futures), loop=client.loop
-            )
-            for future in done:
-                if future.status == "cancelled":
-                    raise _disconnected(scheduler)
-                task = tasks[futures[future]]
-                failure = future.exception()
-                if isinstance(failure, distributed.KilledWorker):
-                    yield futures[future], LostReport(task.path, _died(task, failure))
-                elif isinstance(failure, ImportError):
-                    raise _without_traceprof(failure) from failure
-                elif failure is not None:
-                    raise failure
-                else:
-                    yield futures[future], _seen(task, future.result())
-                del futures[future]  # the workers may forget it
-        finally:
-            client.cancel(list(futures), force=True)
+        given_up: list[tuple[int, LostReport]] = []
+        for index, seen in _measured(client, scheduler, tasks, range(len(tasks))):
+            if isinstance(seen, LostReport) and isinstance(seen.error, WorkerError):
+                given_up.append((index, seen))
+            else:
+                yield index, seen
+        if len(given_up) == 1:
+            yield from given_up
+        else:
+            for index, _ in given_up:
+                yield from _measured(client, scheduler, tasks, [index])
+
+
+def _measured(
+    client: Client, scheduler: str, tasks: Sequence[Task], indices: Iterable[int]
+) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
+    """Yield what was measured of these reports at once; a WorkerError where workers died."""
+    import distributed  # noqa: PLC0415  (an extra)
+
+    futures = {
+        client.submit(
+            measure_file, replace(tasks[index], place=tasks[index].path.absolute()), pure=False
+        ): index
+        for index in indices
+    }
+    try:
+        done = distributed.as_completed(  # type: ignore[no-untyped-call]
+            list(futures), loop=client.loop
+        )
+        for future in done:
+            if future.status == "cancelled":
+                raise _disconnected(scheduler)
+            index = futures[future]
+            failure = future.exception()
+            if isinstance(failure, distributed.KilledWorker):
+                yield index, LostReport(tasks[index].path, _died(tasks[index], failure))
+            elif isinstance(failure, ImportError):
+                raise _without_traceprof(failure) from failure
+            elif failure is not None:
+                raise failure
+            else:
+                yield index, _seen(tasks[index], future.result())
+            del futures[future]  # the workers may forget it
+    finally:
+        client.cancel(list(futures), force=True)  # type: ignore[no-untyped-call]
 
 
 def _connected(scheduler: str) -> Client:
@@ -89,12 +110,23 @@ def _connected(scheduler: str) -> Client:
         client = Client(  # type: ignore[no-untyped-call]
             scheduler, timeout=_CONNECT_S, set_as_default=False
         )
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot use the scheduler {scheduler}",
-            "nothing answers there" if isinstance(error, OSError) else str(error),
-            "start one with `dask scheduler`, and give the address that it says",
-        ) from error
+    except OSError:
+        why = "nothing answers there"
+    except ValueError as error:
+        why = str(error)
+    else:
+        return _with_workers(client, scheduler)
+    # A client half made closes itself when it is collected, and for ever where that happens
+    # while another one is made.
+    gc.collect()
+    raise UsageError(
+        f"cannot use the scheduler {scheduler}",
+        why,
+        "start one with `dask scheduler`, and give the address that it says",
+    )
+
+
+def _with_workers(client: Client, scheduler: str) -> Client:
     try:
         client.wait_for_workers(1, timeout=_WORKERS_S)
     except TimeoutError as error:

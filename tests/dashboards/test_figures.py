@@ -159,7 +159,7 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
     tree = each.layout(analysis, Address(each.PATH))
     for graph in named(tree, "Graph"):
         title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
-        assert "(" in title or "step" in title or "device" in title
+        assert "(" in title or "step" in title or "device" in title or "rank" in title
     for grid in named(tree, "AgGrid"):
         for column in grid.columnDefs:
             if "valueFormatter" in column:
