@@ -13,11 +13,16 @@ Operations are those of PyTorch's "fake" backend, which return at once. Medians 
 of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
 Steps: DistributedDataParallel over Gloo, blocks of steps without and with `instrument` in turn; the
-median of the ratios of neighbouring blocks, in wall time and in CPU time of a rank.
+median of the ratios of neighbouring blocks, in wall time and in CPU time of a rank. On two cores the
+ranks disturb each other, and some processes find their memory at better places than others: so
+several pairs of processes are measured, and the median and range of what each found are printed.
+
+Alone: what is added to a step of one rank without others, which computes next to nothing.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -63,14 +68,17 @@ NSYS = [
 PRETENDED = {nvtx_ranges.INJECTION: "/nonexistent/tool.so"}
 UNDER_NSYS = f"under nsys, nvtx {version('nvtx')}"
 STEPS_PER_BLOCK = 10
+SETTLING_STEPS = 4
+STEPS_ALONE = 300  # of half a millisecond
 
 
 @click.group(invoke_without_command=True)
 @click.option("--calls", default=5000, show_default=True, help="Calls in a block.")
 @click.option("--rounds", default=9, show_default=True, help="Pairs of blocks of calls.")
-@click.option("--blocks", default=20, show_default=True, help="Pairs of blocks of ten steps.")
+@click.option("--blocks", default=30, show_default=True, help="Pairs of blocks of ten steps.")
+@click.option("--processes", default=7, show_default=True, help="Pairs of ranks, one by one.")
 @click.pass_context
-def main(context: click.Context, calls: int, rounds: int, blocks: int) -> None:
+def main(context: click.Context, calls: int, rounds: int, blocks: int, processes: int) -> None:
     """Measure in children and print."""
     if context.invoked_subcommand is not None:
         return
@@ -84,7 +92,12 @@ def main(context: click.Context, calls: int, rounds: int, blocks: int) -> None:
         for number, (name, tool, environment) in enumerate(settings):
             under = [*tool, f"--output={folder}/{number}"] if tool else []
             show_calls(name, child(under, environment, "calls", str(calls), str(rounds)))
-            show_steps(name, child(under, environment, "steps", str(blocks)))
+            show_steps(
+                name,
+                [child(under, environment, "steps", str(blocks)) for _ in range(processes)],
+            )
+            own = child(under, environment, "alone", str(2 * rounds))
+            print(f"a step of one rank, {name}: {own['added_us']:.0f} µs of CPU time added\n")
 
 
 def child(under: list[str], environment: Mapping[str, str], *arguments: str) -> Measured:
@@ -208,18 +221,12 @@ def train(rank: int, blocks: int, folder: str, out: str) -> None:
     """Be one of two ranks that train twelve layers; rank 0 writes what it measured."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    layers = [torch.nn.Linear(512, 512) for _ in range(12)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    batch = torch.randn(64, 512)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
+    step = training_step(width=512, samples=64)
 
     def run() -> tuple[float, float]:
-        step()  # settles what switching on and off has changed
+        gc.collect()
+        for _ in range(SETTLING_STEPS):  # the interpreter finds its shortcuts anew
+            step()
         dist.barrier()
         wall, cpu = time.perf_counter_ns(), time.process_time_ns()
         for _ in range(STEPS_PER_BLOCK):
@@ -227,13 +234,23 @@ def train(rank: int, blocks: int, folder: str, out: str) -> None:
         wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
         return wall / STEPS_PER_BLOCK / 1e6, cpu / STEPS_PER_BLOCK / 1e6
 
+    def run_named() -> tuple[float, float]:
+        instrument.enable()
+        try:
+            return run()
+        finally:
+            instrument.disable()
+
     run()
     without, named = [], []
-    for _ in range(blocks):
-        without.append(run())
-        instrument.enable()
-        named.append(run())
-        instrument.disable()
+    for number in range(blocks):
+        # Who is first takes turns: the machine may be getting slower, or faster.
+        if number % 2:
+            named.append(run_named())
+            without.append(run())
+        else:
+            without.append(run())
+            named.append(run_named())
     if rank == 0:
         pairs = [
             [after / before for before, after in zip(*two, strict=True)]
@@ -243,6 +260,49 @@ def train(rank: int, blocks: int, folder: str, out: str) -> None:
         step_ms = statistics.median(each for each, _ in without)
         Path(out).write_text(json.dumps({"step_ms": step_ms, "wall": wall, "CPU": cpu}))
     dist.destroy_process_group()
+
+
+@main.command(hidden=True)
+@click.argument("rounds", type=int)
+@click.argument("out", type=Path)
+def alone(rounds: int, out: Path) -> None:
+    """Measure steps of a rank without others."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{out}.store", rank=0, world_size=1)
+    step = training_step(width=16, samples=4)
+
+    def run() -> float:
+        for _ in range(STEPS_ALONE // 10):
+            step()
+        began = time.process_time_ns()
+        for _ in range(STEPS_ALONE):
+            step()
+        return (time.process_time_ns() - began) / STEPS_ALONE / 1e3
+
+    run()
+    added = []
+    for _ in range(rounds):
+        without = run()
+        instrument.enable()
+        added.append(run() - without)
+        instrument.disable()
+    out.write_text(json.dumps({"added_us": statistics.median(added)}))
+    dist.destroy_process_group()
+
+
+def training_step(width: int, samples: int) -> Callable[[], None]:
+    """Return a step that trains twelve layers with DistributedDataParallel."""
+    layers = [torch.nn.Linear(width, width) for _ in range(12)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    batch = torch.randn(samples, width)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    return step
 
 
 def show_calls(name: str, measured: Measured) -> None:
@@ -263,14 +323,15 @@ def show_calls(name: str, measured: Measured) -> None:
     Console(width=100).print(table)
 
 
-def show_steps(name: str, measured: Measured) -> None:
-    """Print one child's steps."""
-    print(f"steps of {measured.pop('step_ms'):.1f} ms, {name}")
-    for time_of, ratios in measured.items():
-        low, middle, high = statistics.quantiles(ratios, n=4)
+def show_steps(name: str, measured: list[Measured]) -> None:
+    """Print what the children found of steps."""
+    step_ms = statistics.median(each["step_ms"] for each in measured)
+    print(f"steps of {step_ms:.1f} ms, {name}")
+    for time_of in ("wall", "CPU"):
+        found = [statistics.median(each[time_of]) - 1 for each in measured]
         print(
-            f"  {time_of} time {middle - 1:+.2%}"
-            f" (quartiles {low - 1:+.2%}, {high - 1:+.2%} of {len(ratios)} pairs of blocks)"
+            f"  {time_of} time {statistics.median(found):+.2%}"
+            f" ({min(found):+.2%} to {max(found):+.2%}, {len(found)} pairs of ranks)"
         )
     print()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,18 +53,32 @@ def test_few_numbers_far_apart(indices: list[int]) -> None:
     assert packed.kept.itemsize <= 2
 
 
+def append(column: Growing, part: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    low, high = (int(part.min()), int(part.max())) if len(part) else (0, 0)
+    column.append(part, low, high)
+
+
 @given(st.lists(COLUMNS, max_size=6))
 def test_a_column_grows(parts: list[list[int]]) -> None:
     column = Growing()
     for part in parts:
-        column.append(np.array(part, np.int64))
+        append(column, np.array(part, np.int64))
     assert column.finish().values.tolist() == [*chain(*parts)]
+
+
+@given(st.lists(st.tuples(COLUMNS, COLUMNS), max_size=6))
+def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]]) -> None:
+    column = Growing()
+    for part, others in parts:
+        both = [*part, *others]
+        column.append(np.array(part, np.int64), min(both, default=0), max(both, default=0))
+    assert column.finish().values.tolist() == [*chain(*(part for part, _ in parts))]
 
 
 def test_many_rows() -> None:
     column, parts = Growing(), [np.arange(70_000) * step for step in (0, 1, 5, 100_000)]
     for part in parts:
-        column.append(part)
+        append(column, part)
     assert np.array_equal(column.finish().values, np.concatenate(parts))
 
 
@@ -83,7 +98,7 @@ def test_many_rows() -> None:
 def test_bytes_of_a_number(numbers: list[int], size: int) -> None:
     grown = Growing()
     for number in numbers:
-        grown.append(np.array([number], np.int64))
+        append(grown, np.array([number], np.int64))
     assert pack(np.array(numbers)).kept.itemsize == grown.finish().kept.itemsize == size
 
 
@@ -94,7 +109,8 @@ def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     parts: Parts[int] = Parts()
     for rows in pieces(first, second):
         assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
-        parts.add(int(first[rows][0]) * 10 + int(second[rows][0]), {"number": number}, rows)
+        key = int(first[rows][0]) * 10 + int(second[rows][0])
+        parts.add({"number": number}, [(key, rows)])
     assert len(parts) == len({*keys})
     whole = [
         (int(first[rows[0]]) * 10 + int(second[rows[0]]), rows) for rows in groups(first, second)

@@ -1,4 +1,4 @@
-"""What readers of event tables share: checks, rows by rank, numbers for kernel signatures."""
+"""What readers of event tables share: checks, and rows by rank."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.model import RankKey, Signatures
+from traceprof.trace.model import RankKey
 from traceprof.trace.packed import Growing
-from traceprof.trace.reader import NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
@@ -88,88 +87,25 @@ class Parts(Generic[Key]):
         """How many there are."""
         return len(self._columns)
 
-    def add(self, key: Key, columns: Mapping[str, Int64], rows: slice | Int64) -> None:
-        """Add some rows of a chunk, of whose columns every chunk has the same."""
-        own = self._columns.get(key)
-        if own is None:
-            own = self._columns[key] = {name: Growing() for name in columns}
-        for name, values in columns.items():
-            own[name].append(values[rows])
+    def add(self, columns: Mapping[str, Int64], rows: Iterable[tuple[Key, slice | Int64]]) -> None:
+        """Add rows of a chunk, of whose columns every chunk has the same.
+
+        Args:
+            columns: int64[n] each.
+            rows: whose they are, and which; a key may come several times.
+        """
+        if any(len(values) == 0 for values in columns.values()):
+            return
+        limits = {name: (int(each.min()), int(each.max())) for name, each in columns.items()}
+        for key, chosen in rows:
+            own = self._columns.get(key)
+            if own is None:
+                own = self._columns[key] = {name: Growing() for name in columns}
+            for name, values in columns.items():
+                own[name].append(values[chosen], *limits[name])
 
     def finished(self) -> Iterator[tuple[Key, dict[str, Packed]]]:
         """Yield the columns of each key, in order, and forget them."""
         for key in sorted(self._columns):
             columns = self._columns.pop(key)
             yield key, {name: column.finish() for name, column in columns.items()}
-
-
-class Signer:
-    """Numbers kernel signatures (name, grid, block) in the order in which they are met."""
-
-    def __init__(self) -> None:
-        self.names: set[int] = set()
-        self._hashes = np.empty(0, np.uint64)  # sorted
-        self._numbers = np.empty(0, np.int64)  # of the sorted hashes
-        self._rows: list[Int64] = []
-
-    @property
-    def signatures(self) -> Signatures:
-        """What was met so far."""
-        rows = np.concatenate(self._rows) if self._rows else np.empty((0, 7), np.int64)
-        return Signatures(rows[:, 0], rows[:, 1:])
-
-    def number(self, name: Int64, shape: Sequence[Int64 | None]) -> Int64:
-        """Return the number of each row's signature, int64[n].
-
-        Args:
-            name: int64[n].
-            shape: six int64[n]; None for what the export lacks.
-        """
-        columns = [name, *shape]
-        hashes = _hashes(columns, len(name))
-        known = self._positions(hashes)
-        new = np.flatnonzero(known < 0)
-        if len(new):
-            _, first = np.unique(hashes[new], return_index=True)
-            self._learn(hashes, columns, np.sort(new[first]))
-            known = self._positions(hashes)
-        return self._numbers[known]
-
-    def _positions(self, hashes: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Int64:
-        """Return where each hash is among the known ones, -1 for an unknown one."""
-        if len(self._hashes) == 0:
-            return np.full(len(hashes), -1, np.int64)
-        at = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        return np.where(self._hashes[at] == hashes, at, -1)
-
-    def _learn(
-        self,
-        hashes: np.ndarray[tuple[int], np.dtype[np.uint64]],
-        columns: Sequence[Int64 | None],
-        rows: Int64,
-    ) -> None:
-        missing = np.full(len(rows), NULL, np.int64)
-        picked = [missing if each is None else each[rows] for each in columns]
-        self._rows.append(np.stack(picked, axis=1))
-        self.names.update(picked[0].tolist())
-        numbers = np.arange(len(rows)) + len(self._numbers)
-        all_hashes = np.concatenate((self._hashes, hashes[rows]))
-        order = np.argsort(all_hashes)
-        self._hashes = all_hashes[order]
-        self._numbers = np.concatenate((self._numbers, numbers))[order]
-
-
-def _hashes(
-    columns: Sequence[Int64 | None], length: int
-) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Mix the columns of each row into 64 bits.
-
-    Of a hundred thousand signatures two would share a hash in one of four billion exports.
-    """
-    mixed = np.zeros(length, np.uint64)
-    for column in columns:
-        if column is not None:
-            mixed ^= column.astype(np.uint64)
-            mixed *= np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-    return mixed

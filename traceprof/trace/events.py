@@ -189,9 +189,11 @@ def _read(database: Database) -> Events:
         chunk["length"][kind > _LAST_RANGE] = chunk["length"][kind < _FIRST_RANGE] = 0
         if "textId" in chunk:
             chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
-        kept = np.flatnonzero(np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL))
-        chunk["globalTid"] = threads.of(chunk["globalTid"])
-        parts.add(0, chunk, kept)
+        is_kept = np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL)
+        # What is left out would need wider columns.
+        kept = chunk if is_kept.all() else {name: each[is_kept] for name, each in chunk.items()}
+        kept["globalTid"] = threads.of(kept["globalTid"])
+        parts.add(kept, [(0, slice(None))])
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
     length = len(every["start"])
     return Events(

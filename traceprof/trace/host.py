@@ -109,8 +109,7 @@ def _by_process(
         check_times(database, table.name, kept["start"], end)
         kept["length"] = end - kept["start"]
         of_row = schema.process_of_thread(kept[owner])
-        for rows in pieces(of_row):
-            parts.add(int(of_row[rows][0]), kept, rows)
+        parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
         check_few_processes(database, table.name, len(parts))
     for process, found in parts.finished():
         missing = pack(np.full(len(found["start"]), NULL, np.int64))

@@ -11,10 +11,11 @@ import numpy as np
 from traceprof import labels, processes
 from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
 from traceprof.trace.call_labels import rank_of
-from traceprof.trace.columns import Parts, Signer, check_few_processes, check_times, pieces
+from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
 from traceprof.trace.events import forget_events
+from traceprof.trace.kernel_signatures import Signer
 from traceprof.trace.label_ranges import read_label_ranges
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
 from traceprof.trace.packed import pack
@@ -343,20 +344,28 @@ class NsightTrace:
         columns = self._require(table)
         if "demangledName" in columns and "shortName" in columns:
             columns.remove("shortName")  # one name is enough; the demangled one tells more
-        is_kernel = table is schema.KERNEL
+        combined = {}
+        if table is schema.KERNEL:
+            self._signer = Signer(columns)
+            combined[_SIGNATURE] = self._signer.combinations
         parts: Parts[RankKey] = Parts()
         unusable = 0
-        for chunk in read_columns(self._database, table.name, columns):
+        for chunk in read_columns(self._database, table.name, columns, rows=combined):
+            if combined:
+                chunk["globalPid"] = self._signer.process(chunk[_SIGNATURE])
             kept, dropped = self._usable(chunk, table)
             unusable += dropped
             if len(kept["start"]) == 0:
                 continue
-            if is_kernel:
-                self._sign(kept)
+            if combined:
+                kept[_SIGNATURE] = self._signer.signature(kept[_SIGNATURE])
             process, device = kept.pop("globalPid"), kept.pop("deviceId")
             kept[_LENGTH] = kept.pop("end") - kept["start"]
-            for rows in pieces(process, device):
-                parts.add(RankKey(int(process[rows][0]), int(device[rows][0])), kept, rows)
+            of_ranks = (
+                (RankKey(int(process[rows][0]), int(device[rows][0])), rows)
+                for rows in pieces(process, device)
+            )
+            parts.add(kept, of_ranks)
             check_few_processes(self._database, table.name, len(parts))
         if unusable:
             self._notes.append(
@@ -364,16 +373,6 @@ class NsightTrace:
                 " before they start: left out"
             )
         return {key: _sorted_by_time(columns) for key, columns in parts.finished()}
-
-    def _sign(self, chunk: Columns) -> None:
-        """Put one number for each name, grid and block in the place of these columns."""
-        names = chunk.pop("demangledName", None)
-        other = chunk.pop("shortName", None)
-        name = names if names is not None else other
-        if name is None:
-            name = np.full(len(chunk["start"]), NULL, np.int64)
-        shape = [chunk.pop(each, None) for each in schema.GRID]
-        chunk[_SIGNATURE] = self._signer.number(name, shape)
 
     def _usable(self, chunk: Columns, table: schema.Table) -> tuple[Columns, int]:
         start, end = chunk["start"], chunk["end"]

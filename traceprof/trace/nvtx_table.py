@@ -53,8 +53,7 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
         check_times(database, table.name, kept["start"], kept["end"])
         kept["end"][is_open] = OPEN_END
         of_row = schema.process_of_thread(kept["globalTid"])
-        for rows in pieces(of_row):
-            parts.add(int(of_row[rows][0]), kept, rows)
+        parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
         check_few_processes(database, table.name, len(parts))
     found = dict(parts.finished())
     ids = [each["textId"].distinct for each in found.values() if "textId" in each]

@@ -150,14 +150,15 @@ class Growing:
     def __init__(self) -> None:
         self._length = 0
         self._base = 0
-        self._low, self._high = 0, -1
+        self._lowest, self._highest = 0, -1  # that fit
         self._room: Narrow = np.empty(0, np.uint8)
 
-    def append(self, values: Int64) -> None:
-        """Add a part, int64[n]."""
+    def append(self, values: Int64, low: int, high: int) -> None:
+        """Add a part, int64[n], none of it below `low` or above `high`."""
         if len(values) == 0:
             return
-        self._make_fit(int(values.min()), int(values.max()))
+        if low < self._lowest or high > self._highest:
+            self._make_fit(low, high)
         stop = self._length + len(values)
         if stop > len(self._room):
             room = _room(max(int(stop * _GROWTH), _LEAST_ROOM), self._room.dtype)
@@ -173,15 +174,13 @@ class Growing:
 
     def _make_fit(self, low: int, high: int) -> None:
         """Choose a type for the values so far and others from `low` to `high`."""
-        if self._length == 0:
-            self._base, kind = _fit(low, high)
-            self._room = np.empty(0, kind)
-        elif self._room.dtype != np.int64 and not (
-            self._base <= low and high - self._base <= np.iinfo(self._room.dtype).max
-        ):
-            so_far = Packed(self._base, self._room[: self._length]).values
-            self._base, kind = _fit(min(low, int(so_far.min())), max(high, int(so_far.max())))
-            self._room = (so_far - self._base).astype(kind, copy=False)
+        so_far = Packed(self._base, self._room[: self._length]).values
+        if self._length:
+            low, high = min(low, int(so_far.min())), max(high, int(so_far.max()))
+        self._base, kind = _fit(low, high)
+        limits = np.iinfo(kind)
+        self._lowest, self._highest = self._base + int(limits.min), self._base + int(limits.max)
+        self._room = (so_far - self._base).astype(kind, copy=False)
 
 
 def _room(length: int, kind: np.dtype[Any]) -> Narrow:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.numbered import NumberedTexts
+    from traceprof.trace.numbered_rows import NumberedRows
 
 NULL = shapes.NULL
 """What stands in a column where the export has NULL."""
@@ -38,6 +39,7 @@ NULL = shapes.NULL
 # numpy reads these, which no integer's text has, as 0 or as nothing.
 _READ_LAXLY = (*whitespace, "+", "-,")
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
+_NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 # Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
@@ -51,6 +53,7 @@ def read_columns(
     table: str,
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
+    rows: Mapping[str, NumberedRows] = _NO_ROWS,
     *,
     chunk_rows: int = _CHUNK_ROWS,
 ) -> Iterator[dict[str, Int64]]:
@@ -61,20 +64,21 @@ def read_columns(
         table: a table with a rowid; absent means no rows.
         columns: names of integer columns that the table has.
         texts: names of columns of texts or blobs that the table has, and where each is numbered.
+        rows: where combinations of some of the integer columns are numbered, by a name of its own.
         chunk_rows: the most rows in a chunk that SQLite has to read.
 
     Yields:
         One int64[rows] array for each column, `NULL` where the export has NULL; for texts their
-        numbers, -1 for NULL.
+        numbers, -1 for NULL; one for each combination, in the place of its columns.
 
     Raises:
         TraceFormatError: the file is damaged, or a value is not an integer.
     """
     if table not in database.columns:
         return
-    for chunk in _chunks(database, table, columns, texts, chunk_rows):
+    for chunk in _chunks(database, table, columns, texts, rows, chunk_rows):
         if database.progress is not None:
-            database.progress.advance(len(chunk[columns[0]]))
+            database.progress.advance(len(next(iter(chunk.values()))))
         yield chunk
 
 
@@ -83,6 +87,7 @@ def _chunks(
     table: str,
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts],
+    rows: Mapping[str, NumberedRows],
     chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
     """Yield rows from the file's pages as far as possible, and the others through SQLite."""
@@ -93,14 +98,24 @@ def _chunks(
     first = NULL
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
-        for chunk in decode_columns(database.file, layout, texts):
+        for chunk in decode_columns(database.file, layout, texts, rows):
             if chunk.columns is not None:
                 yield chunk.columns
             else:
-                yield from read(chunk.first, chunk.last)
+                yield from _numbered(read(chunk.first, chunk.last), rows)
             first = chunk.last + 1
     except Unsupported:
-        yield from read(first, _LAST_ROWID)
+        yield from _numbered(read(first, _LAST_ROWID), rows)
+
+
+def _numbered(
+    chunks: Iterable[dict[str, Int64]], rows: Mapping[str, NumberedRows]
+) -> Iterator[dict[str, Int64]]:
+    """Put the numbers of combinations in the place of their columns."""
+    for chunk in chunks:
+        for name, each in rows.items():
+            chunk[name] = each.of({column: chunk.pop(column) for column in each.names})
+        yield chunk
 
 
 def _through_sqlite(

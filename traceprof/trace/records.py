@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.pages import PageFile, Unsupported, varints
-from traceprof.trace.shapes import Shapes
+from traceprof.trace.shapes import Shapes, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
     from traceprof.trace.layout import Layout
     from traceprof.trace.numbered import NumberedTexts
+    from traceprof.trace.numbered_rows import NumberedRows
     from traceprof.trace.pages import Leaves
 
 # Large enough that the cost per call vanishes, small enough that it stays in the cache.
 _WINDOW_BYTES = 2 << 20
 
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
+_NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _MOST_PAYLOAD = 1 << 28
 
 
@@ -50,6 +52,7 @@ def decode_columns(
     path: Path,
     layout: Layout,
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
+    rows: Mapping[str, NumberedRows] = _NO_ROWS,
     *,
     window_bytes: int = _WINDOW_BYTES,
 ) -> Iterator[Chunk]:
@@ -59,6 +62,8 @@ def decode_columns(
         path: the file, no link.
         layout: of the table, with the columns to read.
         texts: by column, where each text is numbered.
+        rows: by a name of its own, where combinations of wanted columns are numbered; the chunk
+            has the number in their place.
         window_bytes: of the pages that are decoded at once.
 
     Raises:
@@ -67,7 +72,7 @@ def decode_columns(
     with PageFile(path) as file:
         leaves = file.leaves(layout.root)
         at_once = max(window_bytes // file.page_size, 1)
-        decoder = _Decoder(file, layout, texts, min(at_once, len(leaves.numbers)))
+        decoder = _Decoder(file, layout, texts, rows, min(at_once, len(leaves.numbers)))
         for first in range(0, len(leaves.numbers), at_once):
             chunk = decoder.decode(leaves, first, first + at_once)
             if chunk is not None:
@@ -76,14 +81,31 @@ def decode_columns(
 
 class _Decoder:
     def __init__(
-        self, file: PageFile, layout: Layout, texts: Mapping[str, NumberedTexts], at_once: int
+        self,
+        file: PageFile,
+        layout: Layout,
+        texts: Mapping[str, NumberedTexts],
+        rows: Mapping[str, NumberedRows],
+        at_once: int,
     ) -> None:
         self._file = file
-        self._wanted, self._text_places, self._texts = layout.wanted, layout.texts, texts
+        self._text_places, self._texts = layout.texts, texts
         places = sorted({each for each in layout.wanted.values() if each is not None})
         text_places = sorted(layout.texts.values())
-        self._order = {place: order for order, place in enumerate(places)}
-        self._shapes = Shapes(layout, places, text_places)
+        order = {place: order for order, place in enumerate(places)}
+        self._order = {
+            name: None if place is None else order[place] for name, place in layout.wanted.items()
+        }
+        self._numbered = [
+            _Numbered(name, each, each.names, _span(each.names, layout.wanted))
+            for name, each in rows.items()
+        ]
+        as_one = {name for each in self._numbered if each.span is not None for name in each.names}
+        alone = {self._order[name] for name in self._order if name not in as_one} - {None}
+        self._alone = np.array(sorted(each for each in alone if each is not None), np.int64)
+        self._every = np.arange(len(places))
+        spans = [each.span for each in self._numbered if each.span is not None]
+        self._shapes = Shapes(layout, places, text_places, spans)
         self._text_order = {place: order for order, place in enumerate(text_places)}
         self._data = file.empty(at_once)
         # What of a payload stays on the page when it is too large for it.
@@ -121,23 +143,79 @@ class _Decoder:
         return np.where(payloads <= self._most_local, payloads, kept)
 
     def _columns(self, rowids: Int64, headers: Int64, local: Int64) -> dict[str, Int64] | None:
-        if not self._order and not self._text_order:
-            return dict.fromkeys(self._wanted, rowids)
+        if len(self._every) == 0 and not self._text_order:
+            return dict.fromkeys(self._order, rowids)
         shapes = self._shapes.of(self._data, headers)
         if shapes is None or (self._shapes.end.take(shapes) > local).any():
             return None
-        stored = self._shapes.values(self._data, headers, shapes)
-        columns = {
-            name: rowids if place is None else stored[self._order[place]]
-            for name, place in self._wanted.items()
-        }
+        numbers = [self._as_one(each, headers, shapes) for each in self._numbered]
+        is_every = any(each is None for each in numbers)
+        orders = self._every if is_every else self._alone
+        found = self._shapes.values(self._data, headers, shapes, orders)
+        stored: dict[int | None, Int64] = {None: rowids}
+        stored.update(zip(orders.tolist(), found, strict=True))
+        columns = {name: stored[order] for name, order in self._order.items() if order in stored}
+        for each, number in zip(self._numbered, numbers, strict=True):
+            own = {name: columns.pop(name) for name in each.names if name in columns}
+            columns[each.name] = each.rows.of(own) if number is None else number
         for name, place in self._text_places.items():
             where = self._shapes.texts(self._text_order[place], headers, shapes)
-            numbers = self._texts[name].of_stored(self._data, *where)
-            if numbers is None:
+            texts = self._texts[name].of_stored(self._data, *where)
+            if texts is None:
                 return None
-            columns[name] = numbers
+            columns[name] = texts
         return columns
+
+    def _as_one(self, numbered: _Numbered, headers: Int64, shapes: Int64) -> Int64 | None:
+        """Return the numbers of combinations; None where their columns have to be decoded."""
+        span = numbered.span
+        if span is None:
+            return None
+        kinds = span.kinds.take(shapes)
+        if kinds.min() < 0:
+            return None
+        used = np.flatnonzero(np.bincount(shapes))
+        begin = headers + span.begins.take(shapes)
+        masks = span.masks(used, shapes)
+        found = numbered.rows.of_stored(self._data, begin, kinds, span.words, masks)
+        if found is None:
+            return None
+        numbers, new = found
+        if len(new):
+            orders = [self._order[name] for name in numbered.names]
+            ascending = np.array(sorted(each for each in orders if each is not None), np.int64)
+            values = self._shapes.values(self._data, headers[new], shapes[new], ascending)
+            of_order = dict(zip(ascending.tolist(), values, strict=True))
+            own = {name: of_order[self._order[name]] for name in numbered.names}
+            numbers[new] = numbered.rows.of(own)
+            numbered.rows.learn_stored(new, numbers[new])
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A combination of columns to be numbered.
+
+    Attributes:
+        name: of the number's column.
+        rows: numbers them.
+        names: of the columns.
+        span: where they stand side by side; None where others stand between them.
+    """
+
+    name: str
+    rows: NumberedRows
+    names: tuple[str, ...]
+    span: Span | None
+
+
+def _span(names: Sequence[str], wanted: Mapping[str, int | None]) -> Span | None:
+    """Return the span of these columns; None where other wanted ones stand between them."""
+    places = [place for name in names if (place := wanted[name]) is not None]
+    others = [place for name, place in wanted.items() if name not in names and place is not None]
+    if len(places) < len(names) or any(min(places) < each < max(places) for each in others):
+        return None
+    return Span(min(places), max(places))
 
 
 def _check_order(rowids: Int64, counts: Int64, highest: Int64, *, is_first: bool) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.trace.pages import gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -46,6 +46,7 @@ _MOST_NEW_SHAPES = 1024  # at once
 _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
+_WIDEST_SPAN = 64  # bytes: a copy of them costs more than a few columns do
 
 
 class Shapes:
@@ -59,8 +60,14 @@ class Shapes:
             cannot be decoded.
     """
 
-    def __init__(self, layout: Layout, places: list[int], text_places: list[int]) -> None:
-        self._places, self._text_places = places, text_places
+    def __init__(
+        self,
+        layout: Layout,
+        places: list[int],
+        text_places: list[int],
+        spans: Sequence[Span] = (),
+    ) -> None:
+        self._places, self._text_places, self._spans = places, text_places, spans
         self._most = max((*places, *text_places), default=-1) + 1
         self._defaults = layout.defaults & {*places, *text_places}
         needed = layout.is_integer[: self._most]
@@ -85,6 +92,8 @@ class Shapes:
         self._text_starts = np.zeros(size, np.int64)
         self._lengths = np.full(size, _NO_TEXT, np.int64)
         self._is_blob = np.zeros(size, bool)
+        for span in self._spans:
+            span.forget()
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
         """Return the number of each row's shape; None where there are too many of them."""
@@ -128,6 +137,8 @@ class Shapes:
         fields = _fields(header, self._most)
         if fields is None or any(place >= len(fields) for place in self._defaults):
             return
+        for span in self._spans:
+            span.describe(number, fields)
         length = end = fields[-1][1] if fields else header[0]
         for order, place in enumerate(self._places):
             serial, start = fields[place] if place < len(fields) else (_NULL_TYPE, end)
@@ -161,18 +172,26 @@ class Shapes:
         begin = headers + self._text_starts[:, order].take(shapes)
         return begin, self._lengths[:, order].take(shapes), self._is_blob[:, order].take(shapes)
 
-    def values(self, data: Bytes, headers: Int64, shapes: Int64) -> list[Int64]:
-        """Return each wanted column of rows whose shapes these are."""
+    def values(self, data: Bytes, headers: Int64, shapes: Int64, orders: Int64) -> list[Int64]:
+        """Return some of the wanted columns of rows whose shapes these are.
+
+        Args:
+            data: the pages.
+            headers: where the rows begin.
+            shapes: of the rows.
+            orders: of the columns among the wanted ones, ascending.
+        """
         used = np.flatnonzero(np.bincount(shapes))
         columns: list[Int64] = []
-        if not self._places:
+        if len(orders) == 0:
             return columns
-        for group in _groups(self._starts[used]):
-            begins = headers + _each(self._starts[:, group.start], used, shapes)
-            offsets = self._starts[used[0], group] - self._starts[used[0], group.start]
+        starts = self._starts[np.ix_(used, orders)]
+        for group in _groups(starts):
+            begins = headers + _each(self._starts[:, orders[group.start]], used, shapes)
+            offsets = starts[0, group] - starts[0, group.start]
             width = int(offsets[-1]) + 8
             block = gathered(data, begins, width)
-            for order, offset in zip(range(group.start, group.stop), offsets, strict=True):
+            for order, offset in zip(orders[group].tolist(), offsets, strict=True):
                 words = np.ndarray((len(headers),), ">i8", block, int(offset), (width,))
                 columns.append(self._column(words.astype(np.int64), order, used, shapes))
         return columns
@@ -185,6 +204,55 @@ class Shapes:
             constants = _each(self._constants[:, order], used, shapes)
             np.copyto(words, constants, where=~is_stored)
         return words
+
+
+class Span:
+    """Columns side by side whose bytes are looked at as one.
+
+    Attributes:
+        words: of eight bytes, of the longest met so far.
+        begins: int64[shapes], where the columns begin.
+        kinds: int64[shapes], equal where they are stored in the same way; -1 where they cannot be
+            looked at as one.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        """Make one of the columns at places `first` to `last`."""
+        self._fields = slice(first, last + 1)
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Know no shape any more."""
+        self.words = 1
+        self.begins = np.zeros(_MOST_SHAPES, np.int64)
+        self.kinds = np.full(_MOST_SHAPES, -1, np.int64)
+        self._masks = np.zeros((_MOST_SHAPES, _WIDEST_SPAN), np.uint8)
+
+    def describe(self, number: int, fields: list[tuple[int, int]]) -> None:
+        """Know of a new shape, with serial type and place of its columns."""
+        own = fields[self._fields]
+        if len(own) < self._fields.stop - self._fields.start:
+            return
+        first, last = own[0][1], own[-1][1] + _width(own[-1][0])
+        if last - first <= _WIDEST_SPAN:
+            self.words = max(self.words, -(-(last - first) // 8))
+            self.begins[number] = first
+            kind = tuple(serial for serial, _ in own)
+            self.kinds[number] = self._numbers.setdefault(kind, len(self._numbers))
+            self._masks[number, : last - first] = 255
+
+    def masks(self, used: Int64, shapes: Int64) -> Words:
+        """Return the bits that belong to the columns of rows, uint64[rows or 1, words]."""
+        of_shape = self._masks.view(np.uint64)[:, : self.words]
+        found = of_shape[used]
+        alike: Words = found[:1]
+        return alike if (found == alike).all() else of_shape.take(shapes, axis=0)
+
+
+def _width(serial: int) -> int:
+    """Return how many bytes a column of this serial type takes."""
+    return (serial - _FIRST_TEXT) // 2 if serial >= _FIRST_TEXT else _WIDTHS[serial]
 
 
 @lru_cache
@@ -239,5 +307,5 @@ def _fields(header: bytes, most: int) -> list[tuple[int, int]] | None:
         fields.append((serial, start))
         if serial in _RESERVED_TYPES or start > _FAR:
             return None
-        start += (serial - _FIRST_TEXT) // 2 if serial >= _FIRST_TEXT else _WIDTHS[serial]
+        start += _width(serial)
     return fields

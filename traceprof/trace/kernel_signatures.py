@@ -1,0 +1,76 @@
+"""Kernel signatures: name, grid and block, of which even millions of kernels have few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace import schema
+from traceprof.trace.model import Signatures
+from traceprof.trace.numbered_rows import NumberedRows
+from traceprof.trace.reader import NULL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+
+_NAME, _PROCESS = "name", "globalPid"
+_NAMES = ("demangledName", "shortName")
+
+
+class Signer:
+    """Numbers kernel signatures in the order in which they are met.
+
+    A kernel's process, name, grid and block are read as one number, since they stand side by side
+    in an export, and there are few combinations of them: see `NumberedRows`.
+
+    Attributes:
+        names: StringIds.id of the kernels' names.
+        combinations: numbers what is read as one.
+    """
+
+    def __init__(self, columns: Sequence[str] = (_PROCESS,)) -> None:
+        """Number kernels.
+
+        Args:
+            columns: of the table of kernels; those that are read as one are among them.
+        """
+        self.names: set[int] = set()
+        combined = (_PROCESS, *_NAMES, *schema.GRID)
+        self.combinations = NumberedRows([each for each in columns if each in combined])
+        self._signatures = NumberedRows((_NAME, *schema.GRID))
+        self._of_combination = np.empty(0, np.int64)  # -1 where it is not met yet
+
+    @property
+    def signatures(self) -> Signatures:
+        """What was met so far."""
+        rows = self._signatures.rows
+        return Signatures(rows[:, 0], rows[:, 1:])
+
+    def process(self, combination: Int64) -> Int64:
+        """Return the process of each kernel, int64[n]."""
+        place = self.combinations.names.index(_PROCESS)
+        return self.combinations.rows[:, place].take(combination)
+
+    def signature(self, combination: Int64) -> Int64:
+        """Return the number of each kernel's signature, int64[n]."""
+        more = len(self.combinations) - len(self._of_combination)
+        if more:
+            self._of_combination = np.append(self._of_combination, np.full(more, -1))
+        numbers = self._of_combination.take(combination)
+        new = numbers < 0
+        if new.any():
+            self._learn(np.unique(combination[new]))
+            numbers = self._of_combination.take(combination)
+        return numbers
+
+    def _learn(self, combinations: Int64) -> None:
+        rows = self.combinations.rows[combinations]
+        columns = dict(zip(self.combinations.names, rows.T, strict=True))
+        missing = np.full(len(rows), NULL, np.int64)
+        (name,) = [columns[each] for each in _NAMES if each in columns] or [missing]
+        shape = {each: columns.get(each, missing) for each in schema.GRID}
+        self.names.update(name.tolist())
+        self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})
