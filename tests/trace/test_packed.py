@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from itertools import chain
 from typing import Any
 
@@ -73,6 +74,24 @@ def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]
         both = [*part, *others]
         column.append(np.array(part, np.int64), min(both, default=0), max(both, default=0))
     assert column.finish().values.tolist() == [*chain(*(part for part, _ in parts))]
+
+
+@pytest.mark.parametrize("can_resize", [True, False])
+def test_many_parts(can_resize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceprof.trace.packed._LEAST_MAPPED", 1 << 13)
+    if not can_resize:
+        monkeypatch.setattr(mmap, "mmap", _Fixed)
+    column = Growing()
+    for first in range(0, 100_000, 1000):
+        append(column, np.arange(first, first + 1000))
+    assert np.array_equal(column.finish().values, np.arange(100_000))
+
+
+class _Fixed(mmap.mmap):
+    """A mapping as some systems have them."""
+
+    def resize(self, newsize: int) -> None:
+        raise SystemError(newsize)
 
 
 def test_many_rows() -> None:

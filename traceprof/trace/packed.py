@@ -22,7 +22,7 @@ _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sor
 _ALL = slice(None)
 _LEAST_ROOM = 4096
 _LEAST_MAPPED = 1 << 17
-_GROWTH = 1.5
+_GROWTH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +152,19 @@ class Growing:
         self._base = 0
         self._lowest, self._highest = 0, -1  # that fit
         self._room: Narrow = np.empty(0, np.uint8)
+        self._mapping: mmap.mmap | None = None  # that the room is of
 
     def append(self, values: Int64, low: int, high: int) -> None:
-        """Add a part, int64[n], none of it below `low` or above `high`."""
+        """Add a part, int64[n], none of it below `low` or above `high`, which may be far off."""
         if len(values) == 0:
             return
         if low < self._lowest or high > self._highest:
-            self._make_fit(low, high)
+            low, high = int(values.min()), int(values.max())
+            if low < self._lowest or high > self._highest:
+                self._make_fit(low, high)
         stop = self._length + len(values)
         if stop > len(self._room):
-            room = _room(max(int(stop * _GROWTH), _LEAST_ROOM), self._room.dtype)
-            room[: self._length] = self._room[: self._length]
-            self._room = room
+            self._grow(max(stop * _GROWTH, _LEAST_ROOM))
         part = self._room[self._length : stop]
         part[:] = values - self._base if self._base else values
         self._length = stop
@@ -181,19 +182,33 @@ class Growing:
         limits = np.iinfo(kind)
         self._lowest, self._highest = self._base + int(limits.min), self._base + int(limits.max)
         self._room = (so_far - self._base).astype(kind, copy=False)
+        self._mapping = None
 
+    def _grow(self, length: int) -> None:
+        """Make room for so many numbers; where there are many, in a mapping of its own.
 
-def _room(length: int, kind: np.dtype[Any]) -> Narrow:
-    """Return an empty column; a large one from the system itself.
-
-    In the heap, what columns leave as they grow would lie between them, of use to nobody; and of
-    such a mapping, what was never written to takes no memory.
-    """
-    size = length * kind.itemsize
-    if size < _LEAST_MAPPED:
-        return np.empty(length, kind)
-    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(mapped, kind, length)
+        In the heap, what columns leave as they grow would lie between them, of use to nobody. A
+        mapping grows without being copied, and what of it was never written to takes no memory.
+        """
+        kind = self._room.dtype
+        size = length * kind.itemsize
+        if self._mapping is not None:
+            self._room = np.empty(0, kind)  # what looks at a mapping keeps it as it is
+            try:
+                self._mapping.resize(size)
+            except (OSError, SystemError, ValueError):  # not every system can
+                self._room = np.frombuffer(self._mapping, kind, self._length)
+            else:
+                self._room = np.frombuffer(self._mapping, kind, length)
+                return
+        so_far = self._room[: self._length]
+        if size < _LEAST_MAPPED:
+            self._room = np.empty(length, kind)
+        else:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._mapping = mmap.mmap(-1, size, flags=flags)
+            self._room = np.frombuffer(self._mapping, kind, length)
+        self._room[: self._length] = so_far
 
 
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
