@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -165,6 +165,19 @@ def events_of(database: Database) -> Events | None:
         database.require(schema.NVTX.name, schema.NVTX.required)
         _EVENTS[database] = _read(database)
     return _EVENTS[database]
+
+
+def columns_of_events(database: Database) -> dict[str, Any] | None:
+    """Return what `events_of` reads so that it can be sent to another process."""
+    events = events_of(database)
+    if events is None:
+        return None
+    return {each.name: getattr(events, each.name) for each in fields(events)[1:]}
+
+
+def keep_events(database: Database, columns: dict[str, Any]) -> None:
+    """Have `events_of` return what another process read."""
+    _EVENTS[database] = Events(database, **columns)
 
 
 def forget_events(database: Database) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from traceprof.trace.call_labels import rank_of
 from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
-from traceprof.trace.events import forget_events
+from traceprof.trace.events import columns_of_events, forget_events, keep_events
 from traceprof.trace.kernel_signatures import Signer
 from traceprof.trace.label_ranges import read_label_ranges
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
@@ -132,18 +132,23 @@ class NsightTrace:
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by rank, in order of process and device.
 
-        Of a large export a copy of the process reads the API calls meanwhile.
+        Of a large export a copy of the process reads what the host did meanwhile.
         """
         large = self._database.file.stat().st_size >= _WORTH_SHARING
         if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
             return self._read_operations()
 
-        def read_calls() -> Iterable[tuple[int, ApiCalls]]:
-            return host.read_api_calls(self._database)
+        def read_host() -> Iterable[tuple[int | None, Any]]:
+            yield from host.read_api_calls(self._database)
+            yield None, columns_of_events(self._database)
 
-        with processes.ahead(read_calls, self.after_fork) as calls:
+        with processes.ahead(read_host, self.after_fork) as found:
             operations = self._read_operations()
-            self.__dict__["_api_calls"] = dict(calls())
+            calls = dict(found())
+        events = calls.pop(None)
+        self.__dict__["_api_calls"] = calls
+        if events is not None:
+            keep_events(self._database, events)
         return operations
 
     def _read_operations(self) -> Mapping[RankKey, RankOperations]:
