@@ -36,6 +36,9 @@ _INTERIOR = 5
 _LEAF = 13
 _PAGE_HEADER_BYTES = {_INTERIOR: 12, _LEAF: 8}
 _LEAST_CELL_BYTES = 4
+_LAST_OF_ONE_BYTE = 0x7F
+_TOPS = 0x8080808080808080
+_OFTEN = (3, 2, 4)  # bytes that the rowids of neighbours take
 _MOST_LEVELS = 20  # SQLite goes no deeper
 # An interior page is read once; some at a time, for the cost per call.
 _INTERIOR_BYTES = 1 << 20
@@ -224,16 +227,31 @@ def gathered(data: Bytes, at: Int64, length: int) -> Bytes:
 
 def varints(data: Bytes, at: Int64) -> tuple[Int64, Int64]:
     """Return int64[n] values of variable-length integers, and how many bytes each takes, 1 to 9."""
+    first = data[at]
+    if len(at) and int(first.max()) <= _LAST_OF_ONE_BYTE:
+        return first.astype(np.int64), np.ones(len(at), np.int64)
     word = gathered(data, at, 8).view(">u8").astype(np.uint64)
-    # The last byte is the first one without its top bit; only from a ninth all eight bits count.
-    last = ~word & np.uint64(0x8080808080808080)
-    exponent = np.frexp(last.astype(np.float64))[1]
-    lengths: Int64 = 8 - ((exponent.astype(np.int64) - 1) >> 3)
+    lengths = _lengths(word)
     values = _sevens(word >> (64 - 8 * np.minimum(lengths, 8)).astype(np.uint64))
     if len(lengths) and lengths.max() == 9:
         ninth = lengths == 9
         values[ninth] = values[ninth] << np.uint64(8) | data[at[ninth] + 8]
-    return values.view(np.int64), lengths
+    return values.view(np.int64), np.broadcast_to(lengths, at.shape)
+
+
+def _lengths(word: Words) -> Int64:
+    """Return how many bytes variable-length integers take, int64[n]; [1] where it is the same."""
+    # The last byte is the one without its top bit; only from a ninth all eight bits count.
+    tops = word & np.uint64(_TOPS)
+    for length in _OFTEN if len(word) else ():
+        expected = _TOPS >> 8 * (9 - length) << 8 * (9 - length)
+        mask = _TOPS >> 8 * (8 - length) << 8 * (8 - length)
+        if ((tops & np.uint64(mask)) == np.uint64(expected)).all():
+            return np.array([length])
+    last = tops ^ np.uint64(_TOPS)
+    exponent = np.frexp(last.astype(np.float64))[1]
+    lengths: Int64 = 8 - ((exponent.astype(np.int64) - 1) >> 3)
+    return lengths
 
 
 def _sevens(word: Words) -> Words:
