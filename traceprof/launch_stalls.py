@@ -10,7 +10,7 @@ import numpy as np
 from traceprof.launches import launching_calls
 from traceprof.queue_depth import launch_queue
 from traceprof.trace.model import Operations
-from traceprof.trace.packed import pack
+from traceprof.trace.packed import Differences, pack
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -96,7 +96,7 @@ def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
     """Take CUPTI's records for what they are."""
     call = launching_calls(
         Operations(
-            records.start_ns,
+            Differences(records.start_ns),
             pack(records.end_ns - records.start_ns),
             pack(records.thread),
             pack(records.correlation),

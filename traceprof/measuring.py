@@ -209,6 +209,7 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[dict[int, Any]]:
     trace = ranks[0][0].trace
     for rank, _ in ranks:
         _read_what_ranks_share(rank)
+        rank.operations.forget()  # what chose the windows is not needed of all ranks at once
     trace.forget()
     num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
     if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():

@@ -166,12 +166,7 @@ class Rank(RankFacts):
     @cached_property
     def window(self) -> Window:
         """From the start of the first GPU operation to the end of the last."""
-        groups = [each for each in self.operations.groups if len(each)]
-        return Window(
-            min(int(each.start_ns[0]) for each in groups),
-            max(int(each.end_ns.max()) for each in groups),
-            is_whole=True,
-        )
+        return Window(*self.operations.span_ns, is_whole=True)
 
     @cached_property
     def calls(self) -> ApiCalls | None:
@@ -206,8 +201,11 @@ class Rank(RankFacts):
 
     def forget(self) -> None:
         """Let go of what was derived from the operations: it is made again when it is needed."""
+        if "calls" in self.__dict__ and self.calls is not None:
+            self.calls.starts.forget()
         for name in self.__dict__.keys() - {each.name for each in fields(self)}:
             self.__dict__.pop(name, None)  # another thread may forget, too
+        self.operations.forget()
 
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""

@@ -212,14 +212,17 @@ def _numbered(told: Sequence[Mapping[str, tuple[int | None, ...]]]) -> tuple[lis
 
 
 def _identity(trace: Trace) -> Report:
-    groups = [each for of in trace.operations.values() for each in of.groups if len(each)]
+    spans = []
+    for each in trace.operations.values():
+        spans.append(each.span_ns)
+        each.forget()
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
     return Report(
         path=trace.path,
         session=trace.session,
-        start_ns=min((int(each.start_ns[0]) for each in groups), default=0),
-        end_ns=max((int(each.end_ns.max()) for each in groups), default=0),
+        start_ns=min((start for start, _ in spans), default=0),
+        end_ns=max((end for _, end in spans), default=0),
         communicators=frozenset(
             name
             for each in calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import pickle
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.trace.columns import Parts, groups, pieces
-from traceprof.trace.packed import Codes, Growing, Packed, pack
+from traceprof.trace.packed import Codes, Differences, Growing, Packed, pack
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -52,6 +53,27 @@ def test_few_numbers_far_apart(indices: list[int]) -> None:
     packed = few(numbers)
     assert packed.values.tolist() == numbers
     assert packed.kept.itemsize <= 2
+
+
+@given(st.lists(st.one_of(st.integers(-(1 << 62), 1 << 62), st.integers(10**18, 10**18 + 9))))
+def test_differences(numbers: list[int]) -> None:
+    column = Differences(np.array(numbers, np.int64))
+    assert len(column) == len(numbers)
+    assert column.first == (numbers[0] if numbers else 0)
+    for _ in range(2):
+        assert column.values.tolist() == numbers
+        assert column.values is column.values
+        column.forget()
+    sent = pickle.loads(pickle.dumps(column))  # noqa: S301  (our own)
+    assert sent.values.tolist() == numbers
+
+
+def test_differences_take_half_of_the_memory() -> None:
+    column = Differences(np.arange(10**18, 10**18 + 50_000 * 4000, 4000))
+    before = column.values
+    column.forget()
+    assert len(pickle.dumps(column)) < before.nbytes / 2 + 1000
+    assert column.values is not before
 
 
 def append(column: Growing, part: np.ndarray[Any, np.dtype[np.int64]]) -> None:

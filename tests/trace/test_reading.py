@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.trace.layout import Layout
+    from traceprof.trace.numbered_rows import NumberedRows
     from traceprof.trace.records import Chunk
 
 KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
@@ -131,8 +132,13 @@ def test_sqlite_is_not_asked_for_events(path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, done: int) -> None:
     """Refused after so many pages, some of which have rows that go on elsewhere."""
 
-    def some(file: Path, layout: Layout, texts: Mapping[str, NumberedTexts]) -> Iterator[Chunk]:
-        yield from islice(decode_columns(file, layout, texts, window_bytes=1), done)
+    def some(
+        file: Path,
+        layout: Layout,
+        texts: Mapping[str, NumberedTexts],
+        rows: Mapping[str, NumberedRows],
+    ) -> Iterator[Chunk]:
+        yield from islice(decode_columns(file, layout, texts, rows, window_bytes=1), done)
         raise Unsupported
 
     monkeypatch.setattr(reader, "decode_columns", some)

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof.trace import schema
 from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.model import ApiCalls, LaunchStalls, Waits
-from traceprof.trace.packed import pack
+from traceprof.trace.packed import Differences, pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.trace.packed import Packed
 
 _NOTHING = np.empty(0, np.int64)
-NO_CALLS = ApiCalls(_NOTHING, *[pack(_NOTHING)] * 4)
+NO_CALLS = ApiCalls(Differences(_NOTHING), *[pack(_NOTHING)] * 4)
 NO_WAITS = Waits(*[_NOTHING] * 7)
 NO_STALLS = LaunchStalls(*[_NOTHING] * 4)
 
@@ -38,7 +38,8 @@ def _in_order(columns: dict[str, Packed]) -> ApiCalls:
         order = np.lexsort((start, correlation))
         start, correlation = start[order], correlation[order]
         length, thread, name = (each.taken(order) for each in (length, thread, name))
-    return ApiCalls(start, length, pack(correlation - np.arange(len(start))), thread, name)
+    ahead = pack(correlation - np.arange(len(start)))
+    return ApiCalls(Differences(start), length, ahead, thread, name)
 
 
 def read_waits(database: Database) -> dict[int, Waits]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from traceprof.trace.packed import pack
+from traceprof.trace.packed import Differences, pack
 
 if TYPE_CHECKING:
     import re
@@ -45,20 +45,25 @@ class Operations:
     Properties are unpacked at each use: ask once where it matters.
 
     Attributes:
-        start_ns: int64[n].
+        starts: n starts in ns.
         packed_length: n durations in ns, not negative.
         packed_stream: n CUDA streams within the process.
         packed_correlation: n ids shared with the API call that launched each; unique only within
             the process; NULL (the smallest int64) where the export has none.
     """
 
-    start_ns: Int64
+    starts: Differences
     packed_length: Packed
     packed_stream: Packed
     packed_correlation: Packed
 
     def __len__(self) -> int:
-        return len(self.start_ns)
+        return len(self.starts)
+
+    @property
+    def start_ns(self) -> Int64:
+        """When each began, int64[n]; the same array until `starts.forget`."""
+        return self.starts.values
 
     @property
     def length_ns(self) -> Int64:
@@ -175,10 +180,22 @@ class RankOperations:
         """The four groups, to be looked at alike."""
         return (self.kernels, self.copies, self.memsets, self.graphs)
 
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The start of the first and the end of the last; there has to be one."""
+        groups = [each for each in self.groups if len(each)]
+        first = min(each.starts.first for each in groups)
+        return first, max(int(each.end_ns.max()) for each in groups)
+
+    def forget(self) -> None:
+        """Let go of what was unpacked."""
+        for each in self.groups:
+            each.starts.forget()
+
 
 _NOTHING = np.empty(0, np.int64)
 _NO_NUMBERS = pack(_NOTHING)
-_NO_BASE = (_NOTHING, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
+_NO_BASE = (Differences(_NOTHING), _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 NO_OPERATIONS = RankOperations(
     Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING), Copies(*_NO_BASE, *[_NOTHING] * 6),
     Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),
@@ -193,7 +210,7 @@ class ApiCalls:
     Properties are unpacked at each use: ask once where it matters.
 
     Attributes:
-        start_ns: int64[n], when the call was entered.
+        starts: n times in ns, when the call was entered.
         packed_length: n durations in ns, 0 where the capture ended before the call did.
         packed_ahead: n ids, less 0, 1, 2, …: ids are given one after the other, so that little
             remains.
@@ -201,14 +218,19 @@ class ApiCalls:
         packed_name: n keys of `Trace.api_names`.
     """
 
-    start_ns: Int64
+    starts: Differences
     packed_length: Packed
     packed_ahead: Packed
     packed_thread: Packed
     packed_name: Packed
 
     def __len__(self) -> int:
-        return len(self.start_ns)
+        return len(self.starts)
+
+    @property
+    def start_ns(self) -> Int64:
+        """When each call was entered, int64[n]; the same array until `starts.forget`."""
+        return self.starts.values
 
     @property
     def correlation(self) -> Int64:

@@ -18,7 +18,7 @@ from traceprof.trace.events import columns_of_events, forget_events, keep_events
 from traceprof.trace.kernel_signatures import Signer
 from traceprof.trace.label_ranges import read_label_ranges
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
-from traceprof.trace.packed import pack
+from traceprof.trace.packed import Differences, pack
 from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
 from traceprof.trace.target import Target
 
@@ -159,7 +159,7 @@ class NsightTrace:
         graphs = self._by_rank(schema.GRAPH)
         if graphs:
             self._notes.append(
-                f"{sum(len(each.start_ns) for each in graphs.values())} CUDA graph launches were"
+                f"{sum(len(each.starts) for each in graphs.values())} CUDA graph launches were"
                 " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
                 f" (collect with {schema.GRAPH.flag})"
             )
@@ -305,7 +305,7 @@ class NsightTrace:
             start_utc_ns=self.target.session_start_ns,
             is_utc=self.target.is_utc
             or any(
-                len(group) and int(group.start_ns[0]) >= _FIRST_UTC_NS
+                len(group) and group.starts.first >= _FIRST_UTC_NS
                 for operations in self.operations.values()
                 for group in operations.groups
             ),
@@ -435,11 +435,11 @@ class NsightTrace:
 class _Rows(NamedTuple):
     """The operations of one rank, ordered by start, then end."""
 
-    start_ns: Int64
+    starts: Differences
     columns: Mapping[str, Packed]
 
 
-_NO_ROWS = _Rows(np.empty(0, np.int64), {})
+_NO_ROWS = _Rows(Differences(np.empty(0, np.int64)), {})
 _BASE = ("length", "streamId", "correlationId")
 _COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
 # Columns of ours beside those of the export.
@@ -449,12 +449,12 @@ _LENGTH, _SIGNATURE = "length", "signature"
 def _column(rows: _Rows, name: str) -> Packed:
     if name in rows.columns:
         return rows.columns[name]
-    return pack(np.full(len(rows.start_ns), NULL, np.int64))
+    return pack(np.full(len(rows.starts), NULL, np.int64))
 
 
-def _base(rows: _Rows) -> tuple[Int64, Packed, Packed, Packed]:
+def _base(rows: _Rows) -> tuple[Differences, Packed, Packed, Packed]:
     length, stream, correlation = (_column(rows, name) for name in _BASE)
-    return rows.start_ns, length, stream, correlation
+    return rows.starts, length, stream, correlation
 
 
 def _copies(rows: _Rows) -> Copies:
@@ -465,9 +465,11 @@ def _sorted_by_time(columns: dict[str, Packed]) -> _Rows:
     start = columns.pop("start").values
     step = np.diff(start)
     if (step > 0).all():
-        return _Rows(start, columns)
+        return _Rows(Differences(start), columns)
     end = start + columns[_LENGTH].values
     if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return _Rows(start, columns)
+        return _Rows(Differences(start), columns)
     order = np.lexsort((end, start))
-    return _Rows(start[order], {name: column.taken(order) for name, column in columns.items()})
+    return _Rows(
+        Differences(start[order]), {name: column.taken(order) for name, column in columns.items()}
+    )
