@@ -107,9 +107,13 @@ class Arrivals:
 def run(rank: Rank, window: Window) -> Arrivals:
     """Reduce a rank to its communication kernels."""
     sent, kernels = messages(rank), rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel], kernels.end_ns[sent.kernel]
+    start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
     gaps = idle_gaps(rank, rank.window) if len(sent) else None
-    computing = kernels.start_ns[~rank.is_communication_kernel]
+    times = np.concatenate((start, end))
+    communicating = kernels.start_ns[rank.is_communication_kernel]
+    num_kernels = np.searchsorted(kernels.start_ns, times, side="left")
+    num_kernels -= np.searchsorted(communicating, times, side="left")
+    spent, num = _spent(rank, gaps, times), len(start)
     stalled = _stalled(rank) if len(sent) else intervals.empty()
     return Arrivals(
         rank=rank.rank,
@@ -122,19 +126,19 @@ def run(rank: Rank, window: Window) -> Arrivals:
         bytes=sent.bytes,
         communicator=sent.communicator,
         group=sent.group,
-        stream=kernels.stream[sent.kernel],
+        stream=kernels.packed_stream.at(sent.kernel),
         sequence=sent.sequence,
         peer=sent.peer,
         peer_in_communicator=sent.peer_in_communicator,
         direction=sent.direction,
         world_size=sent.world_size,
         launch_ns=sent.launch_ns,
-        spent_at_start_ns=_spent(rank, gaps, start),
-        spent_at_end_ns=_spent(rank, gaps, end),
+        spent_at_start_ns=spent[:num],
+        spent_at_end_ns=spent[num:],
         stalled_at_start_ns=intervals.covered_before(stalled, start),
         stalled_at_end_ns=intervals.covered_before(stalled, end),
-        kernels_at_start=np.searchsorted(computing, start, side="left"),
-        kernels_at_end=np.searchsorted(computing, end, side="left"),
+        kernels_at_start=num_kernels[:num],
+        kernels_at_end=num_kernels[num:],
         window_ns=window.length_ns,
         operations=sent.operations,
         communicators=sent.communicators,
@@ -171,13 +175,13 @@ def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> In
     spent = np.zeros((len(times), len(SPENT)), np.int64)
     if gaps is None:
         return spent
-    computing, communicating = rank.compute, intervals.merge(rank.compute, rank.communication)
-    spent[:, 0] = intervals.covered_before(computing, times)
-    spent[:, 1] = intervals.covered_before(communicating, times) - spent[:, 0]
+    spent[:, 0] = intervals.covered_before(rank.compute, times)
+    spent[:, 1] = intervals.covered_before(rank.communication, times)
+    spent[:, 1] -= intervals.covered_before(rank.overlapped, times)
     busy = intervals.covered_before(rank.busy, times)
     spent[:, 2] = busy - spent[:, 0] - spent[:, 1]
+    spent[:, 7] = times - rank.window.start_ns - busy
     if isinstance(gaps, UnknownCause):
-        spent[:, 7] = times - rank.window.start_ns - busy
         return spent
     # Who waits for a small one, as `loss.item()` does, waits for what was before it.
     copies = rank.launched_by[1][rank.operations.copies.bytes > LEAST_BYTES]
@@ -190,7 +194,6 @@ def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> In
         np.where(is_copy, gaps.sync_ns, 0),
         gaps.data_loading_ns,
     )
-    spent[:, 7] = np.append(0, np.cumsum(gaps.length_ns))[over]
     for column, part in enumerate(parts, start=3):
         spent[:, column] = np.append(0, np.cumsum(part))[late_over]
         spent[:, 7] -= spent[:, column]

@@ -167,17 +167,18 @@ def events_of(database: Database) -> Events | None:
     return _EVENTS[database]
 
 
-def columns_of_events(database: Database) -> dict[str, Any] | None:
-    """Return what `events_of` reads so that it can be sent to another process."""
+def columns_of_events(database: Database) -> dict[str, Any]:
+    """Return what `events_of` reads so that it can be sent to another process, piece by piece."""
     events = events_of(database)
     if events is None:
-        return None
+        return {}
     return {each.name: getattr(events, each.name) for each in fields(events)[1:]}
 
 
 def keep_events(database: Database, columns: dict[str, Any]) -> None:
     """Have `events_of` return what another process read."""
-    _EVENTS[database] = Events(database, **columns)
+    if columns:
+        _EVENTS[database] = Events(database, **columns)
 
 
 def forget_events(database: Database) -> None:

@@ -138,17 +138,15 @@ class NsightTrace:
         if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
             return self._read_operations()
 
-        def read_host() -> Iterable[tuple[int | None, Any]]:
+        def read_host() -> Iterable[tuple[int | str, Any]]:
             yield from host.read_api_calls(self._database)
-            yield None, columns_of_events(self._database)
+            yield from columns_of_events(self._database).items()
 
         with processes.ahead(read_host, self.after_fork) as found:
             operations = self._read_operations()
-            calls = dict(found())
-        events = calls.pop(None)
-        self.__dict__["_api_calls"] = calls
-        if events is not None:
-            keep_events(self._database, events)
+            of_host = found()
+        self.__dict__["_api_calls"] = {key: one for key, one in of_host if isinstance(key, int)}
+        keep_events(self._database, {key: one for key, one in of_host if isinstance(key, str)})
         return operations
 
     def _read_operations(self) -> Mapping[RankKey, RankOperations]:
