@@ -6,7 +6,7 @@ import ctypes
 
 # mallopt's parameters and their values, of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_NEVER, _LARGE = 1 << 30, 1 << 24
+_NEVER, _LARGE = 1 << 30, 1 << 23
 
 
 def keep_freed_memory() -> None:
