@@ -12,7 +12,7 @@ from traceprof.trace.pages import PageFile, Unsupported, varints
 from traceprof.trace.shapes import Shapes, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -101,8 +101,7 @@ class _Decoder:
             for name, each in rows.items()
         ]
         as_one = {name for each in self._numbered if each.span is not None for name in each.names}
-        alone = {self._order[name] for name in self._order if name not in as_one} - {None}
-        self._alone = np.array(sorted(each for each in alone if each is not None), np.int64)
+        self._alone = _ascending(each for name, each in self._order.items() if name not in as_one)
         self._every = np.arange(len(places))
         spans = [each.span for each in self._numbered if each.span is not None]
         self._shapes = Shapes(layout, places, text_places, spans)
@@ -144,7 +143,8 @@ class _Decoder:
 
     def _columns(self, rowids: Int64, headers: Int64, local: Int64) -> dict[str, Int64] | None:
         if len(self._every) == 0 and not self._text_order:
-            return dict.fromkeys(self._order, rowids)
+            columns = dict.fromkeys(self._order, rowids)
+            return self._put_numbers(columns, [None for _ in self._numbered])
         shapes = self._shapes.of(self._data, headers)
         if shapes is None or (self._shapes.end.take(shapes) > local).any():
             return None
@@ -155,15 +155,22 @@ class _Decoder:
         stored: dict[int | None, Int64] = {None: rowids}
         stored.update(zip(orders.tolist(), found, strict=True))
         columns = {name: stored[order] for name, order in self._order.items() if order in stored}
-        for each, number in zip(self._numbered, numbers, strict=True):
-            own = {name: columns.pop(name) for name in each.names if name in columns}
-            columns[each.name] = each.rows.of(own) if number is None else number
+        self._put_numbers(columns, numbers)
         for name, place in self._text_places.items():
             where = self._shapes.texts(self._text_order[place], headers, shapes)
             texts = self._texts[name].of_stored(self._data, *where)
             if texts is None:
                 return None
             columns[name] = texts
+        return columns
+
+    def _put_numbers(
+        self, columns: dict[str, Int64], numbers: Sequence[Int64 | None]
+    ) -> dict[str, Int64]:
+        """Put the numbers of combinations in the place of those of their columns that are there."""
+        for each, number in zip(self._numbered, numbers, strict=True):
+            own = {name: columns.pop(name) for name in each.names if name in columns}
+            columns[each.name] = each.rows.of(own) if number is None else number
         return columns
 
     def _as_one(self, numbered: _Numbered, headers: Int64, shapes: Int64) -> Int64 | None:
@@ -182,10 +189,9 @@ class _Decoder:
             return None
         numbers, new = found
         if len(new):
-            orders = [self._order[name] for name in numbered.names]
-            ascending = np.array(sorted(each for each in orders if each is not None), np.int64)
-            values = self._shapes.values(self._data, headers[new], shapes[new], ascending)
-            of_order = dict(zip(ascending.tolist(), values, strict=True))
+            orders = _ascending(self._order[name] for name in numbered.names)
+            values = self._shapes.values(self._data, headers[new], shapes[new], orders)
+            of_order: dict[int | None, Int64] = dict(zip(orders.tolist(), values, strict=True))
             own = {name: of_order[self._order[name]] for name in numbered.names}
             numbers[new] = numbered.rows.of(own)
             numbered.rows.learn_stored(new, numbers[new])
@@ -207,6 +213,11 @@ class _Numbered:
     rows: NumberedRows
     names: tuple[str, ...]
     span: Span | None
+
+
+def _ascending(orders: Iterable[int | None]) -> Int64:
+    """Return the orders of stored columns, each once, int64[m]."""
+    return np.array(sorted({each for each in orders if each is not None}), np.int64)
 
 
 def _span(names: Sequence[str], wanted: Mapping[str, int | None]) -> Span | None:
