@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -55,6 +56,7 @@ def main(steps: int, runs: int) -> None:
         raise click.ClickException("nsys is not on PATH")
     step_us: dict[str, list[float]] = {name: [] for name in WAYS}
     report_bytes: dict[str, float] = {}
+    num_crashed: Counter[str] = Counter()
     for _, name in itertools.product(range(runs), WAYS):
         flags, is_named = WAYS[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -66,20 +68,29 @@ def main(steps: int, runs: int) -> None:
                 [*command, "--steps", str(steps), "--truth", folder],
                 cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
             )  # fmt: skip
+            if done.returncode and "SIG" in done.stderr:  # a recorder may crash what it records
+                num_crashed[name] += 1
+                continue
             if done.returncode:
                 raise click.ClickException(f"{name}: {done.stdout}{done.stderr}")
             step_us[name].append(_median_step_us(Path(folder) / "truth-0.json"))
             if flags is not None:
                 report_bytes[name] = (Path(folder) / "run.nsys-rep").stat().st_size / steps
-    table = Table("recorded with", "step µs (min-max)", "of plain", "report bytes a step")
+    table = Table(
+        "recorded with", "step µs (min-max)", "of plain", "report bytes a step", "crashed"
+    )
     plain = statistics.median(step_us["plain"])
     for name, medians in step_us.items():
+        if not medians:
+            table.add_row(name, "", "", "", f"{num_crashed[name]} of {runs}")
+            continue
         middle = statistics.median(medians)
         table.add_row(
             name,
             f"{middle:.0f} ({min(medians):.0f}-{max(medians):.0f})",
             f"{middle / plain:.2f}",
             f"{report_bytes[name]:.0f}" if name in report_bytes else "",
+            f"{num_crashed[name]} of {runs}" if num_crashed[name] else "",
         )
     Console().print(table)
 
