@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 MS = 1_000_000
 
 
-def met(start: Int64, end: Int64, hosts: list[str]) -> tuple[Waits, Clocks, list[Arrivals]]:
+def met(
+    start: Int64, end: Int64, hosts: list[str], *, operation: str = "AllReduce",
+    size: int | Int64 = 1 << 20,
+) -> tuple[Waits, Clocks, list[Arrivals]]:  # fmt: skip
     """Return the waits of ranks (columns) in labelled operations (rows)."""
     ranks = [
         arrivals(
             rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0",
-            sequence=range(len(start)), bytes=1 << 20, world_size=start.shape[1],
+            sequence=range(len(start)), bytes=size, world_size=start.shape[1],
+            operation=operation,
         )
         for rank in range(start.shape[1])
     ]  # fmt: skip
@@ -122,16 +126,82 @@ def test_latency_and_rate_are_recovered() -> None:
     took[0] *= 30  # one that waited
     fit = latency_and_rate(sizes, took)
     assert fit is not None
-    assert fit[0] == pytest.approx(20_000, rel=0.01)
-    assert fit[1] == pytest.approx(50, rel=0.01)
+    assert fit.latency_ns == pytest.approx(20_000, rel=0.01)
+    assert fit.rate_gb_per_s == pytest.approx(50, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("kind", "latency", "rate"),
+    [("AllReduce", 40_000, 80), ("AllGather", 15_000, 200), ("AlltoAll", 120_000, 12)],
+)
+def test_latency_and_rate_are_recovered_among_waiting_ranks(
+    kind: str, latency: int, rate: float, seed: int
+) -> None:
+    # Eight ranks on four machines leave up to 20 µs before the model says: 10 µs at the median.
+    rng, num = np.random.default_rng(seed), 200
+    size = rng.choice([1_000, 30_000, 1_000_000, 8_000_000, 100_000_000], num).astype(np.int64)
+    total = size if kind == "AllReduce" else size * 8
+    begin = 300 * MS * np.arange(num)[:, np.newaxis]
+    start = begin + rng.integers(0, 20_000, (num, 8))
+    late = rng.random(num) < 0.4
+    start[late, rng.integers(8)] += rng.integers(MS, 5 * MS, np.count_nonzero(late))
+    took = np.rint((latency + total / rate) * rng.normal(1, 0.03, num)).astype(np.int64)
+    last = start.max(axis=1, keepdims=True)
+    early = rng.integers(0, 20_000, (num, 8)) * np.minimum(1, latency / 40_000)
+    end = last + took[:, np.newaxis] - early.astype(np.int64)
+    early_ns = 10_000 * min(1, latency / 40_000)
+    waits, clocks, ranks = met(
+        start, end, [f"{rank // 2}" for rank in range(8)], operation=kind, size=size
+    )
+    for row in range(num):  # by definition
+        stays = [int(end[row, rank] - last[row, 0]) for rank in range(8)]
+        assert abs(int(waits.transfer_ns[row]) - median(stays)) <= 8_000  # of the clocks
+    found = transfers([waits], ranks, clocks)[Key(0, kind, "group 0")]
+    assert found.latency_ns is not None
+    assert found.latency_ns == pytest.approx(latency - early_ns, rel=0.1, abs=2_000)
+    assert found.latency_uncertainty_ns is not None
+    assert found.latency_uncertainty_ns < 0.2 * latency
+    assert found.rate_gb_per_s == pytest.approx(rate, rel=0.03)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "sizes", [[25e6], [25e6, 25e6], [25e6, 100e6], [8e6, 25e6, 50e6, 100e6], [1e3, 2e3, 3e3]]
+)
+def test_no_latency_is_told_of_sizes_that_do_not_tell_it(sizes: list[float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size = np.array(sizes * 30)
+    took = np.rint((30_000 + size / 80) * rng.normal(1, 0.1, len(size))).astype(np.int64)
+    fit = latency_and_rate(size, took)
+    if fit is not None:
+        assert fit.rate_gb_per_s == pytest.approx(80, rel=0.15)
+        if fit.latency_ns is not None:  # one in forty, by its own account
+            assert fit.uncertainty_ns is not None
+            assert abs(fit.latency_ns - 30_000) < 2 * fit.uncertainty_ns
+
+
+def test_the_shortest_stay_is_the_transfer_where_clocks_tell_no_waits() -> None:
+    start = np.array([[0, 3 * MS], [10 * MS, 12 * MS]])
+    end = np.array([[4 * MS, 4 * MS], [13 * MS, 13 * MS]])
+    ranks = [
+        arrivals(rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0", sequence=range(2))
+        for rank in range(2)
+    ]
+    groups, _ = match(ranks, [0, 0], [0, 1], [0, 0])
+    waits = waits_of(groups[0], ranks, seeded([session("a"), session("b")]))  # as good as NTP
+    assert isinstance(waits, Waits)
+    assert waits.transfer_ns.tolist() == [MS, MS]
 
 
 def test_alike_sizes_tell_no_latency() -> None:
     assert latency_and_rate(np.array([1e6, 2e6]), np.array([10_000, 20_000])) is None
     assert latency_and_rate(np.array([np.nan, 2e6]), np.array([10_000, 20_000])) is None
-    fit = latency_and_rate(np.array([1e6, 4e6]), np.array([10_000, 50_000]))
+    sizes, took = np.array([1e6, 4e6]), np.array([10_000, 50_000])
+    assert latency_and_rate(sizes, took) is None  # two times may be anything
+    fit = latency_and_rate(np.tile(sizes, 2), np.tile(took, 2))
     assert fit is not None
-    assert fit[0] == 0  # the line would begin below nothing
+    assert fit.latency_ns is None  # the line would begin below nothing
 
 
 def test_lateness_of_each_rank() -> None:

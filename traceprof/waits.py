@@ -1,8 +1,10 @@
 """Waiting told from transfer: until the last rank arrives, the others wait for it.
 
 A member's *wait* is from its own start to the last member's, on the run's clock; the rest of its
-stay is *transfer*. What an operation itself takes is the shortest stay of any member: the last to
-arrive waits for nobody, and its own stay needs no clock but its own.
+stay is *transfer*. What an operation itself takes is the median transfer of its members, as
+nccl-tests give the mean of all ranks; the shortest one would be the outlier of many. Where the
+clocks are too far apart to tell waits, it is the shortest stay: that of the last to arrive, who
+waits for nobody and needs no clock but its own.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Waits:
         start_ns: int64[m, r], on the run's clock.
         end_ns: int64[m, r].
         wait_ns: int64[m, r], each member's wait for the last one.
-        transfer_ns: int64[m], the shortest stay.
+        transfer_ns: int64[m], the median over the members; the shortest stay where clocks differ
+            by more than that.
         last: int64[m], the column of the member that came last.
         late_ns: int64[m, r], how long after the median of the others each member came.
         uncertainty_ns: int64[r], how well each member's clock compares with those of the others:
@@ -127,8 +130,9 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
         )
     )
     between = _between(members, clocks)
-    together = start.max(axis=1) - end.min(axis=1) <= between.max()
-    if together.mean() < _RESIDENT:
+    judged = whole.leaves_together
+    together = (start.max(axis=1) - end.min(axis=1) <= between.max())[judged]
+    if len(together) and together.mean() < _RESIDENT:
         return Unmatched(
             group.name,
             tuple(each.rank for each in members),
@@ -143,13 +147,16 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
     tied = before_last <= between[last]
     tied[np.arange(len(last)), last] = True
     stay = end - start
+    wait = np.clip(before_last, 0, stay)
+    shortest = stay.min(axis=1)
+    is_clocked = between.max() <= np.median(shortest)
     inside = whole.times([each.is_inside.astype(np.int64) for each in members])
     return Waits(
         group=whole,
         start_ns=start,
         end_ns=end,
-        wait_ns=np.clip(before_last, 0, stay),
-        transfer_ns=stay.min(axis=1),
+        wait_ns=wait,
+        transfer_ns=np.median(stay - wait, axis=1).astype(np.int64) if is_clocked else shortest,
         last=last,
         late_ns=late,
         uncertainty_ns=uncertainty,
