@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
     "slower kernels", "more kernels", "launch queue full", "not explained",
 )  # fmt: skip
+SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
+"""Of ranks without a GPU: there are no kernels to count, and what no range tells of is nobody's."""
+_ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}
 # All ranks had something of their own to do between two operations if most of them paused so long.
 _PAUSE_NS = 50_000
 _FEW_MORE = 0.02  # kernels more or less are no other work
@@ -131,6 +134,8 @@ class Causes:
         most = max(parts, key=lambda name: parts[name])
         if 2 * parts[most] < late:
             return UNEXPLAINED
+        if all(each.device is None for each in members):
+            return _ON_HOSTS.get(most, most)
         if most != "compute":
             return most
         own, others = beyond(

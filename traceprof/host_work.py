@@ -40,9 +40,16 @@ class _Role(IntEnum):
     WAIT = 5
     BUCKET = 6
     GPU_COPY = 7
+    LOADING = 8
 
 
 _COMPUTE = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP)
+_SEQUENCE = re.compile(r" seq=(\d{1,14})(?: |\Z)")
+_ROLE_OF = {
+    **dict.fromkeys(_COMPUTE, _Role.COMPUTE),
+    labels.BUCKET: _Role.BUCKET,
+    labels.DATA_LOADING: _Role.LOADING,
+}
 _STEP = re.compile(rf"{labels.STEP} \d+")
 _GPU_COPY = re.compile(r"\w+ (?:h2d|d2h|d2d|p2p)")
 # Functions that return before the operation is done.
@@ -59,6 +66,7 @@ class HostOperations:
         is_over: bool[n], whether the end is the operation's and not only its call's.
         kind: int64[n], indices into `LabelRanges.kinds`.
         text: int64[n], indices into `LabelRanges.texts`.
+        sequence: int64[n], the call's number in its group; -1 where not told.
     """
 
     start_ns: Int64
@@ -66,6 +74,7 @@ class HostOperations:
     is_over: Mask
     kind: Int64
     text: Int64
+    sequence: Int64
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -100,6 +109,7 @@ class HostWork:
             for communication.
         communication: when a thread was in a communication call or waited for one, or an operation
             was in flight.
+        loading: when a thread waited for its data.
         communicates: which of the ranges are communication, bool[n].
         operations: what was communicated.
         calls: what the label of each of `LabelRanges.kinds` says of its call, None for no call.
@@ -111,6 +121,7 @@ class HostWork:
     end_ns: int
     compute: Intervals
     communication: Intervals
+    loading: Intervals
     communicates: Mask
     operations: HostOperations
     calls: Sequence[CallLabel | None]
@@ -153,6 +164,7 @@ def host_work(ranges: LabelRanges) -> HostWork:
         start_ns=int(start.min()),
         end_ns=last,
         compute=compute,
+        loading=intervals.union(start[role == _Role.LOADING], end[role == _Role.LOADING]),
         communication=intervals.merge(intervals.union(start[blocks], end[blocks]), in_flight),
         communicates=blocks | flies,
         operations=_operations(ranges, end, role == _Role.OPERATION, calls),
@@ -188,10 +200,8 @@ def _role(label: Label, call: CallLabel | None) -> _Role:
         return _Role.WAIT
     if call is not None:
         return _Role.CONTAINER if call.is_container else _Role.OPERATION
-    if label.operation in _COMPUTE:
-        return _Role.COMPUTE
-    if label.operation == labels.BUCKET:
-        return _Role.BUCKET
+    if label.operation in _ROLE_OF:
+        return _ROLE_OF[label.operation]
     if _GPU_COPY.fullmatch(label.operation):
         return _Role.GPU_COPY
     return _Role.STEP if _STEP.fullmatch(label.operation) else _Role.OTHER
@@ -254,7 +264,15 @@ def _operations(
         is_told[order],
         ranges.kind[rows[order]],
         ranges.text[rows[order]],
+        _sequences(ranges)[ranges.text[rows[order]]],
     )
+
+
+def _sequences(ranges: LabelRanges) -> Int64:
+    """Return the running number that each text tells, int64[texts]; -1 for none."""
+    told = map(_SEQUENCE.search, ranges.texts)
+    numbers = (-1 if each is None else int(each[1]) for each in told)
+    return np.fromiter(numbers, np.int64, len(ranges.texts))
 
 
 def _returns_early(ranges: LabelRanges, calls: Sequence[CallLabel | None]) -> Mask:

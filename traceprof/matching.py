@@ -15,6 +15,7 @@ import numpy as np
 
 from traceprof.alignment import Sequence, shift_between
 from traceprof.operation_keys import EXCHANGE, Key, members_of, sorted_out
+from traceprof.trace.call_labels import BARRIER
 from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.run import Mask
 
 # No member can leave before the last one has come: each needs what every other one sends.
-LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER)
 # Members may send parts of different size (all_gather of uneven tensors and the like).
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group

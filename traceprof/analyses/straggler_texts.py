@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED
+from traceprof.causes import MORE_WORK, OUTSIDE, QUEUE, SLOWER, SLOWER_COMPUTE, UNEXPLAINED
 
 BECAUSE: dict[str, str] = {
     SLOWER: "the same kernels take longer there",
@@ -14,6 +14,8 @@ BECAUSE: dict[str, str] = {
     "data loading": "it waited for its data loader",
     "communication": "it spent the time in other communication",
     "other": "its GPU waited for something that was launched already",
+    SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
+    OUTSIDE: "it spends the time in no range of instrument: the trace does not say on what",
     UNEXPLAINED: "no single cause stands out",
 }
 
@@ -63,6 +65,20 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Look at its other communicators: the wait matrix of the ranks tells whom it waits for",
     ),
     "other": ("Look at what its GPU ran before the operation, on the timeline",),
+    SLOWER_COMPUTE: (
+        (
+            "Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"
+        ),
+        "Balance the batches: sequences sorted or packed by length",
+    ),
+    OUTSIDE: (
+        (
+            "Name what the step does besides forward, backward and optimizer, with"
+            " instrument.annotate('…') or data loading through a DataLoader, and record again"
+        ),
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+    ),
     UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
 }
 
