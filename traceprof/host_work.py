@@ -19,6 +19,7 @@ from traceprof.trace.events import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     import numpy.typing as npt
 
@@ -256,7 +257,8 @@ def _operations(
     first = np.flatnonzero(~is_second)
     finish = end[rows]
     finish[is_pair] = np.maximum(finish[is_pair], finish[np.flatnonzero(is_pair) + 1])
-    is_told = is_pair | ~nests | ~_returns_early(ranges, calls)[ranges.kind[rows]]
+    flown = set(ranges.kind[rows[~nests]].tolist())
+    is_told = is_pair | ~nests | ~_returns_early(ranges, calls, flown)[ranges.kind[rows]]
     order = first[np.argsort(start[rows[first]], kind="stable")]
     return HostOperations(
         start[rows[order]],
@@ -275,8 +277,23 @@ def _sequences(ranges: LabelRanges) -> Int64:
     return np.fromiter(numbers, np.int64, len(ranges.texts))
 
 
-def _returns_early(ranges: LabelRanges, calls: Sequence[CallLabel | None]) -> Mask:
-    """Say of each kind of call whether it may return before its operation is done, bool[kinds]."""
+def _returns_early(
+    ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
+) -> Mask:
+    """Say of each kind of call whether it may return before its operation is done, bool[kinds].
+
+    Where flights of an operation of a group are told, a call without one has none: it is done.
+
+    Args:
+        ranges: of the process.
+        calls: what the label of each kind says of its call.
+        flown: the kinds of which there are flights.
+    """
+    told = {
+        (call.operation, call.fields.communicator)
+        for kind, call in enumerate(calls)
+        if call is not None and kind in flown
+    }
     waited_for = {
         (operation_of(label.facts["op"]), label.facts.get("group"))
         for label in ranges.kinds
@@ -287,7 +304,7 @@ def _returns_early(ranges: LabelRanges, calls: Sequence[CallLabel | None]) -> Ma
             call is not None
             and (
                 _ALWAYS_ASYNCHRONOUS.match(label.operation) is not None
-                or (call.operation, call.fields.communicator) in waited_for
+                or (call.operation, call.fields.communicator) in waited_for - told
             )
             for label, call in zip(ranges.kinds, calls, strict=True)
         ],
