@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,14 @@ MS = 1_000_000
 
 def met(
     start: Int64, end: Int64, hosts: list[str], *, operation: str = "AllReduce",
-    size: int | Int64 = 1 << 20,
+    size: int | Int64 = 1 << 20, root: int = -1,
 ) -> tuple[Waits, Clocks, list[Arrivals]]:  # fmt: skip
     """Return the waits of ranks (columns) in labelled operations (rows)."""
     ranks = [
         arrivals(
             rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0",
             sequence=range(len(start)), bytes=size, world_size=start.shape[1],
-            operation=operation,
+            operation=operation, root=root,
         )
         for rank in range(start.shape[1])
     ]  # fmt: skip
@@ -92,6 +93,75 @@ def test_members_that_left_before_another_came_were_elsewhere() -> None:
     found = waits_of(groups[0], [first, second], clocks)
     assert isinstance(found, Unmatched)
     assert "had left before another one came" in found.reason
+
+
+@pytest.mark.parametrize("operation", ["Broadcast", "Scatter"])
+def test_receivers_wait_for_the_root_alone(operation: str) -> None:
+    # Rank 1 sends. In the first two it comes last, in the last two rank 3 does.
+    start = np.array([[0, 3, 0, 1], [10, 14, 11, 10], [20, 20, 21, 25], [30, 31, 30, 39]]) * MS
+    end = np.array([[4, 4, 4, 4], [15, 15, 15, 15], [22, 21, 22, 26], [33, 32, 33, 40]]) * MS
+    waits, clocks, ranks = met(start, end, ["a"] * 4, operation=operation, root=1)
+    assert waits.last.tolist() == [1, 1, 1, 1]
+    expected = [[3, 0, 3, 2], [4, 0, 3, 4], [0, 0, 0, 0], [1, 0, 1, 0]]
+    assert (waits.wait_ns // MS).tolist() == expected
+    # Of the third, none waited: what the longest-staying saw is the median of 2, 1 and 1.
+    assert (waits.transfer_ns // MS).tolist() == [1, 1, 1, 2]
+    matrix = wait_matrix([waits], 4)
+    assert (matrix[:, [0, 2, 3]] == 0).all()
+    # What is laid to the root is where it came later than the others at their median.
+    assert (matrix[:, 1] // MS).tolist() == [3 + 4 + 1, 0, 3 + 3 + 1, 2 + 4]
+    assert Key(0, operation, "group 0") in transfers([waits], ranks, clocks)
+    assert lateness([waits], ranks) == []  # no rank need wait for all others
+
+
+@pytest.mark.parametrize("operation", ["Reduce", "Gather"])
+def test_the_root_alone_waits_for_the_last_sender(operation: str) -> None:
+    start = np.array([[0, 3, 0, 1], [10, 14, 11, 16], [20, 29, 21, 25]]) * MS
+    end = np.array([[1, 4, 1, 2], [11, 17, 12, 17], [21, 30, 22, 26]]) * MS
+    waits, _, _ = met(start, end, ["a"] * 4, operation=operation, root=1)
+    assert (waits.wait_ns // MS).tolist() == [[0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]]
+    assert (waits.transfer_ns // MS).tolist() == [1, 1, 1]
+    matrix = wait_matrix([waits], 4)
+    assert matrix[1, 3] == 2 * MS
+    assert matrix.sum() == 2 * MS
+
+
+def test_without_the_root_nothing_is_said() -> None:
+    start = np.array([[0, 3, 0, 1], [10, 14, 11, 10]]) * MS
+    waits, clocks, ranks = met(start, start + 5 * MS, ["a"] * 4, operation="Broadcast")
+    assert not waits.is_told.any()
+    assert not waits.is_resolved.any()
+    assert not waits.wait_ns.any()
+    assert not transfers([waits], ranks, clocks)
+
+
+@pytest.mark.parametrize("operation", ["Broadcast", "Reduce", "Gather", "Scatter"])
+def test_clocks_are_not_measured_by_operations_that_members_leave_early(operation: str) -> None:
+    start = np.arange(20)[:, np.newaxis] * 10 * MS + np.zeros((1, 3), np.int64)
+    _, clocks, _ = met(start, start + MS, ["a", "b", "c"], operation=operation, root=0)
+    sources = [clock.source for clock in clocks.hosts]
+    assert sources == ["reference", "session start", "session start"]
+
+
+def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
+    sent = [0, 10 * MS, 20 * MS]
+    ranks = [
+        arrivals(
+            0, sent, [each + MS for each in sent], report=0, operation="SendRecv", group="0",
+            sequence=range(3), peer=1, direction=1,
+        ),
+        arrivals(
+            1, [each + 4 * MS for each in sent], [each + 5 * MS for each in sent], report=0,
+            operation="SendRecv", group="0", sequence=range(3), peer=0, direction=2,
+        ),
+    ]  # fmt: skip
+    ranks = [replace(each, device=None) for each in ranks]
+    groups, _ = match(ranks, [0, 0], [0, 0], [0, 0])
+    clocks = seeded([session("a")])
+    (waits,) = (waits_of(each, ranks, clocks) for each in groups)
+    assert isinstance(waits, Waits)
+    assert not waits.wait_ns.any()
+    assert not wait_matrix([waits], 2).any()
 
 
 def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.arrivals import SPENT
+from traceprof.messages import ROOTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,7 +189,9 @@ def _anchors(waits: Waits) -> Int64:
     if len(waits) == 0:
         return np.empty(0, np.int64)
     pause = np.median(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
-    before = np.where(pause > _PAUSE_NS, np.arange(len(pause)), -1)
+    # After a broadcast and its like, each member goes on when its own part is done.
+    is_together = ~waits.group.is_one_of(ROOTED)[:-1]
+    before = np.where((pause > _PAUSE_NS) & is_together, np.arange(len(pause)), -1)
     anchors = np.full(len(waits), -1, np.int64)
     anchors[1:] = np.maximum.accumulate(before) if len(before) else before
     return anchors

@@ -76,9 +76,13 @@ class Group:
     @property
     def leaves_together(self) -> Mask:
         """Which operations no member can leave before the last has come, bool[m]."""
-        ids = [self.operations.index(each) for each in LEAVE_TOGETHER if each in self.operations]
-        together: Mask = np.isin(self.operation, np.array(ids, np.int64))
-        return together
+        return self.is_one_of(LEAVE_TOGETHER)
+
+    def is_one_of(self, names: Listed[str]) -> Mask:
+        """Return which operations have one of these names, bool[m]."""
+        ids = [self.operations.index(each) for each in names if each in self.operations]
+        found: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        return found
 
     def times(self, columns: Listed[Int64]) -> Int64:
         """Return a column of the members' `Arrivals` by operation and member, int64[m, r].

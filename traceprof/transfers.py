@@ -98,10 +98,10 @@ class Fit:
 def transfers(
     waits: Sequence[Waits], arrivals: Sequence[Arrivals], clocks: Clocks
 ) -> dict[Key, Transfer]:
-    """Measure the operations in the window, of each rank by kind and communicator."""
+    """Measure operations in the window of which waits are told, by rank, kind and communicator."""
     parts: dict[Key, list[tuple[Waits, int, Int64]]] = defaultdict(list)
     for each in waits:
-        inside = np.flatnonzero(each.is_inside)
+        inside = np.flatnonzero(each.is_inside & each.is_told)
         for kind in np.unique(each.group.operation[inside]).tolist():
             chosen = inside[each.group.operation[inside] == kind]
             for column, member in enumerate(each.group.members):

@@ -18,7 +18,8 @@ from traceprof.analyses.pageable_copy import LEAST_BYTES
 from traceprof.idle_gaps import UnknownCause, idle_gaps
 from traceprof.late_launches import late_launches
 from traceprof.launch_stalls import find_stalls
-from traceprof.messages import messages
+from traceprof.messages import ROOTED, messages
+from traceprof.operation_keys import EXCHANGE
 from traceprof.rank import HostRank
 from traceprof.trace import schema
 from traceprof.trace.call_labels import BARRIER, CallLabel
@@ -67,7 +68,8 @@ class Arrivals:
         stream: int64[n], the CUDA stream, 0 without a GPU.
         sequence: int64[n], the call's number in its group, as labels tell.
         peer: int64[n], the only other rank of a send or receive, in the world.
-        peer_in_communicator: int64[n], the same in the communicator.
+        root: int64[n], whom all others send to or receive from, in the world.
+        peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
         launch_ns: int64[n], when the launching call returned, -1 without a GPU.
@@ -98,6 +100,7 @@ class Arrivals:
     stream: Int64
     sequence: Int64
     peer: Int64
+    root: Int64
     peer_in_communicator: Int64
     direction: Int64
     world_size: Int64
@@ -141,6 +144,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         stream=kernels.stream[sent.kernel],
         sequence=sent.sequence,
         peer=sent.peer,
+        root=sent.root,
         peer_in_communicator=sent.peer_in_communicator,
         direction=sent.direction,
         world_size=sent.world_size,
@@ -177,8 +181,13 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
     def told(values: Iterable[int]) -> Int64:
         return np.fromiter(values, np.int64, len(calls))[kind]
 
-    operation = told(_HOST_OPERATIONS.index(each.operation) for each in calls)
     is_one_sided = [each.operation in ("Send", "Recv") for each in calls]
+    # Both sides are one operation, as NCCL's kernels are named.
+    names = (
+        EXCHANGE if one_sided else each.operation
+        for each, one_sided in zip(calls, is_one_sided, strict=True)
+    )
+    operation = told(_HOST_OPERATIONS.index(name) for name in names)
     unknown, none = np.full(len(known), UNKNOWN, np.int64), np.zeros(len(known), np.int64)
     return Arrivals(
         rank=rank.rank,
@@ -200,6 +209,7 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
             each.fields.peer if one_sided else UNKNOWN
             for each, one_sided in zip(calls, is_one_sided, strict=True)
         ),
+        root=told(each.fields.peer if each.operation in ROOTED else UNKNOWN for each in calls),
         peer_in_communicator=unknown,
         direction=told(
             (1 if each.operation == "Send" else 2) if one_sided else UNKNOWN
