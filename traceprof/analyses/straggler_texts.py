@@ -96,6 +96,10 @@ microseconds. A robust line through these differences gives offset and drift; ho
 from it is the uncertainty. A machine that shares no operation keeps UTC, which NTP keeps to tens
 of milliseconds. Nothing is claimed below the uncertainty.
 
+Ranks without a GPU are compared by the ranges of `instrument`: a rank arrives when it calls an
+operation, and leaves when it is over. Their threads are woken some 50 microseconds apart, now and
+then milliseconds, which is what remains uncertain of their clocks.
+
 Operations are matched across ranks by the labels of `instrument`, by NCCL's communicator and their
 order in it, or by their order alone; kind, size and residence are checked.
 
@@ -109,7 +113,8 @@ the operations at least, and more often than chance explains.
 * `clock_uncertainty_ns`: how well its clock compares with the others'; null where it does not.
 * `cause`: what took the time, since the ranks last stood together: the late rank's computing,
   communicating, copying and idling by cause, each beyond the median of the others. What makes up
-  half of the lateness is the cause.
+  half of the lateness is the cause. Without a GPU: data loading, slower compute (forward, backward,
+  optimizer), communication, or outside the ranges, of which the trace does not say more.
 
 **Impact** is how long the others waited for it with nothing to compute, at their median.
 
