@@ -257,8 +257,16 @@ def _operations(
     first = np.flatnonzero(~is_second)
     finish = end[rows]
     finish[is_pair] = np.maximum(finish[is_pair], finish[np.flatnonzero(is_pair) + 1])
-    flown = set(ranges.kind[rows[~nests]].tolist())
-    is_told = is_pair | ~nests | ~_returns_early(ranges, calls, flown)[ranges.kind[rows]]
+    ended = ranges.end_ns[rows] != OPEN_END
+    is_flight = ~nests & ended
+    flies, returns_early = _asynchronous(ranges, calls, set(ranges.kind[rows[is_flight]].tolist()))
+    # Where flights are told, a call without one is synchronous, unless it came after the last
+    # flight began: then its own may have been cut off by the capture's end.
+    is_early = start[rows] < start[rows[is_flight]].max(initial=0)
+    kind = ranges.kind[rows]
+    is_done = np.where(flies[kind], is_early, ~returns_early[kind])
+    is_told = (is_pair | ~nests | is_done) & ended
+    is_told &= ~is_pair | np.append(ended[1:], True)[: len(rows)]
     order = first[np.argsort(start[rows[first]], kind="stable")]
     return HostOperations(
         start[rows[order]],
@@ -277,36 +285,31 @@ def _sequences(ranges: LabelRanges) -> Int64:
     return np.fromiter(numbers, np.int64, len(ranges.texts))
 
 
-def _returns_early(
+def _asynchronous(
     ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
-) -> Mask:
-    """Say of each kind of call whether it may return before its operation is done, bool[kinds].
-
-    Where flights of an operation of a group are told, a call without one has none: it is done.
+) -> tuple[Mask, Mask]:
+    """Say of each kind of call how it may return before its operation is done, bool[kinds] each.
 
     Args:
         ranges: of the process.
         calls: what the label of each kind says of its call.
-        flown: the kinds of which there are flights.
+        flown: the kinds of which flights are told.
+
+    Returns:
+        Whether flights of the operation on the group are told; and whether somebody waits for some,
+        or its function never waits.
     """
-    told = {
-        (call.operation, call.fields.communicator)
-        for kind, call in enumerate(calls)
-        if call is not None and kind in flown
-    }
+    named = [call and (call.operation, call.fields.communicator) for call in calls]
+    with_flights = {named[kind] for kind in flown}
     waited_for = {
         (operation_of(label.facts["op"]), label.facts.get("group"))
         for label in ranges.kinds
         if label.operation == labels.WAIT and "op" in label.facts
     }
-    return np.array(
-        [
-            call is not None
-            and (
-                _ALWAYS_ASYNCHRONOUS.match(label.operation) is not None
-                or (call.operation, call.fields.communicator) in waited_for - told
-            )
-            for label, call in zip(ranges.kinds, calls, strict=True)
-        ],
-        np.bool_,
-    )
+    flies = [name is not None and name in with_flights for name in named]
+    returns_early = [
+        name is not None
+        and (_ALWAYS_ASYNCHRONOUS.match(label.operation) is not None or name in waited_for)
+        for label, name in zip(ranges.kinds, named, strict=True)
+    ]
+    return np.array(flies, np.bool_), np.array(returns_early, np.bool_)

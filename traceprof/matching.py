@@ -76,7 +76,8 @@ class Group:
     @property
     def leaves_together(self) -> Mask:
         """Which operations no member can leave before the last has come, bool[m]."""
-        return self.is_one_of(LEAVE_TOGETHER)
+        together: Mask = self.is_one_of(LEAVE_TOGETHER) & (self.bytes != 0)  # nothing to wait for
+        return together
 
     def is_one_of(self, names: Listed[str]) -> Mask:
         """Return which operations have one of these names, bool[m]."""
