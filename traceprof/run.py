@@ -132,7 +132,7 @@ def facts_of(trace: Trace, ranks: Sequence[Rank]) -> ReportFacts:
         schema_version=trace.schema_version,
         notes=tuple(trace.notes),
         contents={} if ranks else dict(trace.contents()),
-        identity=_identity(trace, ranks),
+        identity=_with_host_ranks(_identity(trace), ranks),
         told=_told(trace, [rank.process for rank in ranks]),
         host_gaps={
             rank.process: HostGaps(rank.work.used_gpu, rank.work.num_open)
@@ -211,22 +211,33 @@ def _numbered(told: Sequence[Mapping[str, tuple[int | None, ...]]]) -> tuple[lis
     return numbered(candidates, sum(num_ranks))
 
 
-def _identity(trace: Trace, ranks: Sequence[Rank]) -> Report:
+def _identity(trace: Trace) -> Report:
     groups = [each for of in trace.operations.values() for each in of.groups if len(each)]
-    spans = [(int(each.start_ns[0]), int(each.end_ns.max())) for each in groups]
-    hosts = [rank.window for rank in ranks if isinstance(rank, HostRank)]
-    spans += [(each.start_ns, each.end_ns) for each in hosts]
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
     return Report(
         path=trace.path,
         session=trace.session,
-        start_ns=min((start for start, _ in spans), default=0),
-        end_ns=max((end for _, end in spans), default=0),
+        start_ns=min((int(each.start_ns[0]) for each in groups), default=0),
+        end_ns=max((int(each.end_ns.max()) for each in groups), default=0),
         communicators=frozenset(
             name
             for each in calls
             for index, name in enumerate(each.communicators)
             if (each.world_size[each.communicator == index] != 1).all()
         ),
+    )
+
+
+def _with_host_ranks(report: Report, ranks: Sequence[Rank]) -> Report:
+    """Return the same of a report that also lasts as long as its ranks without a GPU."""
+    spans = [(each.window.start_ns, each.window.end_ns) for each in ranks if each.device is None]
+    if not spans:
+        return report
+    if any(each.device is not None for each in ranks):
+        spans.append((report.start_ns, report.end_ns))
+    return replace(
+        report,
+        start_ns=min(start for start, _ in spans),
+        end_ns=max(end for _, end in spans),
     )
