@@ -98,7 +98,7 @@ of milliseconds. Nothing is claimed below the uncertainty.
 
 Ranks without a GPU are compared by the ranges of `instrument`: a rank arrives when it calls an
 operation, and leaves when it is over. Their threads are woken some 50 microseconds apart, now and
-then milliseconds, which is what remains uncertain of their clocks.
+then milliseconds; but none leaves before the last one has come, which bounds their clocks.
 
 Operations are matched across ranks by the labels of `instrument`, by NCCL's communicator and their
 order in it, or by their order alone; kind, size and residence are checked.
