@@ -5,7 +5,8 @@
 Each seed is a run of eight ranks on four machines, whose clocks are up to 20 ms and 50 millionths
 off, whose members leave operations up to 20 µs apart and, one in fifty, far apart, and whose
 captures are cut at both ends. Every scenario is tried with labels and without, in turn; half of the
-runs have a report for each rank.
+runs have a report for each rank. Ranks without a GPU always have labels, and leave operations up to
+60 µs apart and, one in twenty, up to 1 ms.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from traceprof.simulate import RUN_SCENARIOS, simulate_run
 class Tally:
     """What was measured so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_gpu: bool) -> None:
+        self.has_gpu = has_gpu
+        self.scenarios = [name for name, each in RUN_SCENARIOS.items() if each.has_gpu == has_gpu]
         self.offset_errors: list[float] = []
         self.uncertainties: list[int] = []
         self.lateness_errors: list[float] = []
-        self.verdicts: dict[str, Counter[str]] = {name: Counter() for name in RUN_SCENARIOS}
+        self.verdicts: dict[str, Counter[str]] = {name: Counter() for name in self.scenarios}
         self.num_false = 0
         self.num_unmatched = 0
 
@@ -37,7 +40,11 @@ class Tally:
         """Simulate and analyse one run."""
         with tempfile.TemporaryDirectory() as folder:
             truth_path = simulate_run(
-                name, Path(folder), seed=seed, per_rank=seed % 2 == 1, is_labelled=seed % 4 < 2
+                name,
+                Path(folder),
+                seed=seed,
+                per_rank=seed % 2 == 1,
+                is_labelled=seed % 4 < 2 or not self.has_gpu,
             )
             truth = json.loads(truth_path.read_text())
             reports = [Path(folder) / each["file"] for each in truth["reports"]]
@@ -73,7 +80,7 @@ class Tally:
         """Write the results down."""
         offset, unsure = np.array(self.offset_errors), np.array(self.uncertainties)
         late = np.array(self.lateness_errors)
-        print(f"clocks of other machines: {len(offset)}")
+        print(f"with{'' if self.has_gpu else 'out'} GPUs: clocks of other machines: {len(offset)}")
         print(
             f"  offset error: median {np.median(offset) / 1e3:.2f} µs,"
             f" 95 % {np.quantile(offset, 0.95) / 1e3:.2f} µs, worst {offset.max() / 1e3:.2f} µs"
@@ -98,11 +105,12 @@ class Tally:
 @click.option("--seeds", default=100, show_default=True, help="Of each scenario.")
 def main(seeds: int) -> None:
     """Measure the analysis of simulated runs."""
-    tally = Tally()
-    for seed in range(seeds):
-        for name in RUN_SCENARIOS:
-            tally.add(name, seed)
-    tally.print()
+    for has_gpu in (True, False):
+        tally = Tally(has_gpu=has_gpu)
+        for seed in range(seeds):
+            for name in tally.scenarios:
+                tally.add(name, seed)
+        tally.print()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def arrivals(
         parts[:, SPENT.index(name)] = values
     stalled, kernels = given.pop("stalled", unknown * 0), given.pop("kernels", unknown * 0)
     inside = given.pop("inside", np.ones(num, np.int64)) > 0
-    names = ("bytes", "sequence", "peer", "peer_in_communicator", "direction")
+    names = ("bytes", "sequence", "peer", "root", "peer_in_communicator", "direction")
     defaults = dict.fromkeys((*names, "world_size", "launch_ns"), unknown)
     return Arrivals(
         rank=rank,

@@ -148,3 +148,39 @@ def test_times_in_utc_are_brought_to_the_first_session() -> None:
     assert clocks.start_utc_ns == epoch + 5
     assert clocks.to_run(0, first.start_ns).tolist() == [each - 5 for each in STARTS]
     assert clocks.to_run(1, first.start_ns).tolist() == [each - 5 for each in STARTS]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_threads_that_leave_far_apart_bound_clocks_by_who_was_there(seed: int) -> None:
+    # Members leave when they are scheduled: some ms later than they could, the second on average
+    # a ms later than the first.
+    rng, num = np.random.default_rng(seed), 200
+    begin = 20 * MS * np.arange(1, num + 1)[:, np.newaxis]
+    start = begin + rng.integers(0, 8 * MS, (num, 2))
+    could = start.max(axis=1, keepdims=True) + rng.integers(200_000, 400_000, (num, 1))
+    end = could + (rng.exponential(3 * MS, (num, 2)) * (rng.random((num, 2)) < 0.8)).astype(int)
+    end[:, 1] += (rng.random(num) < 0.5) * 2 * MS
+    ahead = int(rng.integers(-20 * MS, 20 * MS))
+    ranks = [
+        arrivals(
+            rank, shown(start[:, rank].tolist(), ahead * rank),
+            shown(end[:, rank].tolist(), ahead * rank), group="0", sequence=range(num),
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    clocks = clocks_of(ranks, ["a", "b"], [0, 0])
+    found = clocks.of(1)
+    # By hand: whatever the offset, nobody left before the other one had come.
+    pairs = [
+        (*map(int, ranks[0].start_ns[[row]]), *map(int, ranks[0].end_ns[[row]]),
+         *map(int, ranks[1].start_ns[[row]]), *map(int, ranks[1].end_ns[[row]]))
+        for row in range(num)
+    ]  # fmt: skip
+    low = max(begun - over for begun, _, _, over in pairs)
+    high = min(over - begun for _, over, begun, _ in pairs)
+    assert low <= -ahead <= high
+    assert found.uncertainty_ns is not None
+    assert abs(found.offset_ns + ahead) <= found.uncertainty_ns
+    # Within the bounds, and by how much clocks may drift in 2 s.
+    assert found.uncertainty_ns < (high - low) + 2 * 400_000 + 2 * ONE_MACHINE_NS + MS
+    assert found.drift == 0.0  # which so much noise would not tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 MS = 1_000_000
 
 
-def met(start: Int64, end: Int64, hosts: list[str]) -> tuple[Waits, Clocks, list[Arrivals]]:
+def met(
+    start: Int64, end: Int64, hosts: list[str], *, operation: str = "AllReduce",
+    size: int | Int64 = 1 << 20, root: int = -1,
+) -> tuple[Waits, Clocks, list[Arrivals]]:  # fmt: skip
     """Return the waits of ranks (columns) in labelled operations (rows)."""
     ranks = [
         arrivals(
             rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0",
-            sequence=range(len(start)), bytes=1 << 20, world_size=start.shape[1],
+            sequence=range(len(start)), bytes=size, world_size=start.shape[1],
+            operation=operation, root=root,
         )
         for rank in range(start.shape[1])
     ]  # fmt: skip
@@ -90,6 +95,75 @@ def test_members_that_left_before_another_came_were_elsewhere() -> None:
     assert "had left before another one came" in found.reason
 
 
+@pytest.mark.parametrize("operation", ["Broadcast", "Scatter"])
+def test_receivers_wait_for_the_root_alone(operation: str) -> None:
+    # Rank 1 sends. In the first two it comes last, in the last two rank 3 does.
+    start = np.array([[0, 3, 0, 1], [10, 14, 11, 10], [20, 20, 21, 25], [30, 31, 30, 39]]) * MS
+    end = np.array([[4, 4, 4, 4], [15, 15, 15, 15], [22, 21, 22, 26], [33, 32, 33, 40]]) * MS
+    waits, clocks, ranks = met(start, end, ["a"] * 4, operation=operation, root=1)
+    assert waits.last.tolist() == [1, 1, 1, 1]
+    expected = [[3, 0, 3, 2], [4, 0, 3, 4], [0, 0, 0, 0], [1, 0, 1, 0]]
+    assert (waits.wait_ns // MS).tolist() == expected
+    # Of the third, none waited: what the longest-staying saw is the median of 2, 1 and 1.
+    assert (waits.transfer_ns // MS).tolist() == [1, 1, 1, 2]
+    matrix = wait_matrix([waits], 4)
+    assert (matrix[:, [0, 2, 3]] == 0).all()
+    # What is laid to the root is where it came later than the others at their median.
+    assert (matrix[:, 1] // MS).tolist() == [3 + 4 + 1, 0, 3 + 3 + 1, 2 + 4]
+    assert Key(0, operation, "group 0") in transfers([waits], ranks, clocks)
+    assert lateness([waits], ranks) == []  # no rank need wait for all others
+
+
+@pytest.mark.parametrize("operation", ["Reduce", "Gather"])
+def test_the_root_alone_waits_for_the_last_sender(operation: str) -> None:
+    start = np.array([[0, 3, 0, 1], [10, 14, 11, 16], [20, 29, 21, 25]]) * MS
+    end = np.array([[1, 4, 1, 2], [11, 17, 12, 17], [21, 30, 22, 26]]) * MS
+    waits, _, _ = met(start, end, ["a"] * 4, operation=operation, root=1)
+    assert (waits.wait_ns // MS).tolist() == [[0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]]
+    assert (waits.transfer_ns // MS).tolist() == [1, 1, 1]
+    matrix = wait_matrix([waits], 4)
+    assert matrix[1, 3] == 2 * MS
+    assert matrix.sum() == 2 * MS
+
+
+def test_without_the_root_nothing_is_said() -> None:
+    start = np.array([[0, 3, 0, 1], [10, 14, 11, 10]]) * MS
+    waits, clocks, ranks = met(start, start + 5 * MS, ["a"] * 4, operation="Broadcast")
+    assert not waits.is_told.any()
+    assert not waits.is_resolved.any()
+    assert not waits.wait_ns.any()
+    assert not transfers([waits], ranks, clocks)
+
+
+@pytest.mark.parametrize("operation", ["Broadcast", "Reduce", "Gather", "Scatter"])
+def test_clocks_are_not_measured_by_operations_that_members_leave_early(operation: str) -> None:
+    start = np.arange(20)[:, np.newaxis] * 10 * MS + np.zeros((1, 3), np.int64)
+    _, clocks, _ = met(start, start + MS, ["a", "b", "c"], operation=operation, root=0)
+    sources = [clock.source for clock in clocks.hosts]
+    assert sources == ["reference", "session start", "session start"]
+
+
+def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
+    sent = [0, 10 * MS, 20 * MS]
+    ranks = [
+        arrivals(
+            0, sent, [each + MS for each in sent], report=0, operation="SendRecv", group="0",
+            sequence=range(3), peer=1, direction=1,
+        ),
+        arrivals(
+            1, [each + 4 * MS for each in sent], [each + 5 * MS for each in sent], report=0,
+            operation="SendRecv", group="0", sequence=range(3), peer=0, direction=2,
+        ),
+    ]  # fmt: skip
+    ranks = [replace(each, device=None) for each in ranks]
+    groups, _ = match(ranks, [0, 0], [0, 0], [0, 0])
+    clocks = seeded([session("a")])
+    (waits,) = (waits_of(each, ranks, clocks) for each in groups)
+    assert isinstance(waits, Waits)
+    assert not waits.wait_ns.any()
+    assert not wait_matrix([waits], 2).any()
+
+
 def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:
     rng = np.random.default_rng(8)
     start = np.cumsum(rng.integers(5 * MS, 15 * MS, 20))
@@ -122,16 +196,82 @@ def test_latency_and_rate_are_recovered() -> None:
     took[0] *= 30  # one that waited
     fit = latency_and_rate(sizes, took)
     assert fit is not None
-    assert fit[0] == pytest.approx(20_000, rel=0.01)
-    assert fit[1] == pytest.approx(50, rel=0.01)
+    assert fit.latency_ns == pytest.approx(20_000, rel=0.01)
+    assert fit.rate_gb_per_s == pytest.approx(50, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("kind", "latency", "rate"),
+    [("AllReduce", 40_000, 80), ("AllGather", 15_000, 200), ("AlltoAll", 120_000, 12)],
+)
+def test_latency_and_rate_are_recovered_among_waiting_ranks(
+    kind: str, latency: int, rate: float, seed: int
+) -> None:
+    # Eight ranks on four machines leave up to 20 µs before the model says: 10 µs at the median.
+    rng, num = np.random.default_rng(seed), 200
+    size = rng.choice([1_000, 30_000, 1_000_000, 8_000_000, 100_000_000], num).astype(np.int64)
+    total = size if kind == "AllReduce" else size * 8
+    begin = 300 * MS * np.arange(num)[:, np.newaxis]
+    start = begin + rng.integers(0, 20_000, (num, 8))
+    late = rng.random(num) < 0.4
+    start[late, rng.integers(8)] += rng.integers(MS, 5 * MS, np.count_nonzero(late))
+    took = np.rint((latency + total / rate) * rng.normal(1, 0.03, num)).astype(np.int64)
+    last = start.max(axis=1, keepdims=True)
+    early = rng.integers(0, 20_000, (num, 8)) * np.minimum(1, latency / 40_000)
+    end = last + took[:, np.newaxis] - early.astype(np.int64)
+    early_ns = 10_000 * min(1, latency / 40_000)
+    waits, clocks, ranks = met(
+        start, end, [f"{rank // 2}" for rank in range(8)], operation=kind, size=size
+    )
+    for row in range(num):  # by definition
+        stays = [int(end[row, rank] - last[row, 0]) for rank in range(8)]
+        assert abs(int(waits.transfer_ns[row]) - median(stays)) <= 8_000  # of the clocks
+    found = transfers([waits], ranks, clocks)[Key(0, kind, "group 0")]
+    assert found.latency_ns is not None
+    assert found.latency_ns == pytest.approx(latency - early_ns, rel=0.1, abs=2_000)
+    assert found.latency_uncertainty_ns is not None
+    assert found.latency_uncertainty_ns < 0.2 * latency
+    assert found.rate_gb_per_s == pytest.approx(rate, rel=0.03)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "sizes", [[25e6], [25e6, 25e6], [25e6, 100e6], [8e6, 25e6, 50e6, 100e6], [1e3, 2e3, 3e3]]
+)
+def test_no_latency_is_told_of_sizes_that_do_not_tell_it(sizes: list[float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size = np.array(sizes * 30)
+    took = np.rint((30_000 + size / 80) * rng.normal(1, 0.1, len(size))).astype(np.int64)
+    fit = latency_and_rate(size, took)
+    if fit is not None:
+        assert fit.rate_gb_per_s == pytest.approx(80, rel=0.15)
+        if fit.latency_ns is not None:  # one in forty, by its own account
+            assert fit.uncertainty_ns is not None
+            assert abs(fit.latency_ns - 30_000) < 2 * fit.uncertainty_ns
+
+
+def test_the_shortest_stay_is_the_transfer_where_clocks_tell_no_waits() -> None:
+    start = np.array([[0, 3 * MS], [10 * MS, 12 * MS]])
+    end = np.array([[4 * MS, 4 * MS], [13 * MS, 13 * MS]])
+    ranks = [
+        arrivals(rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0", sequence=range(2))
+        for rank in range(2)
+    ]
+    groups, _ = match(ranks, [0, 0], [0, 1], [0, 0])
+    waits = waits_of(groups[0], ranks, seeded([session("a"), session("b")]))  # as good as NTP
+    assert isinstance(waits, Waits)
+    assert waits.transfer_ns.tolist() == [MS, MS]
 
 
 def test_alike_sizes_tell_no_latency() -> None:
     assert latency_and_rate(np.array([1e6, 2e6]), np.array([10_000, 20_000])) is None
     assert latency_and_rate(np.array([np.nan, 2e6]), np.array([10_000, 20_000])) is None
-    fit = latency_and_rate(np.array([1e6, 4e6]), np.array([10_000, 50_000]))
+    sizes, took = np.array([1e6, 4e6]), np.array([10_000, 50_000])
+    assert latency_and_rate(sizes, took) is None  # two times may be anything
+    fit = latency_and_rate(np.tile(sizes, 2), np.tile(took, 2))
     assert fit is not None
-    assert fit[0] == 0  # the line would begin below nothing
+    assert fit.latency_ns is None  # the line would begin below nothing
 
 
 def test_lateness_of_each_rank() -> None:

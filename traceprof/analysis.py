@@ -266,10 +266,11 @@ def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> Ru
     for module, result in zip(RUN_ANALYSES, met, strict=True):
         judged += module.findings(result)
     ranks_met: straggler.RanksResult = met[RUN_ANALYSES.index(straggler)]
-    results[collectives] = tuple(
-        collectives.with_transfers(each, straggler.transfers_of(ranks_met, member))
-        for member, each in enumerate(results[collectives])
-    )
+    for of_rank in (collectives, process_groups):
+        results[of_rank] = tuple(
+            of_rank.with_transfers(each, straggler.transfers_of(ranks_met, each.rank))
+            for each in results[of_rank]
+        )
     judged += _without_ranks(run)
     wanted = [each for each in judged if _is_wanted(each.id, options)]
     # Copies and counters may both see a link at its limit.

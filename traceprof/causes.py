@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.arrivals import SPENT
+from traceprof.messages import ROOTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
     "slower kernels", "more kernels", "launch queue full", "not explained",
 )  # fmt: skip
+SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
+"""Of ranks without a GPU: there are no kernels to count, and what no range tells of is nobody's."""
+_ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}
 # All ranks had something of their own to do between two operations if most of them paused so long.
 _PAUSE_NS = 50_000
 _FEW_MORE = 0.02  # kernels more or less are no other work
@@ -131,6 +135,8 @@ class Causes:
         most = max(parts, key=lambda name: parts[name])
         if 2 * parts[most] < late:
             return UNEXPLAINED
+        if all(each.device is None for each in members):
+            return _ON_HOSTS.get(most, most)
         if most != "compute":
             return most
         own, others = beyond(
@@ -183,7 +189,9 @@ def _anchors(waits: Waits) -> Int64:
     if len(waits) == 0:
         return np.empty(0, np.int64)
     pause = np.median(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
-    before = np.where(pause > _PAUSE_NS, np.arange(len(pause)), -1)
+    # After a broadcast and its like, each member goes on when its own part is done.
+    is_together = ~waits.group.is_one_of(ROOTED)[:-1]
+    before = np.where((pause > _PAUSE_NS) & is_together, np.arange(len(pause)), -1)
     anchors = np.full(len(waits), -1, np.int64)
     anchors[1:] = np.maximum.accumulate(before) if len(before) else before
     return anchors

@@ -4,7 +4,8 @@ A report's times count from its session's start, which it tells in UTC: the *see
 machine share its clock and need no more. The clocks of two machines are brought together by the
 operations that all members leave together: what their ends are apart is what the clocks are apart,
 but for some microseconds that vary from one operation to the next. A line through these differences
-is the offset and the drift; how far they stray from it is the uncertainty. Medians make both, so
+is the offset and the drift; how far they stray from it is the uncertainty, or what is less: how far
+the line may be moved before a member would leave before another one came. Medians make the line, so
 that single outliers do not matter (the slope is Theil and Sen's: the median of the slopes between
 pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
 """
@@ -12,7 +13,7 @@ pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 # Nsight's user guide, "Time Synchronization": UTC of machines synchronized by NTP is off by "one to
 # tens of milliseconds".
 NTP_NS = 50_000_000
-# Nsight brings the clocks of GPUs and host together to some microseconds.
+# Nsight brings the clocks of GPUs and host together to some microseconds; sessions of one machine
+# tell their starts as well (two processes left a barrier 0 to 2 µs apart, at the median of 121).
 ONE_MACHINE_NS = 10_000
 # Crystals of servers keep time to some tens of millionths; what drifts more is no clock's doing.
 _MOST_DRIFT = 200e-6
@@ -67,6 +69,40 @@ class HostClock:
     at_ns: int
     uncertainty_ns: int | None
     num_operations: int
+
+
+class _Ends(NamedTuple):
+    """How the members of a group left its m operations on h machines, by the sessions' starts.
+
+    Attributes:
+        middle: int64[m, h], when they left, at their median.
+        apart: int64[m, h], how far apart.
+        latest: int64[m, h], when the last of them had come.
+        first: int64[m, h], when the first of them left.
+        column: of each machine.
+    """
+
+    middle: Int64
+    apart: Int64
+    latest: Int64
+    first: Int64
+    column: dict[int, int]
+
+
+class _Times(NamedTuple):
+    """Times of one machine, int64[m] each: ends, last arrivals, first exits."""
+
+    end: Int64
+    latest: Int64
+    first: Int64
+
+
+class _Shared(NamedTuple):
+    """Operations that two machines share: by the known clock, by its own, and how far apart."""
+
+    by: _Times
+    own: _Times
+    within: Int64
 
 
 @dataclass(frozen=True)
@@ -182,8 +218,7 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
         for host in range(len(hosts)):
             shared = None if host in reached else _shared(ends, known, host)
             if shared is not None:
-                by = _corrected(reached[known], shared[0])
-                reached[host] = _fitted(hosts[host].host, by, *shared[1:], reached[known])
+                reached[host] = _fitted(hosts[host].host, shared, reached[known])
                 frontier.append(host)
     return replace(
         clocks, hosts=tuple(reached.get(index, each) for index, each in enumerate(hosts))
@@ -192,28 +227,23 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
 
 def _ends_by_host(
     clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
-) -> list[tuple[Int64, Int64, dict[int, int]]]:
-    """Return for each group when the members on each machine left, and how far apart they were.
-
-    Returns:
-        Ends int64[m, h] by the sessions' starts, -1 for none; spreads int64[m, h]; and the column
-        of each machine.
-    """
+) -> list[_Ends]:
+    """Return for each group when the members on each machine left, and how far apart they were."""
     # Groups that are known by their order alone may be of several communicators, and are used only
     # for machines that no better one reaches, the longest first.
-    found: list[tuple[Int64, Int64, dict[int, int]]] = []
+    found: list[_Ends] = []
     for group in sorted(groups, key=lambda each: (each.source == "order", -len(each))):
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
         host_of = [clocks.host_of[each.report] for each in members]
         column = {host: index for index, host in enumerate(dict.fromkeys(host_of))}
-        known = {host for *_, columns in found for host in columns}
+        known = {host for each in found for host in each.column}
         is_superfluous = group.source == "order" and column.keys() <= known
         if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
         end = together.times([each.end_ns + clocks.seeds_ns[each.report] for each in members])
         duration = together.times([each.end_ns - each.start_ns for each in members])
-        middle, apart = [], []
+        middle, apart, latest, first = [], [], [], []
         for host in column:
             of_host = [index for index, each in enumerate(host_of) if each == host]
             own = end[:, of_host]
@@ -221,36 +251,40 @@ def _ends_by_host(
             # With one member alone, only the time that it was inside bounds when it left.
             alone = duration[:, of_host].min(axis=1)
             apart.append(alone if len(of_host) == 1 else own.max(axis=1) - own.min(axis=1))
-        found.append((np.stack(middle, axis=1), np.stack(apart, axis=1), column))
+            latest.append((own - duration[:, of_host]).max(axis=1))
+            first.append(own.min(axis=1))
+        columns = [np.stack(each, axis=1) for each in (middle, apart, latest, first)]
+        found.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
     return found
 
 
-def _shared(
-    ends: Sequence[tuple[Int64, Int64, dict[int, int]]], known: int, host: int
-) -> tuple[Int64, Int64, Int64] | None:
+def _shared(ends: Sequence[_Ends], known: int, host: int) -> _Shared | None:
     """Return the ends of two machines' common operations and their spread; None without any."""
     found = [
-        (
-            end[:, column[known]],
-            end[:, column[host]],
-            np.maximum(apart[:, column[known]], apart[:, column[host]]),
+        _Shared(
+            by=_Times(*(each[:, column[known]] for each in (end, latest, first))),
+            own=_Times(*(each[:, column[host]] for each in (end, latest, first))),
+            within=np.maximum(apart[:, column[known]], apart[:, column[host]]),
         )
-        for end, apart, column in ends
+        for end, apart, latest, first, column in ends
         if known in column and host in column
     ]
     if not found:
         return None
     # Operations that were matched wrongly do not end together: groups that stray are left out.
-    strays = [spread((one - other).astype(np.float64)) for one, other, _ in found]
+    strays = [spread((each.by.end - each.own.end).astype(np.float64)) for each in found]
     least = min(strays)
     kept = [
         each
         for each, stray in zip(found, strays, strict=True)
         if stray <= _STRAYING * least + ONE_MACHINE_NS
     ]
-    one, other, apart = (np.concatenate(each) for each in zip(*kept, strict=True))
-    order = np.argsort(one, kind="stable")
-    return one[order], other[order], apart[order]
+    order = np.argsort(np.concatenate([each.by.end for each in kept]), kind="stable")
+    by, own = (
+        _Times(*(np.concatenate(column)[order] for column in zip(*times, strict=True)))
+        for times in ([each.by for each in kept], [each.own for each in kept])
+    )
+    return _Shared(by, own, np.concatenate([each.within for each in kept])[order])
 
 
 def _corrected(clock: HostClock, times: Int64) -> Int64:
@@ -259,22 +293,50 @@ def _corrected(clock: HostClock, times: Int64) -> Int64:
     return corrected
 
 
-def _fitted(host: str, by: Int64, own: Int64, within: Int64, known: HostClock) -> HostClock:
+def _fitted(host: str, shared: _Shared, known: HostClock) -> HostClock:
     """Measure a clock by the times that another one and it show at the same moments."""
-    at = int(np.median(own))
-    apart = (by - own).astype(np.float64)
-    since = (own - at).astype(np.float64)
+    by = _Times(*(_corrected(known, each) for each in shared.by))
+    own = shared.own
+    at = int(np.median(own.end))
+    apart = (by.end - own.end).astype(np.float64)
+    since = (own.end - at).astype(np.float64)
     drift = _slope(since, apart)
+    strays = apart - drift * since - np.median(apart - drift * since)
+    unsure = _unsure_slope(since, strays)
+    if 2 * unsure > _MOST_DRIFT:  # which noise may be
+        drift = 0.0
     offset = float(np.median(apart - drift * since))
     strayed = np.abs(apart - drift * since - offset)
     # One or two operations do not show how far ends stray: what is seen on one machine does.
     residual = float(np.quantile(strayed, _QUANTILE))
-    if len(own) < 3:
-        residual = max(residual, float(np.median(within)))
+    if len(since) < 3:
+        residual = max(residual, float(np.median(shared.within)))
+    # No member leaves before the last has come, on whatever machine: as request and reply bound
+    # clocks in NTP (RFC 5905), so do they. Threads leave further apart than that, GPUs seldom do.
+    slack = unsure * np.abs(since) + ONE_MACHINE_NS
+    low = float((by.latest - own.first - drift * since - slack).max())
+    high = float((by.first - own.latest - drift * since + slack).min())
+    if low <= high:
+        middle, offset = offset, min(max(offset, low), high)
+        bound = max(high - offset, offset - low, abs(middle - offset))
+        bound += unsure * float(np.abs(since).max())
+        residual = min(residual, bound)
     uncertainty = float(np.hypot(residual, known.uncertainty_ns or 0))
     return HostClock(
-        host, "operations", round(offset), drift, at, max(round(uncertainty), 1), len(own)
+        host, "operations", round(offset), drift, at, max(round(uncertainty), 1), len(since)
     )
+
+
+def _unsure_slope(since: Float64, strays: Float64) -> float:
+    """Return twice the standard error of a slope between the medians of both halves."""
+    span = float(np.ptp(since))
+    if len(since) < _LEAST_FOR_DRIFT or span <= 0:
+        return _MOST_DRIFT
+    # 1.4826 makes the median distance a standard deviation; π ÷ 2 is the variance of medians to
+    # that of means; each of two halves has n ÷ 2 points, half the span apart.
+    sigma = 1.4826 * float(np.median(np.abs(strays)))
+    error = np.sqrt(np.pi / 2 * 2 * sigma**2 / (len(since) / 2)) / (span / 2)
+    return min(2 * float(error), _MOST_DRIFT)
 
 
 def _slope(x: Float64, y: Float64) -> float:

@@ -19,6 +19,7 @@ from traceprof.trace.events import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     import numpy.typing as npt
 
@@ -40,9 +41,16 @@ class _Role(IntEnum):
     WAIT = 5
     BUCKET = 6
     GPU_COPY = 7
+    LOADING = 8
 
 
 _COMPUTE = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP)
+_SEQUENCE = re.compile(r" seq=(\d{1,14})(?: |\Z)")
+_ROLE_OF = {
+    **dict.fromkeys(_COMPUTE, _Role.COMPUTE),
+    labels.BUCKET: _Role.BUCKET,
+    labels.DATA_LOADING: _Role.LOADING,
+}
 _STEP = re.compile(rf"{labels.STEP} \d+")
 _GPU_COPY = re.compile(r"\w+ (?:h2d|d2h|d2d|p2p)")
 # Functions that return before the operation is done.
@@ -59,6 +67,7 @@ class HostOperations:
         is_over: bool[n], whether the end is the operation's and not only its call's.
         kind: int64[n], indices into `LabelRanges.kinds`.
         text: int64[n], indices into `LabelRanges.texts`.
+        sequence: int64[n], the call's number in its group; -1 where not told.
     """
 
     start_ns: Int64
@@ -66,6 +75,7 @@ class HostOperations:
     is_over: Mask
     kind: Int64
     text: Int64
+    sequence: Int64
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -100,6 +110,7 @@ class HostWork:
             for communication.
         communication: when a thread was in a communication call or waited for one, or an operation
             was in flight.
+        loading: when a thread waited for its data.
         communicates: which of the ranges are communication, bool[n].
         operations: what was communicated.
         calls: what the label of each of `LabelRanges.kinds` says of its call, None for no call.
@@ -111,6 +122,7 @@ class HostWork:
     end_ns: int
     compute: Intervals
     communication: Intervals
+    loading: Intervals
     communicates: Mask
     operations: HostOperations
     calls: Sequence[CallLabel | None]
@@ -153,6 +165,7 @@ def host_work(ranges: LabelRanges) -> HostWork:
         start_ns=int(start.min()),
         end_ns=last,
         compute=compute,
+        loading=intervals.union(start[role == _Role.LOADING], end[role == _Role.LOADING]),
         communication=intervals.merge(intervals.union(start[blocks], end[blocks]), in_flight),
         communicates=blocks | flies,
         operations=_operations(ranges, end, role == _Role.OPERATION, calls),
@@ -188,10 +201,8 @@ def _role(label: Label, call: CallLabel | None) -> _Role:
         return _Role.WAIT
     if call is not None:
         return _Role.CONTAINER if call.is_container else _Role.OPERATION
-    if label.operation in _COMPUTE:
-        return _Role.COMPUTE
-    if label.operation == labels.BUCKET:
-        return _Role.BUCKET
+    if label.operation in _ROLE_OF:
+        return _ROLE_OF[label.operation]
     if _GPU_COPY.fullmatch(label.operation):
         return _Role.GPU_COPY
     return _Role.STEP if _STEP.fullmatch(label.operation) else _Role.OTHER
@@ -246,7 +257,16 @@ def _operations(
     first = np.flatnonzero(~is_second)
     finish = end[rows]
     finish[is_pair] = np.maximum(finish[is_pair], finish[np.flatnonzero(is_pair) + 1])
-    is_told = is_pair | ~nests | ~_returns_early(ranges, calls)[ranges.kind[rows]]
+    ended = ranges.end_ns[rows] != OPEN_END
+    is_flight = ~nests & ended
+    flies, returns_early = _asynchronous(ranges, calls, set(ranges.kind[rows[is_flight]].tolist()))
+    # Where flights are told, a call without one is synchronous, unless it came after the last
+    # flight began: then its own may have been cut off by the capture's end.
+    is_early = start[rows] < start[rows[is_flight]].max(initial=0)
+    kind = ranges.kind[rows]
+    is_done = np.where(flies[kind], is_early, ~returns_early[kind])
+    is_told = (is_pair | ~nests | is_done) & ended
+    is_told &= ~is_pair | np.append(ended[1:], True)[: len(rows)]
     order = first[np.argsort(start[rows[first]], kind="stable")]
     return HostOperations(
         start[rows[order]],
@@ -254,24 +274,42 @@ def _operations(
         is_told[order],
         ranges.kind[rows[order]],
         ranges.text[rows[order]],
+        _sequences(ranges)[ranges.text[rows[order]]],
     )
 
 
-def _returns_early(ranges: LabelRanges, calls: Sequence[CallLabel | None]) -> Mask:
-    """Say of each kind of call whether it may return before its operation is done, bool[kinds]."""
+def _sequences(ranges: LabelRanges) -> Int64:
+    """Return the running number that each text tells, int64[texts]; -1 for none."""
+    told = map(_SEQUENCE.search, ranges.texts)
+    numbers = (-1 if each is None else int(each[1]) for each in told)
+    return np.fromiter(numbers, np.int64, len(ranges.texts))
+
+
+def _asynchronous(
+    ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
+) -> tuple[Mask, Mask]:
+    """Say of each kind of call how it may return before its operation is done, bool[kinds] each.
+
+    Args:
+        ranges: of the process.
+        calls: what the label of each kind says of its call.
+        flown: the kinds of which flights are told.
+
+    Returns:
+        Whether flights of the operation on the group are told; and whether somebody waits for some,
+        or its function never waits.
+    """
+    named = [call and (call.operation, call.fields.communicator) for call in calls]
+    with_flights = {named[kind] for kind in flown}
     waited_for = {
         (operation_of(label.facts["op"]), label.facts.get("group"))
         for label in ranges.kinds
         if label.operation == labels.WAIT and "op" in label.facts
     }
-    return np.array(
-        [
-            call is not None
-            and (
-                _ALWAYS_ASYNCHRONOUS.match(label.operation) is not None
-                or (call.operation, call.fields.communicator) in waited_for
-            )
-            for label, call in zip(ranges.kinds, calls, strict=True)
-        ],
-        np.bool_,
-    )
+    flies = [name is not None and name in with_flights for name in named]
+    returns_early = [
+        name is not None
+        and (_ALWAYS_ASYNCHRONOUS.match(label.operation) is not None or name in waited_for)
+        for label, name in zip(ranges.kinds, named, strict=True)
+    ]
+    return np.array(flies, np.bool_), np.array(returns_early, np.bool_)

@@ -113,7 +113,8 @@ def lateness(waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> list[Laten
 
 def _num_candidates(arrivals: Arrivals) -> int:
     """Return how many operations of a rank could be judged if all were matched."""
-    kinds = [arrivals.operations.index(each) for each in LEAVE_TOGETHER]
+    known = arrivals.operations
+    kinds = [known.index(each) for each in LEAVE_TOGETHER if each in known]
     chosen = arrivals.is_inside & np.isin(arrivals.operation, np.array(kinds, np.int64))
     return int(np.count_nonzero(chosen))
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from traceprof.alignment import Sequence, shift_between
 from traceprof.operation_keys import EXCHANGE, Key, members_of, sorted_out
+from traceprof.trace.call_labels import BARRIER
 from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.run import Mask
 
 # No member can leave before the last one has come: each needs what every other one sends.
-LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER)
 # Members may send parts of different size (all_gather of uneven tensors and the like).
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group
@@ -75,9 +76,14 @@ class Group:
     @property
     def leaves_together(self) -> Mask:
         """Which operations no member can leave before the last has come, bool[m]."""
-        ids = [self.operations.index(each) for each in LEAVE_TOGETHER if each in self.operations]
-        together: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        together: Mask = self.is_one_of(LEAVE_TOGETHER) & (self.bytes != 0)  # nothing to wait for
         return together
+
+    def is_one_of(self, names: Listed[str]) -> Mask:
+        """Return which operations have one of these names, bool[m]."""
+        ids = [self.operations.index(each) for each in names if each in self.operations]
+        found: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        return found
 
     def times(self, columns: Listed[Int64]) -> Int64:
         """Return a column of the members' `Arrivals` by operation and member, int64[m, r].

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from traceprof.run import Mask, Rank
     from traceprof.trace.nccl_calls import CommunicationCalls
 
+FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
+ROOTED = (*FROM_ROOT, *TO_ROOT)
+"""Of one rank to all others, or the other way round."""
 _EXCHANGES = "SendRecv", "Send", "Recv", "AlltoAll", "Gather", "Scatter"
 """What NCCL does with sends and receives: their kernels have one name."""
 
@@ -37,6 +40,7 @@ class Messages:
         communicator: int64[n], indices into `communicators`, as NCCL tells.
         group: int64[n], indices into `groups`, as labels tell.
         peer: int64[n], the only other rank of a send or receive, as labels tell (in the world).
+        root: int64[n], whom all others send to or receive from, as labels tell (in the world).
         peer_in_communicator: int64[n], the same as NCCL tells (in the communicator).
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
@@ -54,6 +58,7 @@ class Messages:
     communicator: Int64
     group: Int64
     peer: Int64
+    root: Int64
     peer_in_communicator: Int64
     direction: Int64
     world_size: Int64
@@ -127,6 +132,7 @@ def _read(rank: Rank) -> Messages:
         communicator=nccl.communicator,
         group=labelled.communicator,
         peer=labelled.peer,
+        root=labelled.root,
         peer_in_communicator=nccl.peer,
         direction=_first_known(nccl.direction, labelled.direction),
         world_size=_first_known(nccl.world_size, labelled.world_size),
@@ -152,6 +158,7 @@ class _Facts:
     bytes: Int64
     communicator: Int64
     peer: Int64
+    root: Int64
     direction: Int64
     world_size: Int64
     sequence: Int64
@@ -171,7 +178,7 @@ def _facts(
     """
     num = len(operation)
     if len(calls) == 0 or num == 0:
-        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 7)
+        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 8)
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
     # Every pair of a kernel and a call of its launch range, in order of the kernels.
     first = calls.first_member[launch]
@@ -202,12 +209,14 @@ def _facts(
     is_complete &= ~_has_strangers(calls, launch, kind, call_kind)
     is_complete &= (each.count == 1) | (num_devices == 1)
     sends = calls.operation == OPERATIONS.index("Send")
+    rooted = np.isin(calls.operation, [OPERATIONS.index(name) for name in ROOTED])
     direction = (each.total(sends) > 0) + 2 * (each.total(receives) > 0)
     return _Facts(
         operation=each.common(call_kind),
         bytes=np.where(is_complete, size, UNKNOWN),
         communicator=each.common(calls.communicator),
         peer=np.where(is_exchange, each.common(calls.peer), UNKNOWN),
+        root=each.common(np.where(rooted, calls.peer, UNKNOWN)),
         direction=np.where(is_exchange & (direction > 0), direction, UNKNOWN),
         world_size=each.common(calls.world_size),
         sequence=each.common(calls.sequence),

@@ -91,7 +91,7 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     ddp_buckets,
 )
 # Of ranks without.
-HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, ddp_buckets)
+HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, arrivals, ddp_buckets)
 # Of the whole run.
 RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling, straggler)
 RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))

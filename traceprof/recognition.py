@@ -36,8 +36,8 @@ class Report:
     Attributes:
         path: of the report.
         session: where and when it was captured.
-        start_ns: its first GPU operation, in the report's time.
-        end_ns: the end of its last.
+        start_ns: its first GPU operation, or range of a rank without one, in the report's time.
+        end_ns: the end of the last.
         communicators: ids of NCCL's, of several ranks.
     """
 

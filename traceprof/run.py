@@ -132,7 +132,7 @@ def facts_of(trace: Trace, ranks: Sequence[Rank]) -> ReportFacts:
         schema_version=trace.schema_version,
         notes=tuple(trace.notes),
         contents={} if ranks else dict(trace.contents()),
-        identity=_identity(trace),
+        identity=_with_host_ranks(_identity(trace), ranks),
         told=_told(trace, [rank.process for rank in ranks]),
         host_gaps={
             rank.process: HostGaps(rank.work.used_gpu, rank.work.num_open)
@@ -229,4 +229,18 @@ def _identity(trace: Trace) -> Report:
             for index, name in enumerate(each.communicators)
             if (each.world_size[each.communicator == index] != 1).all()
         ),
+    )
+
+
+def _with_host_ranks(report: Report, ranks: Sequence[Rank]) -> Report:
+    """Return the same of a report that also lasts as long as its ranks without a GPU."""
+    spans = [(each.window.start_ns, each.window.end_ns) for each in ranks if each.device is None]
+    if not spans:
+        return report
+    if any(each.device is not None for each in ranks):
+        spans.append((report.start_ns, report.end_ns))
+    return replace(
+        report,
+        start_ns=min(start for start, _ in spans),
+        end_ns=max(end for _, end in spans),
     )

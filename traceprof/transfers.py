@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 # Below this ratio of the largest to the smallest size, latency and rate cannot be told apart.
 DISTINCT_SIZES = 4
+# Fewer times do not show how far they stray.
+_LEAST_TIMES = 4
+_LEAST_STRAYING = 0.01
+_SURE = 2.0  # standard deviations, within which 95 % lie
 # nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
 _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
@@ -59,7 +63,8 @@ class Transfer:
         transfer_ns: the sum of what the operations themselves took.
         algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
         busbw_gb_per_s: the same times nccl-tests' factor.
-        latency_ns: of the model; None where sizes do not differ enough to tell.
+        latency_ns: of the model; None where sizes do not tell.
+        latency_uncertainty_ns: of the latency, likewise.
         rate_gb_per_s: of the model, of the size that algorithm bandwidth counts.
         scope: whether all members are on one machine.
     """
@@ -70,17 +75,33 @@ class Transfer:
     algbw_gb_per_s: float | None
     busbw_gb_per_s: float | None
     latency_ns: int | None
+    latency_uncertainty_ns: int | None
     rate_gb_per_s: float | None
     scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What an operation takes by its size.
+
+    Attributes:
+        latency_ns: whatever the size; None where it does not stand out from how times stray.
+        uncertainty_ns: of the latency.
+        rate_gb_per_s: bytes per ns that more of it takes.
+    """
+
+    latency_ns: int | None
+    uncertainty_ns: int | None
+    rate_gb_per_s: float
 
 
 def transfers(
     waits: Sequence[Waits], arrivals: Sequence[Arrivals], clocks: Clocks
 ) -> dict[Key, Transfer]:
-    """Measure the operations in the window, of each rank by kind and communicator."""
+    """Measure operations in the window of which waits are told, by rank, kind and communicator."""
     parts: dict[Key, list[tuple[Waits, int, Int64]]] = defaultdict(list)
     for each in waits:
-        inside = np.flatnonzero(each.is_inside)
+        inside = np.flatnonzero(each.is_inside & each.is_told)
         for kind in np.unique(each.group.operation[inside]).tolist():
             chosen = inside[each.group.operation[inside] == kind]
             for column, member in enumerate(each.group.members):
@@ -128,30 +149,60 @@ def rate(size: Float64, durations: Int64) -> float | None:
     return float(size[known].sum()) / took if took else None
 
 
-def latency_and_rate(size: Float64, took: Int64) -> tuple[int, float] | None:
+def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
     """Fit t = latency + S ÷ rate.
 
     Each size counts once, by the median of its times: by how much a time is off in proportion is
-    what is made least, so that small messages count as much as large ones.
+    what is made least, so that small messages count as much as large ones. How far times of one
+    size stray, and the medians from the line, is carried over to the latency as least squares do
+    (the covariance (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹); a latency that does not stand out is none.
 
     Args:
         size: float64[n], in bytes.
         took: int64[n], in ns.
 
     Returns:
-        Latency in ns, and rate in bytes per ns, which is GB/s; None where the sizes are too much
-        alike, or times do not grow with them.
+        None where the sizes are too much alike or the times too few, or times do not grow with
+        sizes.
     """
     known = ~np.isnan(size) & (took > 0) & (size > 0)
-    sizes = np.unique(size[known])
-    if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0]:
+    sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)
+    if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0] or len(which) < _LEAST_TIMES:
         return None
-    times = np.array([np.median(took[known & (size == each)]) for each in sizes])
+    times = np.array([np.median(took[known][which == each]) for each in range(len(sizes))])
     columns = np.stack((1 / times, sizes / times), axis=1)
     (latency, per_byte), *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)
-    if latency < 0:  # no latency to be seen: all is rate
-        latency, per_byte = 0.0, float((sizes / times).sum() / ((sizes / times) ** 2).sum())
-    return (round(float(latency)), 1 / float(per_byte)) if per_byte > 0 else None
+    misfit = 1 - columns @ np.array([latency, per_byte])
+    inverse = np.linalg.pinv(columns)
+    error = _SURE * float(np.sqrt(inverse[0] ** 2 @ _variance(took[known], which, count, times)))
+    if len(sizes) > 2:  # two points are always on a line
+        rms = float(np.sqrt((misfit**2).sum() / (len(sizes) - 2)))
+        error = max(error, _SURE * rms * float(np.linalg.norm(inverse[0])))
+    if latency > error:
+        is_growing = per_byte > 0
+        return Fit(round(latency), round(error), 1 / float(per_byte)) if is_growing else None
+    ratio = sizes / times  # no latency to be seen: all is rate
+    return Fit(None, None, float((ratio**2).sum() / ratio.sum()))
+
+
+def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float64:
+    """Return the variance of the median time of each size in its own proportion, float64[sizes].
+
+    Args:
+        took: int64[n], in ns.
+        which: int64[n], indices into the sizes.
+        count: int64[sizes], how many there are.
+        times: float64[sizes], their medians.
+    """
+    strays = np.abs(took / times[which] - 1)
+    own = np.array([np.median(strays[which == each]) for each in range(len(count))])
+    # Few times of one size do not show how they stray: those of all sizes do.
+    few = count < _LEAST_TIMES
+    own[few] = max(float(np.median(strays)), float(own[~few].max(initial=0.0)))
+    # 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
+    sigma = np.maximum(1.4826 * own, _LEAST_STRAYING)
+    variance: Float64 = sigma**2 * np.where(count > 2, np.pi / 2, 1) / count
+    return variance
 
 
 def _transfer(
@@ -183,7 +234,8 @@ def _transfer(
         transfer_ns=intervals.total(took),
         algbw_gb_per_s=rate(total, took),
         busbw_gb_per_s=rate(bus, took),
-        latency_ns=fit and fit[0],
-        rate_gb_per_s=fit and fit[1],
+        latency_ns=None if fit is None else fit.latency_ns,
+        latency_uncertainty_ns=None if fit is None else fit.uncertainty_ns,
+        rate_gb_per_s=None if fit is None else fit.rate_gb_per_s,
         scope="intra-node" if len(hosts) == 1 else "inter-node",
     )

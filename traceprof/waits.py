@@ -1,8 +1,14 @@
 """Waiting told from transfer: until the last rank arrives, the others wait for it.
 
 A member's *wait* is from its own start to the last member's, on the run's clock; the rest of its
-stay is *transfer*. What an operation itself takes is the shortest stay of any member: the last to
-arrive waits for nobody, and its own stay needs no clock but its own.
+stay is *transfer*. What an operation itself takes is the median transfer of its members, as
+nccl-tests give the mean of all ranks; the shortest one would be the outlier of many. Where the
+clocks are too far apart to tell waits, it is the shortest stay: that of the last to arrive, who
+waits for nobody and needs no clock but its own.
+
+Where one rank sends to all others, these wait for it and for nobody else; where all send to one, it
+alone waits, for the last of them. Which rank that is, the root, labels tell; without them, nothing
+is said of such operations. Who left a send or receive before the other came did not wait for it.
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ import numpy as np
 from traceprof import intervals
 from traceprof.clocks import ONE_MACHINE_NS
 from traceprof.matching import Unmatched
+from traceprof.messages import FROM_ROOT, ROOTED, TO_ROOT
+from traceprof.trace.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 # How far apart members leave an operation, as a share of the time that it takes: in a ring of six
 # GPUs on two machines, half of it.
 _LEAVING = 0.5
+_EXCHANGES = ("SendRecv", "Send", "Recv")
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
@@ -40,14 +49,16 @@ class Waits:
         start_ns: int64[m, r], on the run's clock.
         end_ns: int64[m, r].
         wait_ns: int64[m, r], each member's wait for the last one.
-        transfer_ns: int64[m], the shortest stay.
-        last: int64[m], the column of the member that came last.
+        transfer_ns: int64[m], the median over the members; the shortest stay where clocks differ
+            by more than that.
+        last: int64[m], the column of the member that came last, or for which all others wait.
         late_ns: int64[m, r], how long after the median of the others each member came.
         uncertainty_ns: int64[r], how well each member's clock compares with those of the others:
             the median of them; the largest int64 where it does not.
         is_last: bool[m, r], whether a member was certainly late, and came last or so little
             before the last that the clocks cannot tell.
         is_inside: bool[m], whether the operation is in the window of all members.
+        is_told: bool[m], whether who waits for whom is known; where it is not, no wait is counted.
     """
 
     group: Group
@@ -60,6 +71,7 @@ class Waits:
     uncertainty_ns: Int64
     is_last: Mask
     is_inside: Mask
+    is_told: Mask
 
     def __len__(self) -> int:
         return len(self.last)
@@ -68,7 +80,8 @@ class Waits:
     def is_resolved(self) -> Mask:
         """Whether it is certain that the last was late, bool[m]."""
         row = np.arange(len(self))
-        resolved: Mask = self.late_ns[row, self.last] > self.uncertainty_ns[self.last]
+        late = self.late_ns[row, self.last] > self.uncertainty_ns[self.last]
+        resolved: Mask = late & self.is_told
         return resolved
 
 
@@ -127,35 +140,87 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
         )
     )
     between = _between(members, clocks)
-    together = start.max(axis=1) - end.min(axis=1) <= between.max()
-    if together.mean() < _RESIDENT:
+    # A socket takes what is sent before it is asked for.
+    is_on_gpus = all(each.device is not None for each in members)
+    judged = whole.leaves_together | (whole.is_one_of(_EXCHANGES) & is_on_gpus)
+    together = (start.max(axis=1) - end.min(axis=1) <= between.max())[judged]
+    if len(together) and together.mean() < _RESIDENT:
         return Unmatched(
             group.name,
             tuple(each.rank for each in members),
             f"in {np.count_nonzero(~together)} of {len(together)} operations, some rank had left"
             " before another one came: they are not the same",
         )
-    last = start.argmax(axis=1)
-    before_last = start.max(axis=1, keepdims=True) - start
     late = start - _medians_of_others(start)
     uncertainty = _of_others(between)
+    root = _roots(whole, members)
+    last = np.where(whole.is_one_of(FROM_ROOT) & (root >= 0), root, start.argmax(axis=1))
+    before_last = start.max(axis=1, keepdims=True) - start
     # Only the column of the last matters, but each has its own uncertainty.
-    tied = before_last <= between[last]
+    tied = before_last <= between[start.argmax(axis=1)]
     tied[np.arange(len(last)), last] = True
     stay = end - start
+    wait = _waited(whole, start, end, last, root, between)
     inside = whole.times([each.is_inside.astype(np.int64) for each in members])
     return Waits(
         group=whole,
         start_ns=start,
         end_ns=end,
-        wait_ns=np.clip(before_last, 0, stay),
-        transfer_ns=stay.min(axis=1),
+        wait_ns=wait,
+        transfer_ns=_transfer(whole, stay, wait, root, between),
         last=last,
         late_ns=late,
         uncertainty_ns=uncertainty,
         is_last=tied & (late > uncertainty),
         is_inside=np.all(inside > 0, axis=1),
+        is_told=(root >= 0) | ~whole.is_one_of(ROOTED),
     )
+
+
+def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
+    """Return the column of each operation's root, int64[m]; -1 where there is none or not told."""
+    told = group.times([each.root for each in members])
+    told = np.where(_is_one(told), told.max(axis=1), UNKNOWN)
+    columns = np.full(len(group), UNKNOWN, np.int64)
+    for column, member in enumerate(members):
+        columns[(told == member.rank) & group.is_one_of(ROOTED)] = column
+    return columns
+
+
+def _waited(
+    group: Group, start: Int64, end: Int64, last: Int64, root: Int64, between: Int64
+) -> Int64:
+    """Return how long each member waited for the last, or the root, int64[m, r]."""
+    row, columns = np.arange(len(last)), np.arange(start.shape[1])
+    came = start[row, last][:, np.newaxis]
+    wait: Int64 = np.clip(came - start, 0, end - start)
+    is_root = columns == root[:, np.newaxis]
+    is_rooted = group.is_one_of(ROOTED)[:, np.newaxis]
+    waits = ~is_rooted | (is_root & group.is_one_of(TO_ROOT)[:, np.newaxis])
+    waits |= (root >= 0)[:, np.newaxis] & ~is_root & group.is_one_of(FROM_ROOT)[:, np.newaxis]
+    had_left = group.is_one_of(_EXCHANGES)[:, np.newaxis] & (came - end > between[last])
+    waited: Int64 = np.where(waits & ~had_left, wait, 0)
+    return waited
+
+
+def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int64) -> Int64:
+    """Return what each operation itself took, int64[m]."""
+    shortest: Int64 = stay.min(axis=1)
+    own = stay - wait
+    if between.max() > np.median(shortest):  # clocks do not tell waits
+        return shortest
+    took: Int64 = np.median(own, axis=1).astype(np.int64)
+    row = np.arange(len(root))
+    to_root = group.is_one_of(TO_ROOT) & (root >= 0)
+    took[to_root] = own[row, root][to_root]
+    # Of what came before they did, receivers see but the rest: those that waited tell.
+    from_root = np.flatnonzero(group.is_one_of(FROM_ROOT) & (root >= 0))
+    if len(from_root):
+        received = np.arange(stay.shape[1]) != root[from_root, np.newaxis]
+        waited = received & (wait[from_root] > 0)
+        chosen = np.where(waited.any(axis=1, keepdims=True), waited, received)
+        took[from_root] = np.nanmedian(np.where(chosen, own[from_root], np.nan), axis=1)
+    return took
 
 
 def wait_matrix(waits: Sequence[Waits], num_ranks: int) -> Int64:
@@ -171,6 +236,12 @@ def wait_matrix(waits: Sequence[Waits], num_ranks: int) -> Int64:
         for column, member in enumerate(each.group.members):
             np.add.at(matrix[member], last, each.wait_ns[chosen, column])
     return matrix
+
+
+def _is_one(values: Int64) -> Mask:
+    """Say of which rows all values are equal, bool[m]."""
+    one: Mask = values.max(axis=1) == values.min(axis=1)
+    return one
 
 
 def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:

@@ -34,13 +34,13 @@ class Expected:
     Attributes:
         offsets: by machine, to be added to its times.
         waits: by operation and report.
-        transfers: by operation, the shortest stay.
+        transfers: by operation, the median of what is left of the stays after waiting.
         last: by operation, the report that came last.
     """
 
     offsets: dict[str, float]
     waits: list[list[float]]
-    transfers: list[int]
+    transfers: list[float]
     last: list[int]
 
 
@@ -83,6 +83,6 @@ def expected(paths: Sequence[Path]) -> Expected:
         waits.append(
             [min(max(starts) - start, stay) for start, stay in zip(starts, stays, strict=True)]
         )
-        transfers.append(min(stays))
+        transfers.append(median(stay - wait for stay, wait in zip(stays, waits[-1], strict=True)))
         last.append(starts.index(max(starts)))
     return Expected(offsets, waits, transfers, last)

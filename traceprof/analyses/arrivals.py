@@ -1,4 +1,6 @@
-"""When a rank came to each communication kernel, and on what it had spent its time until then.
+"""When a rank came to each communication operation, and on what it had spent its time until then.
+
+Operations are kernels, and of a rank without a GPU the ranges that `instrument` made of its calls.
 
 The columns are all that is needed of a rank to compare it with the others: they are small, where
 its operations are not. It makes no finding of its own; what concerns the whole run does.
@@ -16,10 +18,17 @@ from traceprof.analyses.pageable_copy import LEAST_BYTES
 from traceprof.idle_gaps import UnknownCause, idle_gaps
 from traceprof.late_launches import late_launches
 from traceprof.launch_stalls import find_stalls
-from traceprof.messages import messages
+from traceprof.messages import ROOTED, messages
+from traceprof.operation_keys import EXCHANGE
+from traceprof.rank import HostRank
 from traceprof.trace import schema
+from traceprof.trace.call_labels import BARRIER, CallLabel
+from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
+from traceprof.trace.nccl_payloads import NOTHING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from traceprof.findings import Finding, NotApplicable
     from traceprof.idle_gaps import IdleGaps
     from traceprof.intervals import Int64
@@ -32,17 +41,23 @@ EXPLANATIONS: dict[str, str] = {}
 SPENT = (
     "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading", "other",
 )  # fmt: skip
-"""What a rank's time goes to: computing, else communicating, else copying, else idle by cause."""
+"""What a rank's time goes to: computing, else communicating, else copying, else idle by cause.
+
+Without a GPU it is what its ranges tell of, and `other` is what they do not."""
+
+
+_HOST_OPERATIONS = (*OPERATIONS, BARRIER)
+_UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The communication kernels of one rank by start: n of each column; -1 where not known.
+    """The communication operations of one rank by start: n of each column; -1 where not known.
 
     Attributes:
         rank: the rank's number.
         report: index of its report.
-        device: the CUDA ordinal as the process sees it.
+        device: the CUDA ordinal as the process sees it; None without a GPU.
         start_ns: int64[n], in the report's time, as are all times.
         end_ns: int64[n].
         is_inside: bool[n], whether it starts in the window that was asked for.
@@ -50,13 +65,14 @@ class Arrivals:
         bytes: int64[n], as `messages.Messages` counts them.
         communicator: int64[n], indices into `communicators`, as NCCL tells.
         group: int64[n], indices into `groups`, as labels tell.
-        stream: int64[n], the CUDA stream.
+        stream: int64[n], the CUDA stream, 0 without a GPU.
         sequence: int64[n], the call's number in its group, as labels tell.
         peer: int64[n], the only other rank of a send or receive, in the world.
-        peer_in_communicator: int64[n], the same in the communicator.
+        root: int64[n], whom all others send to or receive from, in the world.
+        peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
-        launch_ns: int64[n], when the launching call returned.
+        launch_ns: int64[n], when the launching call returned, -1 without a GPU.
         spent_at_start_ns: int64[n, 8], what each of `SPENT` had taken since the rank's first
             operation when this one started.
         spent_at_end_ns: int64[n, 8], likewise when it ended.
@@ -84,6 +100,7 @@ class Arrivals:
     stream: Int64
     sequence: Int64
     peer: Int64
+    root: Int64
     peer_in_communicator: Int64
     direction: Int64
     world_size: Int64
@@ -105,7 +122,9 @@ class Arrivals:
 
 
 def run(rank: Rank, window: Window) -> Arrivals:
-    """Reduce a rank to its communication kernels."""
+    """Reduce a rank to its communication operations."""
+    if isinstance(rank, HostRank):
+        return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
     gaps = idle_gaps(rank, rank.window) if len(sent) else None
@@ -129,6 +148,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         stream=kernels.packed_stream.at(sent.kernel),
         sequence=sent.sequence,
         peer=sent.peer,
+        root=sent.root,
         peer_in_communicator=sent.peer_in_communicator,
         direction=sent.direction,
         world_size=sent.world_size,
@@ -151,6 +171,81 @@ def findings(result: Arrivals) -> list[Finding | NotApplicable]:
     """Return nothing: one rank alone is neither early nor late."""
     del result
     return []
+
+
+def _of_host(rank: HostRank, window: Window) -> Arrivals:
+    """Reduce a rank without a GPU to the operations whose end is told: start is when it called."""
+    work = rank.work
+    known = np.flatnonzero(work.operations.is_over)
+    start, end = work.operations.start_ns[known], work.operations.end_ns[known]
+    calls = [_UNKNOWN_CALL if each is None else each for each in work.calls]
+    kind = work.operations.kind[known]
+    groups = sorted({each.fields.communicator for each in calls if each.fields.communicator})
+
+    def told(values: Iterable[int]) -> Int64:
+        return np.fromiter(values, np.int64, len(calls))[kind]
+
+    is_one_sided = [each.operation in ("Send", "Recv") for each in calls]
+    # Both sides are one operation, as NCCL's kernels are named.
+    names = (
+        EXCHANGE if one_sided else each.operation
+        for each, one_sided in zip(calls, is_one_sided, strict=True)
+    )
+    operation = told(_HOST_OPERATIONS.index(name) for name in names)
+    unknown, none = np.full(len(known), UNKNOWN, np.int64), np.zeros(len(known), np.int64)
+    return Arrivals(
+        rank=rank.rank,
+        report=rank.report,
+        device=None,
+        start_ns=start,
+        end_ns=end,
+        is_inside=window.holds_start(start),
+        operation=operation,
+        bytes=told(each.fields.bytes for each in calls),
+        communicator=unknown,
+        group=told(
+            UNKNOWN if each.fields.communicator is None else groups.index(each.fields.communicator)
+            for each in calls
+        ),
+        stream=none,
+        sequence=work.operations.sequence[known],
+        peer=told(
+            each.fields.peer if one_sided else UNKNOWN
+            for each, one_sided in zip(calls, is_one_sided, strict=True)
+        ),
+        root=told(each.fields.peer if each.operation in ROOTED else UNKNOWN for each in calls),
+        peer_in_communicator=unknown,
+        direction=told(
+            (1 if each.operation == "Send" else 2) if one_sided else UNKNOWN
+            for each, one_sided in zip(calls, is_one_sided, strict=True)
+        ),
+        world_size=told(each.fields.world_size for each in calls),
+        launch_ns=unknown,
+        spent_at_start_ns=_spent_on_host(rank, start),
+        spent_at_end_ns=_spent_on_host(rank, end),
+        stalled_at_start_ns=none,
+        stalled_at_end_ns=none,
+        kernels_at_start=none,
+        kernels_at_end=none,
+        window_ns=window.length_ns,
+        operations=_HOST_OPERATIONS,
+        communicators=(),
+        groups=tuple(groups),
+        unknown_cause=None,
+    )
+
+
+def _spent_on_host(rank: HostRank, times: Int64) -> Int64:
+    """Return what each of `SPENT` took until these times, int64[n, 8]."""
+    spent = np.zeros((len(times), len(SPENT)), np.int64)
+    computing = rank.compute
+    communicating = intervals.merge(computing, rank.communication)
+    told = intervals.merge(communicating, rank.work.loading)
+    spent[:, 0] = intervals.covered_before(computing, times)
+    spent[:, 1] = intervals.covered_before(communicating, times) - spent[:, 0]
+    spent[:, 6] = intervals.covered_before(told, times) - spent[:, 0] - spent[:, 1]
+    spent[:, 7] = times - rank.window.start_ns - spent.sum(axis=1)
+    return spent
 
 
 def _stalled(rank: Rank) -> intervals.Intervals:

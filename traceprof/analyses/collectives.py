@@ -65,6 +65,7 @@ class OperationUse:
         wait_ns: of these, the sum of the times until the last rank came; None without any.
         transfer_ns: of these, the sum of the times in which all ranks were inside.
         latency_ns: what an operation takes whatever its size; None where sizes do not tell.
+        latency_uncertainty_ns: of the latency (twice its standard error).
         rate_gb_per_s: what more of it adds, as algorithm bandwidth counts bytes.
         scope: whether the ranks are on one machine, `intra-node` or `inter-node`.
     """
@@ -84,6 +85,7 @@ class OperationUse:
     wait_ns: int | None = None
     transfer_ns: int | None = None
     latency_ns: int | None = None
+    latency_uncertainty_ns: int | None = None
     rate_gb_per_s: float | None = None
     scope: str | None = None
 
@@ -157,7 +159,7 @@ def with_transfers(
         transfers: of that rank, by operation and communicator.
     """
     uses = tuple(
-        _with_transfer(
+        with_transfer(
             use, transfers.get((use.operation, use.communicator)), result.network_gb_per_s
         )
         for use in result.uses
@@ -165,9 +167,16 @@ def with_transfers(
     return replace(result, uses=uses)
 
 
-def _with_transfer(
+def with_transfer(
     use: OperationUse, transfer: Transfer | None, network_gb_per_s: float | None
 ) -> OperationUse:
+    """Return the same with rates of its transfers, where there are any.
+
+    Args:
+        use: of one rank.
+        transfer: of its operations, None where they were not matched.
+        network_gb_per_s: the peak between machines, None where not known.
+    """
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
@@ -181,6 +190,7 @@ def _with_transfer(
         wait_ns=transfer.wait_ns,
         transfer_ns=transfer.transfer_ns,
         latency_ns=transfer.latency_ns,
+        latency_uncertainty_ns=transfer.latency_uncertainty_ns,
         rate_gb_per_s=transfer.rate_gb_per_s,
         scope=transfer.scope,
     )

@@ -6,25 +6,26 @@ included, so that rates of collectives are lower bounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.collectives import OperationUse, by_cost, rates
+from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
 from traceprof.rank import HostRank
 from traceprof.trace import schema
 from traceprof.trace.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.findings import Finding, NotApplicable
     from traceprof.host_work import HostOperations
     from traceprof.intervals import Int64, Intervals
     from traceprof.rank import Rank, Window
     from traceprof.trace.call_labels import CallLabel
+    from traceprof.transfers import Transfer
 
 Value = TypeVar("Value")
 
@@ -118,6 +119,17 @@ def run(rank: Rank, window: Window) -> ProcessGroupsResult:
         num_threads=rank.trace.num_threads(rank.process),
         window_ns=window.length_ns,
     )
+
+
+def with_transfers(
+    result: ProcessGroupsResult, transfers: Mapping[tuple[str, str | None], Transfer]
+) -> ProcessGroupsResult:
+    """Return the same with rates of transfers, as `collectives.with_transfers` does."""
+    uses = tuple(
+        with_transfer(use, transfers.get((use.operation, use.communicator)), None)
+        for use in result.uses
+    )
+    return replace(result, uses=uses)
 
 
 def findings(result: ProcessGroupsResult) -> list[Finding | NotApplicable]:

@@ -41,7 +41,8 @@ IDS: tuple[str, ...] = ("straggler",)
 OF = arrivals_of_ranks
 EXPLANATIONS = texts.EXPLANATIONS
 
-# Operations whose causes are looked for, the latest ones of each rank: enough for a majority.
+# Operations whose causes are looked for, from the latest ones of each rank to the least late, so
+# that their median is that of all: enough for a majority.
 _MOST_CAUSES = 64
 
 
@@ -102,7 +103,7 @@ def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
 
     Args:
         run: the reports and their ranks.
-        measured_of: of the ranks with a GPU that have the window asked for.
+        measured_of: of the ranks that have the window asked for.
     """
     arrivals, seeds = measured_of, run.clocks
     groups, unmatched = match(
@@ -137,13 +138,14 @@ def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
     )
 
 
-def transfers_of(result: RanksResult, member: int) -> dict[tuple[str, str | None], Transfer]:
+def transfers_of(result: RanksResult, rank: int) -> dict[tuple[str, str | None], Transfer]:
     """Return what the operations of a rank took, by operation and communicator.
 
     Args:
         result: of the run.
-        member: index of the rank.
+        rank: its number.
     """
+    member = result.ranks.index(rank)
     return {
         (key.operation, key.communicator): transfer
         for key, transfer in result.transfers.items()
@@ -176,7 +178,9 @@ def _root(late: Lateness, causes: Causes) -> Straggler | None:
     """Return what most of a rank's latenesses go back to, weighed by how late it was."""
     found: dict[tuple[int, str], list[Cause]] = defaultdict(list)
     looked_at = 0
-    for number, row, column in late.operations[:_MOST_CAUSES].tolist():
+    last = len(late.operations) - 1
+    chosen = np.unique(np.linspace(0, last, min(last + 1, _MOST_CAUSES)).astype(np.int64))
+    for number, row, column in late.operations[chosen].tolist():
         cause = causes.of(number, row, column)
         if cause is not None:
             found[cause.root, cause.what].append(cause)

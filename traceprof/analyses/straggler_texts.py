@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED
+from traceprof.causes import MORE_WORK, OUTSIDE, QUEUE, SLOWER, SLOWER_COMPUTE, UNEXPLAINED
 
 BECAUSE: dict[str, str] = {
     SLOWER: "the same kernels take longer there",
@@ -14,6 +14,8 @@ BECAUSE: dict[str, str] = {
     "data loading": "it waited for its data loader",
     "communication": "it spent the time in other communication",
     "other": "its GPU waited for something that was launched already",
+    SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
+    OUTSIDE: "it spends the time in no range of instrument: the trace does not say on what",
     UNEXPLAINED: "no single cause stands out",
 }
 
@@ -63,6 +65,20 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Look at its other communicators: the wait matrix of the ranks tells whom it waits for",
     ),
     "other": ("Look at what its GPU ran before the operation, on the timeline",),
+    SLOWER_COMPUTE: (
+        (
+            "Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"
+        ),
+        "Balance the batches: sequences sorted or packed by length",
+    ),
+    OUTSIDE: (
+        (
+            "Name what the step does besides forward, backward and optimizer, with"
+            " instrument.annotate('…') or data loading through a DataLoader, and record again"
+        ),
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+    ),
     UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
 }
 
@@ -80,6 +96,10 @@ microseconds. A robust line through these differences gives offset and drift; ho
 from it is the uncertainty. A machine that shares no operation keeps UTC, which NTP keeps to tens
 of milliseconds. Nothing is claimed below the uncertainty.
 
+Ranks without a GPU are compared by the ranges of `instrument`: a rank arrives when it calls an
+operation, and leaves when it is over. Their threads are woken some 50 microseconds apart, now and
+then milliseconds; but none leaves before the last one has come, which bounds their clocks.
+
 Operations are matched across ranks by the labels of `instrument`, by NCCL's communicator and their
 order in it, or by their order alone; kind, size and residence are checked.
 
@@ -93,7 +113,8 @@ the operations at least, and more often than chance explains.
 * `clock_uncertainty_ns`: how well its clock compares with the others'; null where it does not.
 * `cause`: what took the time, since the ranks last stood together: the late rank's computing,
   communicating, copying and idling by cause, each beyond the median of the others. What makes up
-  half of the lateness is the cause.
+  half of the lateness is the cause. Without a GPU: data loading, slower compute (forward, backward,
+  optimizer), communication, or outside the ranges, of which the trace does not say more.
 
 **Impact** is how long the others waited for it with nothing to compute, at their median.
 

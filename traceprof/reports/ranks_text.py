@@ -28,7 +28,7 @@ _TRANSFER_HEADINGS = (
     "operation", "communicator", "between", "count", "waited", "transfer", "bus\nbandwidth",
     "of peak", "latency", "rate\nbeyond it",
 )  # fmt: skip
-_SCOPES = {"intra-node": "GPUs of a node", "inter-node": "nodes"}
+_SCOPES = {"intra-node": "ranks of a node", "inter-node": "nodes"}
 _SOURCES = {
     "labels": "the labels of instrument",
     "nccl": "NCCL's payloads",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Members of an operation leave it within so much of each other, as far as machines can be compared.
 _JITTER_NS = 20_000
+# By which the median of the members leaves before the last one might.
+MEDIAN_EARLY_NS = _JITTER_NS // 2
 # Of these operations, a member leaves long before the others: its part was done.
 _OUTLIERS = 0.02
 

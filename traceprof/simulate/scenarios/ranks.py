@@ -30,7 +30,7 @@ _MIB = 1 << 20
 _DELAY_NS = 5_000_000
 _SLOWER = 1.3
 _QUEUE_LIMIT = 320
-_NCCL = Rates(nccl_latency_ns=40_000)
+NCCL_RATES = Rates(nccl_latency_ns=40_000)
 
 
 def _long(*launched: Kernel) -> tuple[Kernel, ...]:
@@ -74,7 +74,7 @@ def training(rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bo
         late: the rank.
         is_labelled: whether the ranges of `instrument` are in it.
     """
-    hosts = tuple(Host(rank, rng, _NCCL, is_labelled=is_labelled) for rank in range(NUM_RANKS))
+    hosts = tuple(Host(rank, rng, NCCL_RATES, is_labelled=is_labelled) for rank in range(NUM_RANKS))
     for host in hosts:
         slower = plan.slower if host.process == late else 1.0
         forward, backward = (_slowed(each, slower) for each in (_FORWARD, _BACKWARD))

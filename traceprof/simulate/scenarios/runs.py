@@ -12,10 +12,12 @@ import numpy as np
 from traceprof.errors import UsageError
 from traceprof.simulate.actions import CommunicationWork
 from traceprof.simulate.boards import A100
-from traceprof.simulate.fleet import Capture, Node, seen
+from traceprof.simulate.fleet import MEDIAN_EARLY_NS, Capture, Node, seen
 from traceprof.simulate.machine import SESSION_START_NS
 from traceprof.simulate.records import Machine, Records
+from traceprof.simulate.scenarios.host_runs import HOST_PLANS, host_training, write_host_run
 from traceprof.simulate.scenarios.ranks import (
+    NCCL_RATES,
     NODES,
     NUM_RANKS,
     PAIRS,
@@ -42,6 +44,8 @@ _SESSION_NS, _SESSION_SPREAD_NS = 200_000_000, 900_000_000
 _CUT = 0.15
 # What is planted is a thousand times as much; what is less comes from how durations vary.
 _LATE_NS = 500_000
+# On hosts, members leave up to 1 ms apart, so that they come to the next one as far apart.
+_LATE_ON_HOSTS_NS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,13 @@ class RunScenario:
 
     Attributes:
         summary: one line for `--help`.
-        plan: a key of `STRAGGLERS`.
+        plan: a key of `STRAGGLERS`, or of `HOST_PLANS`.
+        has_gpu: whether the ranks have.
     """
 
     summary: str
     plan: str
+    has_gpu: bool = True
 
 
 RUN_SCENARIOS: dict[str, RunScenario] = {
@@ -68,6 +74,20 @@ RUN_SCENARIOS: dict[str, RunScenario] = {
             "sync": "it reads numbers within the step",
             "copy": "it copies from pageable memory",
             "data-loading": "it waits for data",
+            "upstream": "it waits for another one, which is",
+        }.items()
+    },
+    "cpu-ranks-balanced": RunScenario(
+        "Eight ranks without a GPU on four machines, none of them late.", "balanced", has_gpu=False
+    ),
+    **{
+        f"cpu-straggler-{plan}": RunScenario(
+            f"The same, and one rank is late: {why}.", plan, has_gpu=False
+        )
+        for plan, why in {
+            "slow-compute": "its forward takes longer",
+            "data-loading": "it waits for data",
+            "unnamed": "nothing tells why",
             "upstream": "it waits for another one, which is",
         }.items()
     },
@@ -97,7 +117,9 @@ def simulate_run(
     Returns:
         The path of `truth.json`: `reports` with the clock of each: `offset_ns` and `drift` bring
         times by the session's start to those of the first report's machine, at `at_ns` after
-        the first session's start; and `straggler`, the late rank, or null.
+        the first session's start; `straggler`, the late rank, or null; and with GPUs `all_reduce`,
+        what one of all ranks takes at the median of its members: `latency_ns`, and
+        `rate_gb_per_s` beyond it.
 
     Raises:
         UsageError: there is no such scenario or schema version, or one of the files is there.
@@ -113,29 +135,23 @@ def simulate_run(
         raise UsageError(
             f"cannot write {truth_path}", "it is there already", "choose another folder"
         )
-    rng = np.random.default_rng(seed)
-    plan = STRAGGLERS[RUN_SCENARIOS[name].plan]
-    # Of a pair, the first one waits for the second.
-    late = int(rng.integers(NUM_RANKS)) | plan.upstream
-    setup = training(rng, plan, late, is_labelled=is_labelled)
-    result = setup.run()
-    captures = _captures(result, rng, per_rank=per_rank)
+    scenario, rng = RUN_SCENARIOS[name], np.random.default_rng(seed)
     how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
     command = " ".join(
         [f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}", *how]
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    for stem, capture in captures.items():
-        machine = Machine(
-            command,
-            A100,
-            setup.devices_of_processes,
-            processes=capture.processes,
-            hostname=capture.node.name,
-            session_start_ns=SESSION_START_NS + capture.node.shown(capture.session_ns),
+    if not (is_labelled or scenario.has_gpu):
+        raise UsageError(
+            f"cannot simulate {name} without labels",
+            "ranks without a GPU have nothing else",
+            "leave --no-labels out",
         )
-        with NsightWriter(folder / f"{stem}.sqlite", schema_version) as writer:
-            Records(writer, machine).write(seen(result, capture, rng))
+    folder.mkdir(parents=True, exist_ok=True)
+    output = _Output(folder, command, schema_version, per_rank)
+    if scenario.has_gpu:
+        captures, told = _with_gpus(scenario.plan, rng, output, is_labelled=is_labelled)
+    else:
+        captures, told = _without_gpus(scenario.plan, rng, output)
     truth = {
         "schema": SCHEMA,
         "scenario": name,
@@ -148,20 +164,96 @@ def simulate_run(
         "reports": [
             _report(stem, capture, list(captures.values())) for stem, capture in captures.items()
         ],
-        "straggler": None
-        if plan.cause is None
-        else {
-            "rank": late,
-            "cause": plan.cause,
-            "lateness_ns": _lateness(result, late, PAIRS[late // 2] if plan.upstream else WORLD),
-        },
+        **told,
     }
     truth_path.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
     return truth_path
 
 
-def _captures(result: Result, rng: np.random.Generator, *, per_rank: bool) -> dict[str, Capture]:
-    """Return the reports by the stem of their files' names."""
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Where the reports of a run go, and how.
+
+    Attributes:
+        folder: of the reports.
+        command: that makes them again.
+        schema_version: of the exports.
+        per_rank: a report for each rank, not for each machine.
+    """
+
+    folder: Path
+    command: str
+    schema_version: str
+    per_rank: bool
+
+    def writer(self, stem: str) -> NsightWriter:
+        """Return the writer of a report."""
+        return NsightWriter(self.folder / f"{stem}.sqlite", self.schema_version)
+
+
+def _with_gpus(
+    key: str, rng: np.random.Generator, output: _Output, *, is_labelled: bool
+) -> tuple[dict[str, Capture], dict[str, Any]]:
+    """Write the reports of a run, and return what each captured and what is true of it."""
+    plan = STRAGGLERS[key]
+    # Of a pair, the first one waits for the second.
+    late = int(rng.integers(NUM_RANKS)) | plan.upstream
+    setup = training(rng, plan, late, is_labelled=is_labelled)
+    result = setup.run()
+    first = min(each.start_ns for each in result.operations)
+    captures = _captures((first, result.end_ns), rng, per_rank=output.per_rank)
+    for stem, capture in captures.items():
+        machine = Machine(
+            output.command,
+            A100,
+            setup.devices_of_processes,
+            processes=capture.processes,
+            hostname=capture.node.name,
+            session_start_ns=_session_start(capture),
+        )
+        with output.writer(stem) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    of_whom = PAIRS[late // 2] if plan.upstream else WORLD
+    return captures, {
+        "all_reduce": {
+            # Members leave before the model says, each by another time.
+            "latency_ns": NCCL_RATES.nccl_latency_ns - MEDIAN_EARLY_NS,
+            "rate_gb_per_s": float(NCCL_RATES.nccl * NUM_RANKS / (2 * (NUM_RANKS - 1))),
+        },
+        "straggler": None
+        if plan.cause is None
+        else {"rank": late, "cause": plan.cause, "lateness_ns": _lateness(result, late, of_whom)},
+    }
+
+
+def _without_gpus(
+    key: str, rng: np.random.Generator, output: _Output
+) -> tuple[dict[str, Capture], dict[str, Any]]:
+    """Do the same for a run of ranks without a GPU."""
+    plan = HOST_PLANS[key]
+    late = int(rng.integers(NUM_RANKS)) | plan.has_pairs
+    run = host_training(rng, plan, late)
+    captures = _captures(run.span_ns, rng, per_rank=output.per_rank)
+    for stem, capture in captures.items():
+        with output.writer(stem) as writer:
+            write_host_run(writer, run, capture, output.command, _session_start(capture))
+    group = str(late // 2 + 1) if plan.has_pairs else "0"
+    straggler = None
+    if plan.cause is not None:
+        lateness = run.lateness_ns(late, group, _LATE_ON_HOSTS_NS)
+        straggler = {"rank": late, "cause": plan.cause, "lateness_ns": lateness}
+    return captures, {"straggler": straggler}
+
+
+def _session_start(capture: Capture) -> int:
+    return SESSION_START_NS + capture.node.shown(capture.session_ns)
+
+
+def _captures(
+    span_ns: tuple[int, int], rng: np.random.Generator, *, per_rank: bool
+) -> dict[str, Capture]:
+    """Return the reports of a run that lasted so long, by the stem of their files' names."""
+    first, stop = span_ns
     nodes = [
         Node(
             f"node-{number}",
@@ -170,8 +262,7 @@ def _captures(result: Result, rng: np.random.Generator, *, per_rank: bool) -> di
         )
         for number in range(NODES)
     ]
-    first = min(each.start_ns for each in result.operations)
-    length = result.end_ns - first
+    length = stop - first
     captures = {}
     for number in range(NUM_RANKS if per_rank else NODES):
         node = nodes[number // RANKS_PER_NODE] if per_rank else nodes[number]
@@ -183,7 +274,7 @@ def _captures(result: Result, rng: np.random.Generator, *, per_rank: bool) -> di
             processes=tuple(own),
             session_ns=_SESSION_NS + int(rng.integers(_SESSION_SPREAD_NS)),
             start_ns=first + int(_CUT * length * float(rng.random())),
-            stop_ns=result.end_ns - int(_CUT * length * float(rng.random())),
+            stop_ns=stop - int(_CUT * length * float(rng.random())),
         )
     return captures
 
