@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from tests.builders import TraceBuilder
 from tests.cli.test_analyze import run
-from tests.reports.test_json import schema
+from tests.reports.schema import validator
 from tests.workers import alone, reports_of_run, written
 from traceprof import measuring
 from traceprof.analyses import arrivals
@@ -119,7 +118,7 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     assert run("analyze", "--format", "json", *mixed) == EXIT_DONE
     out, err = capsys.readouterr()
     found, whole = json.loads(out), json.loads(alone(reports)[0])
-    jsonschema.validate(found, schema(), cls=jsonschema.Draft202012Validator)
+    validator().validate(found)
     lost = found.pop("lost_reports")
     assert whole.pop("lost_reports") == []
     assert found == whole
