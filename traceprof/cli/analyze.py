@@ -124,7 +124,7 @@ def command(
         analysis = analyze_reports(
             paths, options, jobs=jobs or _jobs(paths), scheduler=scheduler, progress=shown
         )
-    say_lost(analysis)
+    say_lost(analysis.lost)
     _write(analysis, output_format, output)
     if fail_on is not None and any(
         each.severity >= Severity[fail_on.upper()] for each in analysis.findings

@@ -66,7 +66,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None
         with progress() as shown:
             server.waiting.also = shown
             analysis = analyze(*paths, progress=server.waiting)
-        say_lost(analysis)
+        say_lost(analysis.lost)
         with closing(analysis):
             server.show(analysis)
             _serve(server)
