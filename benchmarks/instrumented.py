@@ -13,8 +13,8 @@ Operations are those of PyTorch's "fake" backend, which return at once. Medians 
 of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
 Steps: DistributedDataParallel over Gloo, blocks of steps without and with `instrument` in turn; the
-median of the ratios of neighbouring blocks, in wall time and in CPU time of a rank. On two cores the
-ranks disturb each other, and some processes find their memory at better places than others: so
+median of the ratios of neighbouring blocks, in wall time and in CPU time of a rank. On two cores
+the ranks disturb each other, and some processes find their memory at better places than others: so
 several pairs of processes are measured, and the median and range of what each found are printed.
 
 Alone: what is added to a step of one rank without others, which computes next to nothing.
