@@ -22,7 +22,9 @@ GPU_SAMPLES = [path for path in SAMPLES if path.stem != "gloo"]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Have `-n auto` start one worker more than there are cores: many tests wait for programs."""
-    return None if (cores := os.cpu_count()) is None else cores + 1
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return None
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
