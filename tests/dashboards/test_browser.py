@@ -284,8 +284,10 @@ def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -
     shown(page, sample_url)
     page.locator("#choose-rank").click()
     page.get_by_text(re.compile("^rank 1 ·")).click()
-    page.wait_for_function("location.search === '?rank=1'")
-    page.wait_for_function("document.querySelectorAll('table.breakdown tbody tr').length === 1")
+    # Functions: the pages' policy lets no text be evaluated again, where it has to wait.
+    page.wait_for_function("() => location.search === '?rank=1'")
+    one_row = "() => document.querySelectorAll('table.breakdown tbody tr').length === 1"
+    page.wait_for_function(one_row)
     page.keyboard.press("Escape")
     page.get_by_role("link", name="Steps").click()
     page.wait_for_selector("h1:has-text('Steps')")
@@ -320,7 +322,7 @@ def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + 0.75 * box["width"], middle, steps=4)
     page.mouse.up()
-    page.wait_for_function("location.search.includes('start=')")
+    page.wait_for_function("() => location.search.includes('start=')")
     query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
     whole = document("ddp")["breakdown"][0]
     taken = (int(query["end"]) - int(query["start"])) / whole["window_ns"]
