@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 IDENTIFIER = -1
 _MOST_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
+_LETTER, _PADDING = 8.5, 36  # of a head, in pixels; no letter of it is wider on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Column:
         field: of the rows.
         head: its name, with the unit in brackets.
         decimals: of its numbers; `IDENTIFIER` for numbers that only name; None for text.
-        width: in pixels, at least; 0 for long names.
+        width: in pixels, at least, or what the longest word of the head takes; 0 for long names.
         tip: what the head means.
     """
 
@@ -48,7 +49,9 @@ class Column:
             "headerTooltip": self.tip or self.head,
         }
         # Columns share what is left of the width, and none is narrower than it says.
-        taken |= {"minWidth": self.width or 180, "flex": self.width or 300}
+        longest = max(map(len, self.head.split()))
+        width = max(self.width, round(_LETTER * longest) + _PADDING)
+        taken |= {"minWidth": width if self.width else 180, "flex": width if self.width else 300}
         if self.decimals is None:
             filtered = {} if self.width else {"filter": "agTextColumnFilter"}
             return taken | filtered | {"tooltipField": self.field}
@@ -77,7 +80,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         rowData=list(rows),
         columnSize=None,
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
-        csvExportParams={"fileName": csv} if csv else None,
+        csvExportParams=_saved_as(csv) if csv else None,
         dashGridOptions={
             "domLayout": "normal" if scrolls else "autoHeight",
             "rowHeight": _ROW,
@@ -93,3 +96,8 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         return html.Div(grid, className="table")
     save = html.Button("Save as CSV", id={"save": name}, className="save")
     return html.Div([save, grid], className="table")
+
+
+def _saved_as(csv: str) -> dict[str, Any]:
+    """Return how a table is saved: see `saved` in tables.js for its cells."""
+    return {"fileName": csv, "processCellCallback": {"function": "saved(params)"}}

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,22 @@ REAL_TRACES = sorted(Path(_TRACES).glob("**/*.sqlite")) if _TRACES else []
 SAMPLE = Path(__file__).parent.parent / "sample_traces" / "ddp.sqlite"
 SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
 GPU_SAMPLES = [path for path in SAMPLES if path.stem != "gloo"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Have `-n auto` start one worker more than there are cores: many tests wait for programs."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return None
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker neighbouring tests, which share what is set up; who is done takes some."""
+    if config.getvalue("dist") != "load":  # the user's own choice
+        return None
+    return import_module("xdist.scheduler").WorkStealingScheduling(config, log)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from tests.builders import TraceBuilder
 from tests.cli.test_analyze import run
-from tests.reports.test_json import schema
+from tests.reports.schema import validator
+from tests.trace.attempts import alter
 from tests.workers import alone, reports_of_run, written
 from traceprof import measuring
 from traceprof.analyses import arrivals
@@ -24,6 +24,7 @@ from traceprof.facts import LostReport, MeasuredReport
 from traceprof.measuring import Task, measure_file
 from traceprof.modules import RANK_ANALYSES
 from traceprof.simulate import simulate_ddp
+from traceprof.trace import schema
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     assert run("analyze", "--format", "json", *mixed) == EXIT_DONE
     out, err = capsys.readouterr()
     found, whole = json.loads(out), json.loads(alone(reports)[0])
-    jsonschema.validate(found, schema(), cls=jsonschema.Draft202012Validator)
+    validator().validate(found)
     lost = found.pop("lost_reports")
     assert whole.pop("lost_reports") == []
     assert found == whole
@@ -157,6 +158,43 @@ def test_nothing_but_damaged_reports_is_an_error(
     assert capsys.readouterr().err.startswith(f"traceprof: cannot read {damaged[1]}: ")
     with pytest.raises(TraceFileError):
         analyze(damaged[1])
+
+
+def test_info_leaves_damaged_reports_out(
+    reports: list[Path], damaged: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("info", *reports) == EXIT_DONE
+    whole = capsys.readouterr().out
+    assert run("info", damaged[0], reports[0], damaged[1], *reports[1:], damaged[2]) == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert out == whole
+    assert run("analyze", reports[0], *damaged) == EXIT_DONE
+    assert err == capsys.readouterr().err  # worded alike
+    assert err.count("traceprof: left out: cannot read ") == 3
+
+
+def test_info_of_a_report_that_is_damaged_where_it_is_read_last(
+    reports: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong.sqlite"
+    wrong.write_bytes(reports[1].read_bytes())
+    alter(wrong, f"UPDATE {schema.NVTX.name} SET start = 'late'")
+    assert run("info", wrong, reports[0]) == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert out.count("exported by") == 1
+    assert f"left out: cannot read {wrong}" in err
+
+
+def test_info_of_nothing_but_damaged_reports_is_an_error(
+    damaged: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("info", *damaged) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert err.startswith("traceprof: none of the 3 reports can be read, the first because: ")
+    assert run("info", damaged[1]) == EXIT_ERROR
+    assert capsys.readouterr().err.startswith(f"traceprof: cannot read {damaged[1]}: ")
 
 
 def test_a_mistake_of_ours_costs_one_report(

@@ -16,10 +16,11 @@ from traceprof.analyses import (
     process_groups,
     straggler,
 )
-from traceprof.errors import TraceprofError, UsageError
+from traceprof.errors import UsageError
 from traceprof.facts import LostReport, MeasuredReport
 from traceprof.findings import Finding, NotApplicable
-from traceprof.measuring import Options, Task, loss, measure, measure_file
+from traceprof.losses import all_lost, loss
+from traceprof.measuring import Options, Task, measure, measure_file
 from traceprof.modules import (
     ANALYSES,
     EXPLANATIONS,
@@ -241,7 +242,7 @@ def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> Ru
     reports = [each for each in made if isinstance(each, MeasuredReport)]
     lost = [each for each in made if isinstance(each, LostReport)]
     if lost and not reports:
-        raise _all_lost(lost)
+        raise all_lost(lost)
     ranks = [rank for report in reports for rank in report.ranks]
     if options.steps is not None and not any(rank.results for rank in ranks):
         numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
@@ -286,14 +287,6 @@ def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> Ru
         ranks=ranks_met,
         lost=tuple(lost),
     )
-
-
-def _all_lost(lost: Sequence[LostReport]) -> TraceprofError:
-    first = lost[0].error
-    if len(lost) == 1:
-        return first
-    what = f"none of the {len(lost)} reports can be analysed, the first because: {first.what}"
-    return type(first)(what, first.why, first.remedy)
 
 
 def _is_wanted(finding: str, options: Options) -> bool:

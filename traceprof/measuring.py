@@ -6,7 +6,6 @@ own. What they return is reduced: it grows with the operations of interest, not 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import traceprof
 from traceprof import processes
 from traceprof.communication import CommunicationPatterns, user_patterns
-from traceprof.errors import TraceprofError, UsageError, WorkerError
+from traceprof.errors import UsageError, WorkerError
 from traceprof.facts import LostReport, MeasuredRank, MeasuredReport, RankFacts
 from traceprof.hardware import parse_peaks
 from traceprof.host_activity import data_loading
+from traceprof.losses import loss
 from traceprof.modules import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
 from traceprof.run import facts_of, open_report
 from traceprof.steps import user_pattern
@@ -144,26 +144,6 @@ def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport
         raise
     except Exception as error:  # noqa: BLE001  (one report among hundreds must not end them all)
         return LostReport(task.path, loss(task.path, error))
-
-
-def loss(path: Path, error: Exception) -> TraceprofError:
-    """Return why a report is lost, as an error that says so.
-
-    Raises:
-        Exception: the error itself, if it is a mistake of ours and the user wants its traceback.
-    """
-    if isinstance(error, TraceprofError):
-        return error
-    if isinstance(error, MemoryError):
-        why, remedy = "it needs more memory than there is", "give fewer --jobs"
-    elif os.environ.get("TRACEPROF_TRACEBACK"):
-        raise error
-    else:
-        why = f"internal error: {type(error).__name__}: {error}"
-        remedy = (
-            "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows"
-        )
-    return TraceprofError(f"cannot analyse {path}", why, remedy)
 
 
 def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tests.reference.breakdown import reference
+from tests.reference.breakdown import RankEvents, measured, read
 from traceprof.analysis import Options, analyze
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+TimeRange = tuple["int | None", "int | None"]
 Row = tuple[int, int, dict[str, int], list[tuple[int, dict[str, int]]]]
 
 
@@ -33,8 +35,8 @@ def analyzed(path: Path, **options: Any) -> list[Row]:
     return sorted(rows, key=lambda row: row[:2])
 
 
-def referenced(path: Path, **options: Any) -> list[Row]:
-    """Return the same, by the reference."""
+def referenced(events: Sequence[RankEvents], time_range: TimeRange | None = None) -> list[Row]:
+    """Return the same, by the reference, of what it read."""
     rows = [
         (
             rank.pid,
@@ -42,17 +44,27 @@ def referenced(path: Path, **options: Any) -> list[Row]:
             asdict(rank.whole),
             [(step.number, asdict(step.measures)) for step in rank.steps],
         )
-        for rank in reference(path, **options)
+        for rank in (measured(each, time_range) for each in events)
     ]
     return sorted(rows, key=lambda row: row[:2])
 
 
-def assert_agreement(path: Path, **options: Any) -> list[Row]:
+def assert_agreement(
+    path: Path, *, time_range: TimeRange | None = None, step_pattern: str | None = None
+) -> list[Row]:
     """Compare both on one export and return what they agree on."""
-    rows = analyzed(path, **options)
-    assert rows == referenced(path, **options)
+    events = read(path, step_pattern=step_pattern)
+    rows = analyzed(path, time_range=time_range, step_pattern=step_pattern)
+    assert_agrees(rows, events, time_range)
+    return rows
+
+
+def assert_agrees(
+    rows: list[Row], events: Sequence[RankEvents], time_range: TimeRange | None = None
+) -> None:
+    """Hold what the analyzer says to what the reference measures of its own reading."""
+    assert rows == referenced(events, time_range)
     for _, _, whole, steps in rows:
         for measures in (whole, *(step for _, step in steps)):
             parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
             assert sum(measures[part] for part in parts) == measures["window_ns"]
-    return rows

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from tests.reference.host import Answer, reference
+from tests.reference.host import Answer, Export, RankReference
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
 from traceprof.run import Window, open_run
 from traceprof.trace.open import open_trace
@@ -45,31 +45,30 @@ def answer(rank: Rank, window: Window) -> Answer:
     )
 
 
-def assert_agreement(path: Path, cut: tuple[float, float] | None = None) -> list[Answer]:
-    """Hold the package to the reference on every rank, in all or a part of its window."""
+def assert_agreement(path: Path, *cuts: tuple[float, float]) -> list[Answer]:
+    """Hold the package to the reference on every rank, in its window and in parts of it.
+
+    Returns what they say of the whole windows.
+    """
     trace = open_trace(path)
+    export = Export(path)
     try:
         answers = []
-        expected = reference(path) if cut is None else {}
         for rank in open_run([trace]).ranks:
-            window = rank.window
-            if cut is not None:
-                length = window.length_ns
-                low, high = (window.start_ns + int(length * each) for each in cut)
-                window = Window(low, high)
-                expected = reference(path, (low, high))
-            answers.append(answer(rank, window))
-            assert answers[-1] == expected[rank.process, rank.key.device]
+            expected = RankReference(export, rank.process, rank.key.device)
+            answers.append(answer(rank, rank.window))
+            assert answers[-1] == expected.answer(expected.window())
+            for cut in cuts:
+                low, high = (
+                    rank.window.start_ns + int(rank.window.length_ns * each) for each in cut
+                )
+                assert answer(rank, Window(low, high)) == expected.answer((low, high))
         return answers
     finally:
         trace.close()
 
 
-def test_agreement_on_real_traces(real_trace: Path) -> None:
-    assert_agreement(real_trace)
-
-
-def test_agreement_on_a_part_of_real_traces(real_trace: Path) -> None:
+def test_agreement_on_real_traces_and_on_a_part_of_them(real_trace: Path) -> None:
     assert_agreement(real_trace, (0.31, 0.77))
 
 
@@ -131,4 +130,4 @@ def test_agreement_on_generated_exports(
     tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder, cut: tuple[float, float] | None
 ) -> None:
     folder = tmp_path_factory.mktemp("generated")
-    assert_agreement(builder.write(folder / "t.sqlite"), cut)
+    assert_agreement(builder.write(folder / "t.sqlite"), *([cut] if cut else []))

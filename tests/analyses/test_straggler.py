@@ -8,11 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import numpy as np
 import pytest
 
-from tests.reports.test_json import schema
+from tests.reports.schema import validator
 from traceprof.analyses import straggler
 from traceprof.analysis import Options, analyze
 from traceprof.findings import NotApplicable
@@ -59,7 +58,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, 
     assert 0.5 <= float(found.metrics["share_last"] or 0) <= 0.8
     assert not analysis.ranks.unmatched
     document = json.loads(json_report.render(analysis))
-    jsonschema.validate(document, schema(), cls=jsonschema.Draft202012Validator)
+    validator().validate(document)
     for report, told in enumerate(truth["reports"]):
         clock = analysis.ranks.clocks.of(report)
         assert clock.host == told["host"]

@@ -17,13 +17,19 @@ import pytest
 
 from dashboards.serving import HOST, DashboardServer, is_loopback
 from dashboards.waiting import Waiting
+from tests.cli.test_analyze import run
 from tests.conftest import SAMPLE
 from traceprof.analysis import analyze
+from traceprof.cli.analyze import command as analyze_command
+from traceprof.cli.dashboard import command as dashboard_command
+from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from playwright.sync_api import Page
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (what the token is for)
 
@@ -62,6 +68,45 @@ def test_a_free_port_is_taken_and_said() -> None:
         status, page = get(url)
         assert status == 200
         assert "react-entry-point" in page
+
+
+def test_it_takes_the_options_that_change_what_is_found(page: Page) -> None:
+    options = ("--only", "gpu-idle,exposed-communication", "--skip", "gpu-idle")
+    with running("--port", "0", *options, "--step-pattern", r"forward") as (_, url):
+        page.goto(url)
+        page.wait_for_selector("table.breakdown")
+        cards = page.locator("[id^=finding-]").evaluate_all("all => all.map((each) => each.id)")
+        assert cards == ["finding-exposed-communication"]
+        page.goto("about:blank")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--only", "nothing"], "there is no finding 'nothing'"),
+        (["--step-pattern", "("], "step pattern"),
+        (["--communication-kernel", "("], "("),
+        (["--link-peak", "pcie"], "pcie"),
+    ],
+)
+def test_a_wrong_option_is_said_before_anything_is_served(
+    options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("dashboard", "--port", "0", SAMPLE, *options) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert complaint in err
+
+
+def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
+    others = {"output_format", "output", "steps", "time_range", "jobs", "scheduler", "fail_on"}
+    of_analyze = {each.name for each in analyze_command.params} - others
+    assert of_analyze == {each.name for each in dashboard_command.params} - {
+        "host",
+        "port",
+        "opens",
+    }
 
 
 # While modules are imported by two threads, while the report is read, and while it is shown.

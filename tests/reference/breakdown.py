@@ -22,6 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path  # noqa: TC003
 from typing import Any, NamedTuple
 
@@ -82,6 +83,7 @@ Launches = dict[tuple[int, int], list[int]]  # sorted call starts by (process, c
 IsCommunication = Callable[[str | None, str | None], bool]
 
 
+@cache
 def function_name(demangled: str) -> str:
     """The qualified function name: no return type, template arguments or parameters."""
     kept, depth = "", 0
@@ -93,6 +95,7 @@ def function_name(demangled: str) -> str:
     return kept.split()[-1] if kept.strip() else ""
 
 
+@cache
 def default_is_communication(short: str | None, demangled: str | None) -> bool:
     """NCCL, RCCL, symmetric-memory and custom all-reduce, NVSHMEM and DeepEP kernels, by name."""
     pattern = (
@@ -268,19 +271,25 @@ def step_windows(
     return [(number, first, end) for (first, *_, number), end in zip(steps, ends, strict=True)]
 
 
-def reference(
+@dataclass(frozen=True)
+class RankEvents:
+    """A rank as it was read, which any number of windows can be measured of."""
+
+    pid: int
+    device: int
+    start: int
+    end: int
+    timeline: Timeline
+    steps: list[tuple[int, int, int]]  # number, window start, window end
+
+
+def read(
     path: Path,
     *,
-    time_range: tuple[int | None, int | None] | None = None,
     step_pattern: str | None = None,
     is_communication: IsCommunication = default_is_communication,
-) -> list[ReferenceRank]:
-    """The breakdown of every rank of an export, whole and per step, ordered by (pid, device).
-
-    The whole window runs from the rank's first start to its last end, or is exactly `time_range`,
-    whose open sides (None) are the rank's own. Of the steps, those entirely inside it are kept.
-    """
-    after, before = time_range or (None, None)
+) -> list[RankEvents]:
+    """The ranks of an export, ordered by (pid, device)."""
     db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     try:
         db.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -290,20 +299,38 @@ def reference(
     finally:
         db.close()
     steps_of = {process: step_ranges(found, step_pattern) for process, found in ranges.items()}
-    result: list[tuple[int, int, int, ReferenceRank]] = []
+    result: list[tuple[int, int, int, RankEvents]] = []
     for (process, device), operations in ranks.items():
-        pid, timeline = (process >> 24) & LOW_24_BITS, Timeline(operations)
-        start = min(op.start for op in operations) if after is None else after
-        end = max(op.end for op in operations) if before is None else before
-        if after is None or before is None:
-            end = max(start, end)  # a one-sided range that misses the rank altogether is empty
-        whole = timeline.measure(start, end, closed=after is None and before is None)
-        steps = tuple(
-            ReferenceStep(number, timeline.measure(first, last))
-            for number, first, last in step_windows(
-                operations, process, launches, steps_of.get(process, [])
-            )
-            if start <= first and last <= end
-        )
-        result.append((pid, device, process, ReferenceRank(pid, device, whole, steps)))
+        pid = (process >> 24) & LOW_24_BITS
+        start, end = min(op.start for op in operations), max(op.end for op in operations)
+        steps = step_windows(operations, process, launches, steps_of.get(process, []))
+        rank = RankEvents(pid, device, start, end, Timeline(operations), steps)
+        result.append((pid, device, process, rank))
     return [rank for *_, rank in sorted(result, key=lambda item: item[:3])]
+
+
+def measured(
+    rank: RankEvents, time_range: tuple[int | None, int | None] | None = None
+) -> ReferenceRank:
+    """The breakdown of a rank, whole and per step.
+
+    The whole window runs from the rank's first start to its last end, or is exactly `time_range`,
+    whose open sides (None) are the rank's own. Of the steps, those entirely inside it are kept.
+    """
+    after, before = time_range or (None, None)
+    start = rank.start if after is None else after
+    end = rank.end if before is None else before
+    if after is None or before is None:
+        end = max(start, end)  # a one-sided range that misses the rank altogether is empty
+    whole = rank.timeline.measure(start, end, closed=after is None and before is None)
+    steps = tuple(
+        ReferenceStep(number, rank.timeline.measure(first, last))
+        for number, first, last in rank.steps
+        if start <= first and last <= end
+    )
+    return ReferenceRank(rank.pid, rank.device, whole, steps)
+
+
+def reference(path: Path) -> list[ReferenceRank]:
+    """The breakdown of every rank of an export, ordered by (pid, device)."""
+    return [measured(rank) for rank in read(path)]

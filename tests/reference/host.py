@@ -399,13 +399,3 @@ class RankReference:
             blocked if self.has_calls else None,
             covered(*window, cost),
         )
-
-
-def reference(path: Path, window: Interval | None = None) -> dict[tuple[int, int], Answer]:
-    """Return the answers of every rank, by (process, device)."""
-    export = Export(path)
-    answers = {}
-    for process, device in export.ranks:
-        rank = RankReference(export, process, device)
-        answers[process, device] = rank.answer(window or rank.window())
-    return answers

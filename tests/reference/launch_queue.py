@@ -107,8 +107,29 @@ class Answer:
     coverage: float = 0.0
 
 
+@dataclass
+class Process:
+    """What a process launched, and what that says of every window."""
+
+    pid: int
+    devices: list[int]
+    operations: list[Operation]
+    source: str | None = None
+    cap: int | None = None
+    scope: str | None = None
+    usual: int = 0
+    stalls: list[tuple[int, int, int, int]] = field(default_factory=list)
+    series: list[tuple[int, int]] = field(default_factory=list)
+    waited: dict[int, list[int]] = field(default_factory=dict)
+
+
 def reference(path: Path, time_range: Span | None = None) -> list[Answer]:
     """The launch queue of each rank, ordered by (pid, device)."""
+    return [each for process in read(path) for each in answers(process, time_range)]
+
+
+def read(path: Path) -> list[Process]:
+    """The processes of an export that have GPU operations, ordered by pid."""
     db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     try:
         db.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -119,27 +140,25 @@ def reference(path: Path, time_range: Span | None = None) -> list[Answer]:
         records = read_records(db)
     finally:
         db.close()
-    answers = []
+    found = []
     for process in sorted(operations, key=lambda each: ((each >> 24) & LOW_24_BITS, each)):
-        of_process = operations[process]
+        pid, of_process = (process >> 24) & LOW_24_BITS, operations[process]
         if calls is None:
             devices = sorted({each.device for each in of_process})
-            answers += [Answer((process >> 24) & LOW_24_BITS, device) for device in devices]
+            found.append(Process(pid, devices, of_process))
         else:
-            found = calls.get(process)
-            given = [] if found is None else found
-            answers += answer(process, of_process, given, records.get(process, []), time_range)
-    return answers
+            given = calls.get(process, [])
+            found.append(queued(pid, of_process, given, records.get(process, [])))
+    return found
 
 
-def answer(  # noqa: PLR0915
-    process: int,
+def queued(
+    pid: int,
     operations: list[Operation],
     calls: list[tuple[int, Call]],
     records: list[tuple[int, int, int, int]],
-    time_range: Span | None,
-) -> list[Answer]:
-    """The answers for one process: a loop over devices at the end, everything else shared."""
+) -> Process:
+    """The launch queue of one process."""
     by_id: dict[int, list[Call]] = defaultdict(list)
     for correlation, call in calls:
         by_id[correlation].append(call)
@@ -208,10 +227,20 @@ def answer(  # noqa: PLR0915
                 device = device_of(one.call, launches, devices)
                 stalls.append((one.call.start + usual, one.call.end, one.call.thread, device))
     stalls.sort(key=lambda each: each[0])
-    series = time_series(everything)
-    waited = waits(calls, captured)
-    answers = []
-    for device in devices:
+    return Process(
+        pid, devices, operations, source, cap, scope, usual, stalls, time_series(everything),
+        waits(calls, captured),
+    )  # fmt: skip
+
+
+def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
+    """What the analysis must say of a process's ranks in their own windows, or in this one."""
+    if process.source is None:
+        return [Answer(process.pid, device) for device in process.devices]
+    operations, stalls, series = process.operations, process.stalls, process.series
+    times = [time for time, _ in series]
+    found = []
+    for device in process.devices:
         own = [each for each in operations if each.device == device]
         start, end = time_range or (
             min(each.start for each in own),
@@ -222,22 +251,22 @@ def answer(  # noqa: PLR0915
         mine = [each for each in mine if closed or start <= each[0] < end]
         spans = union((first, stop) for first, stop, _, _ in mine)
         inside = [each for each in own if closed or start <= each.start < end]
-        late, costly = late_operations(own, stalls, waited, start, end + closed)
-        before = bisect_right([time for time, _ in series], start) - 1
-        shown = series[max(before, 0) : bisect_right([time for time, _ in series], end)]
+        late, costly = late_operations(own, stalls, process.waited, start, end + closed)
+        before = bisect_right(times, start) - 1
+        shown = series[max(before, 0) : bisect_right(times, end)]
         held: Counter[str] = Counter()
         for each in own:
             during = covered(spans, each.start, each.end)
             held[each.name] += during
-        answers.append(
+        found.append(
             Answer(
-                (process >> 24) & LOW_24_BITS,
+                process.pid,
                 device,
-                source,
+                process.source,
                 [each[:3] for each in mine],
-                cap,
-                scope,
-                usual,
+                process.cap,
+                process.scope,
+                process.usual,
                 shown,
                 max((number for _, number in shown), default=0),
                 covered(spans, start, end),
@@ -247,7 +276,7 @@ def answer(  # noqa: PLR0915
                 sum(each.call is not None for each in inside) / len(inside) if inside else 1.0,
             )
         )
-    return answers
+    return found
 
 
 def depths(launches: list[Launch]) -> dict[int, int]:

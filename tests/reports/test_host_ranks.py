@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from dashboards.address import Address
@@ -14,6 +12,7 @@ from dashboards.app import create_app
 from dashboards.pages import overview
 from tests.builders import TraceBuilder, global_tid
 from tests.dashboards import trees
+from tests.reports.schema import validator
 from traceprof.analysis import ANALYSES, FINDING_IDS, HOST_ANALYSES, Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
@@ -67,9 +66,8 @@ def analyzed(path: Path, opened: list[Analysis], **options: Any) -> Analysis:
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
-    shipped = resources.files("traceprof.reports").joinpath("analysis-1.schema.json").read_text()
     loaded: dict[str, Any] = json.loads(json_report.render(analysis))
-    jsonschema.validate(loaded, json.loads(shipped), cls=jsonschema.Draft202012Validator)
+    validator().validate(loaded)
     return loaded
 
 

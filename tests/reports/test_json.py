@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -11,17 +10,12 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
+from tests.reports.schema import validator
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def schema() -> dict[str, Any]:
-    text = resources.files("traceprof.reports").joinpath("analysis-1.schema.json").read_text()
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
 
 
 def document(path: Path, **options: Any) -> dict[str, Any]:
@@ -30,12 +24,12 @@ def document(path: Path, **options: Any) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads(json_report.render(analysis))
     finally:
         analysis.close()
-    jsonschema.validate(loaded, schema(), cls=jsonschema.Draft202012Validator)
+    validator().validate(loaded)
     return loaded
 
 
 def test_the_schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+    validator()
 
 
 def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
@@ -64,7 +58,7 @@ def test_the_schema_refuses_what_is_wrong(tmp_path: Path) -> None:
     found = document(path)
     del found["findings"][0]["metrics"]["sync_ns"]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(found, schema())
+        validator().validate(found)
 
 
 def test_only_and_skip_choose_findings(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
+from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.errors import UsageError
 from traceprof.findings import Severity
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.analysis import RunResult
+    from traceprof.measuring import Options
     from traceprof.windows import Range
 
 _WORTH_A_PROCESS = 100_000_000  # bytes of reports, which take more than a second
@@ -38,33 +41,12 @@ _SEVERITIES = [str(each) for each in Severity]
     help="How to write the result.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the result to FILE, not to stdout.")
-@click.option("--only", metavar="ID,..", default="", help="Judge only these findings.")
-@click.option("--skip", metavar="ID,..", default="", help="Do not judge these findings.")
+@judging_options
 @click.option("--steps", metavar="A:B", help="Only training steps A up to, not including, B.")
 @click.option(
     "--time-range",
     metavar="A:B",
     help="Only this span of the report's own time, in ns or with a unit: 1.5s:1.7s.",
-)
-@click.option(
-    "--step-pattern",
-    metavar="REGEX",
-    help="What names the NVTX range around a training step; its first group is the number.",
-)
-@click.option(
-    "--communication-kernel",
-    "communication_kernels",
-    metavar="REGEX[=OPERATION]",
-    multiple=True,
-    help="Count kernels whose function name this fits as communication. Repeatable.",
-)
-@click.option(
-    "--link-peak",
-    "link_peaks",
-    metavar="LINK=GB_PER_S",
-    multiple=True,
-    help="Peak rate of nvlink, pcie or network in one direction, where the GPU's name misleads."
-    " Repeatable.",
 )
 @click.option(
     "--jobs",
@@ -88,13 +70,9 @@ def command(
     reports: tuple[str, ...],
     output_format: str,
     output: str | None,
-    only: str,
-    skip: str,
+    options: Options,
     steps: str | None,
     time_range: str | None,
-    step_pattern: str | None,
-    communication_kernels: tuple[str, ...],
-    link_peaks: tuple[str, ...],
     jobs: int | None,
     scheduler: str | None,
     fail_on: str | None,
@@ -105,18 +83,14 @@ def command(
     One that cannot be read is left out, and named on stderr and in the result; if none can be read
     that is an error.
     """
-    from traceprof.analysis import Options, analyze_reports
+    from traceprof.analysis import analyze_reports
     from traceprof.cli.memory import keep_freed_memory
 
     keep_freed_memory()
-    options = Options(
-        only=_ids(only),
-        skip=_ids(skip),
+    options = replace(
+        options,
         steps=_range(steps, "--steps", _step_number) if steps else None,
         time_range=_range(time_range, "--time-range", parse_time) if time_range else None,
-        step_pattern=step_pattern,
-        communication_kernels=communication_kernels,
-        link_peaks=link_peaks,
     )
     paths = expand(reports)
     _check_output(output, paths)
@@ -124,7 +98,7 @@ def command(
         analysis = analyze_reports(
             paths, options, jobs=jobs or _jobs(paths), scheduler=scheduler, progress=shown
         )
-    say_lost(analysis)
+    say_lost(analysis.lost)
     _write(analysis, output_format, output)
     if fail_on is not None and any(
         each.severity >= Severity[fail_on.upper()] for each in analysis.findings
@@ -143,10 +117,6 @@ def _jobs(paths: Sequence[Path]) -> int:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, len(paths))
-
-
-def _ids(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _range(text: str, option: str, read: Callable[[str], int]) -> Range:

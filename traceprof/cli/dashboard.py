@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
+from traceprof.cli.judging import judging_options
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from dashboards.serving import DashboardServer
+    from traceprof.measuring import Options
 
 
 @click.command("dashboard", short_help="Show the findings in a browser.")
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     help="The port to listen at; 0 takes any that is free.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None:
+@judging_options
+def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options: Options) -> None:
     """Show where the time of each REPORT went, and its findings, in a browser.
 
     Everything is served from this machine; no network is needed. Ctrl-C ends it.
@@ -50,6 +53,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None
             )
     from dashboards.serving import DashboardServer
 
+    options.check()
     paths = expand(reports)
     with _interruptible(), DashboardServer(host, port) as server:
         click.echo(server.url)
@@ -65,8 +69,8 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool) -> None
 
         with progress() as shown:
             server.waiting.also = shown
-            analysis = analyze(*paths, progress=server.waiting)
-        say_lost(analysis)
+            analysis = analyze(*paths, options=options, progress=server.waiting)
+        say_lost(analysis.lost)
         with closing(analysis):
             server.show(analysis)
             _serve(server)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress, reports_argument
+from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from traceprof.facts import LostReport
+    from traceprof.run import Run
+    from traceprof.trace.model import Progress
 
 _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 
@@ -14,27 +25,62 @@ _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 @click.command("info", short_help="Say what a report holds and what can be analysed.")
 @reports_argument
 def command(reports: tuple[str, ...]) -> None:
-    """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more."""
+    """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more.
+
+    One that cannot be read is left out, and named on stderr; if none can be read that is an error.
+    """
     from rich.console import Console
 
-    from traceprof.reports import info, text
+    from traceprof.losses import all_lost
+    from traceprof.reports import text
     from traceprof.run import open_run
-    from traceprof.trace.nsight import NsightTrace
-    from traceprof.trace.open import open_trace
 
-    traces = []
-    try:
+    runs: list[Run] = []
+    lost: list[LostReport] = []
+    with ExitStack() as opened:
         with progress() as shown:
             for path in expand(reports):
-                traces.append(open_trace(path, shown))  # noqa: PERF401  (those opened are closed)
-            run = open_run(traces)
-        for index, trace in enumerate(traces):
-            if isinstance(trace, NsightTrace):
-                facts = info.render(trace, run, index)
-                if sys.stdout.isatty():
-                    Console().print(facts)
-                else:
-                    click.echo(text.plain(facts, width=_UNWRAPPED))
-    finally:
-        for trace in traces:
-            trace.close()
+                found = _opened(path, shown, opened, lost)
+                if found is not None:
+                    runs.append(found)
+        if not runs:
+            raise all_lost(lost, "read")
+        say_lost(lost)
+        run = runs[0] if len(runs) == 1 else open_run([each.traces[0] for each in runs])
+        for index in range(len(run.traces)):
+            table = _table(run, index)
+            if table is None:
+                continue
+            if sys.stdout.isatty():
+                Console().print(table)
+            else:
+                click.echo(text.plain(table, width=_UNWRAPPED))
+
+
+def _opened(
+    path: Path, shown: Progress | None, opened: ExitStack, lost: list[LostReport]
+) -> Run | None:
+    """Open a report until `opened` is closed; return it as a run of its own, or add to `lost`."""
+    from traceprof import facts
+    from traceprof.losses import loss
+    from traceprof.run import open_run
+    from traceprof.trace.open import open_trace
+
+    try:
+        trace = open_trace(path, shown)
+        opened.callback(trace.close)
+        run = open_run([trace])
+        _table(run, 0)  # reads whatever can be damaged, before anything is said of the others
+    except Exception as error:  # noqa: BLE001  (as in an analysis)
+        lost.append(facts.LostReport(path, loss(path, error)))
+        return None
+    return run
+
+
+def _table(run: Run, index: int) -> Table | None:
+    """Return what a report of a run holds."""
+    from traceprof.reports import info
+    from traceprof.trace.nsight import NsightTrace
+
+    trace = run.traces[index]
+    return info.render(trace, run, index) if isinstance(trace, NsightTrace) else None

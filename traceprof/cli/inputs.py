@@ -14,9 +14,9 @@ import click
 from traceprof.errors import TraceFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from traceprof.analysis import RunResult
+    from traceprof.facts import LostReport
     from traceprof.trace.model import Progress
 
 # Existence is checked on opening, where every other fault of a file is found too.
@@ -45,9 +45,9 @@ def expand(reports: Sequence[str]) -> list[Path]:
     return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
-def say_lost(analysis: RunResult) -> None:
-    """Name on stderr the reports that were left out."""
-    for each in analysis.lost:
+def say_lost(lost: Iterable[LostReport]) -> None:
+    """Name on stderr the reports that were left out, and why."""
+    for each in lost:
         click.echo(f"traceprof: left out: {each.error}", err=True)
 
 

@@ -1,0 +1,72 @@
+"""The options that change what is found, which all commands that analyse take."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Result = TypeVar("Result")
+
+_OPTIONS = (
+    click.option("--only", metavar="ID,..", default="", help="Judge only these findings."),
+    click.option("--skip", metavar="ID,..", default="", help="Do not judge these findings."),
+    click.option(
+        "--step-pattern",
+        metavar="REGEX",
+        help="What names the NVTX range around a training step; its first group is the number.",
+    ),
+    click.option(
+        "--communication-kernel",
+        "communication_kernels",
+        metavar="REGEX[=OPERATION]",
+        multiple=True,
+        help="Count kernels whose function name this fits as communication. Repeatable.",
+    ),
+    click.option(
+        "--link-peak",
+        "link_peaks",
+        metavar="LINK=GB_PER_S",
+        multiple=True,
+        help="Peak rate of nvlink, pcie or network in one direction, where the GPU's name"
+        " misleads. Repeatable.",
+    ),
+)
+
+
+def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Have a command take these options; it is given them as one keyword, `options`."""
+
+    @wraps(command)
+    def with_options(
+        *,
+        only: str,
+        skip: str,
+        step_pattern: str | None,
+        communication_kernels: tuple[str, ...],
+        link_peaks: tuple[str, ...],
+        **others: Any,  # noqa: ANN401  (whatever else the command takes)
+    ) -> Result:
+        from traceprof.measuring import Options
+
+        options = Options(
+            only=_ids(only),
+            skip=_ids(skip),
+            step_pattern=step_pattern,
+            communication_kernels=communication_kernels,
+            link_peaks=link_peaks,
+        )
+        return command(options=options, **others)
+
+    taking: Callable[..., Result] = with_options
+    for option in reversed(_OPTIONS):
+        taking = option(taking)
+    return taking
+
+
+def _ids(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]

@@ -1,0 +1,52 @@
+"""Reports that are lost: one that cannot be read must not end what is done with the others."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from traceprof.errors import TraceprofError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from traceprof.facts import LostReport
+
+
+def loss(path: Path, error: Exception) -> TraceprofError:
+    """Return why a report is lost, as an error that says so.
+
+    Args:
+        path: the report.
+        error: what was raised while it was read.
+
+    Raises:
+        Exception: the error itself, if it is a mistake of ours and the user wants its traceback.
+    """
+    if isinstance(error, TraceprofError):
+        return error
+    if isinstance(error, MemoryError):
+        why, remedy = "it needs more memory than there is", "give fewer reports or --jobs"
+    elif os.environ.get("TRACEPROF_TRACEBACK"):
+        raise error
+    else:
+        why = f"internal error: {type(error).__name__}: {error}"
+        remedy = (
+            "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows"
+        )
+    return TraceprofError(f"cannot analyse {path}", why, remedy)
+
+
+def all_lost(lost: Sequence[LostReport], done: str = "analysed") -> TraceprofError:
+    """Return the error that ends a command of whose reports none is left.
+
+    Args:
+        lost: the reports, at least one.
+        done: what could not be done with them.
+    """
+    first = lost[0].error
+    if len(lost) == 1:
+        return first
+    what = f"none of the {len(lost)} reports can be {done}, the first because: {first.what}"
+    return type(first)(what, first.why, first.remedy)
