@@ -8,14 +8,13 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from dashboards.address import Address
 from dashboards.pages import ranks as page
 from tests.builders import TraceBuilder
 from tests.dashboards import trees
-from tests.reports.test_json import schema
+from tests.reports.schema import validator
 from traceprof.analyses import arrivals
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
@@ -64,7 +63,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool)
     assert not analysis.ranks.unmatched
     assert_clocks(truth, analysis)
     document = json.loads(json_report.render(analysis))
-    jsonschema.validate(document, schema(), cls=jsonschema.Draft202012Validator)
+    validator().validate(document)
     assert len(document["run"]["lateness"]) == 8
     assert all(each["num_matched"] for each in document["collectives"])
 
