@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
     from traceprof.trace.numbered import NumberedTexts
+    from traceprof.trace.numbered_rows import NumberedRows
 
 
 def chunks(
@@ -32,6 +33,7 @@ def chunks(
     table: str,
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts],
+    rows: Mapping[str, NumberedRows],
     _chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
     """Yield a table as connectorx reads it, in one piece."""
@@ -53,6 +55,8 @@ def chunks(
         else:
             numbers = column.combine_chunks().cast(pa.int64()).fill_null(reader.NULL)
             chunk[name] = numbers.to_numpy(zero_copy_only=False).copy()
+    for name, each in rows.items():
+        chunk[name] = each.of({column: chunk.pop(column) for column in each.names})
     yield chunk
 
 
