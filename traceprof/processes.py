@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,20 +49,28 @@ def ahead(
         copy.start()
     theirs.close()
 
-    def made() -> list[Made]:
-        pieces: list[Made] = []
-        try:
-            while (piece := ours.recv()) is not None:
-                pieces += piece
-        except (EOFError, OSError):
-            return list(make())
-        return pieces
+    pieces: list[Made] = []
+    is_whole = threading.Event()
 
+    def receive() -> None:
+        with suppress(EOFError, OSError):
+            while (piece := ours.recv()) is not None:
+                pieces.extend(piece)
+            is_whole.set()
+
+    def made() -> list[Made]:
+        receiver.join()
+        return pieces if is_whole.is_set() else list(make())
+
+    # A pipe holds a few pages: without somebody who takes what comes, the copy would wait.
+    receiver = threading.Thread(target=receive, daemon=True)
+    receiver.start()
     try:
         yield made
     finally:
         copy.kill()
         copy.join()
+        receiver.join()
         ours.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 # mallopt's parameters and their values, of glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _NEVER, _LARGE = 1 << 30, 1 << 23
 
 
@@ -21,3 +21,4 @@ def keep_freed_memory() -> None:
         return
     mallopt(_TRIM_THRESHOLD, _NEVER)
     mallopt(_MMAP_THRESHOLD, _LARGE)
+    mallopt(_ARENA_MAX, 1)  # what one thread frees another one takes
