@@ -51,7 +51,7 @@ class Launches(NamedTuple):
     call: Int64
     start_ns: Int64
     end_ns: Int64
-    stream: Int64
+    stream: Int32
     takes_place: Mask
     is_pageable: Mask
 
@@ -190,6 +190,11 @@ class LaunchQueue:
             depth[own] = self._pending(own)
         return depth
 
+    def forget(self) -> None:
+        """Let go of what is made again when it is asked for."""
+        for name in ("called_ns", "returned_ns", "end_ns"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def device(self) -> Int64:
         """The device that each launch was for, -1 where it was not recorded, int64[n]."""
@@ -251,7 +256,8 @@ def _rows(
         )
         numbers = np.unique(np.concatenate([each.packed_stream.distinct for each in groups]))
         for group, call in zip(groups, launched_by, strict=True):
-            stream = group.packed_stream.places_in(numbers) + len(streams)
+            stream = group.packed_stream.places_in(numbers).astype(np.int32)
+            stream += np.int32(len(streams))
             parts.append(_operations(rank.trace, group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
         operations += groups
@@ -269,7 +275,7 @@ def _joined(parts: Sequence[Launches]) -> Launches:
     )
 
 
-def _operations(trace: Trace, group: Operations, call: Int64, stream: Int64) -> Launches:
+def _operations(trace: Trace, group: Operations, call: Int64, stream: Int32) -> Launches:
     every = np.ones(len(group), np.bool_)
     takes_place, is_pageable = every, ~every
     if isinstance(group, Copies):
@@ -346,6 +352,6 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     later = np.flatnonzero(calls.start_ns > last)
     names = np.setdiff1d(calls.packed_name.counted(launching)[0], [NULL]) if len(later) else later
     call = later[np.isin(calls.packed_name.at(later), names)]
-    beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1)
+    beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1, np.int32)
     none = np.zeros(len(call), np.bool_)
     return Launches(call, beyond, beyond, unknown, none, none)

@@ -131,10 +131,12 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     )
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
+    max_depth = queue.deepest_within(window.start_ns, window.end_ns)
+    queue.forget()
     return LaunchQueueResult(
         rank=rank.rank,
         window=window,
-        max_depth=queue.deepest_within(window.start_ns, window.end_ns),
+        max_depth=max_depth,
         stalls=stalls,
         blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
         costly=late.costly if late else intervals.empty(),
