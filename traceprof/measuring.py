@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from traceprof.trace.model import Progress, Trace
     from traceprof.windows import Range
 
-# A copy of the process takes some 20 ms, and these operations 100 ms of analyses.
-_WORTH_SHARING = 400_000
+# A copy of the process takes some 20 ms, and these operations 50 ms of analyses.
+_WORTH_SHARING = 150_000
 
 
 @dataclass(frozen=True)

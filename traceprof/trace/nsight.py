@@ -47,7 +47,7 @@ _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
 # Bytes of an export that take longer to read than a copy of the process takes to be made.
-_WORTH_SHARING = 64 << 20
+_WORTH_SHARING = 24 << 20
 
 Columns = dict[str, "Int64"]
 
