@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.workers import reports_of_run
+
 _TRACES = os.environ.get("TRACEPROF_TRACES")
 REAL_TRACES = sorted(Path(_TRACES).glob("**/*.sqlite")) if _TRACES else []
 SAMPLE = Path(__file__).parent.parent / "sample_traces" / "ddp.sqlite"
@@ -54,6 +56,18 @@ def traces() -> Path:
     if not REAL_TRACES:
         pytest.skip("TRACEPROF_TRACES names no folder of real exports")
     return Path(_TRACES or "")
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return reports of a run, which no test may change."""
+    return reports_of_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
+    """Return reports of a run that a test may do with as it likes."""
+    return [Path(shutil.copy(each, tmp_path)) for each in simulated]
 
 
 @pytest.fixture(scope="session")

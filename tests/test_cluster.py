@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dask
@@ -14,13 +12,14 @@ import pytest
 from distributed import LocalCluster
 
 from tests.cli.test_analyze import run
-from tests.workers import alone, hooked_path, openers, renamed, reports_of_run, until, written
+from tests.workers import alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, UsageError, WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +35,6 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             ) as cluster,
         ):
             yield cluster.scheduler_address
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return reports_of_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture
-def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
-    """Return reports of a run that a test may do with as it likes."""
-    return [Path(shutil.copy(each, tmp_path)) for each in simulated]
 
 
 def test_a_cluster_finds_what_one_process_finds(

@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from traceprof.trace.model import Trace
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return reports_of_run(tmp_path_factory.mktemp("run"))
-
-
 @pytest.fixture
 def damaged(tmp_path: Path, reports: list[Path]) -> list[Path]:
     """Return reports that cannot be analysed, each for a reason of its own."""

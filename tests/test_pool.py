@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from multiprocessing import active_children
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.workers import (
     is_running,
     openers,
     renamed,
-    reports_of_run,
     until,
     written,
 )
@@ -27,16 +25,8 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError
 
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return reports_of_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture
-def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
-    """Return reports of a run that a test may do with as it likes."""
-    return [Path(shutil.copy(each, tmp_path)) for each in simulated]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,9 @@ from traceprof.analyses import (
     process_groups,
     straggler,
 )
-from traceprof.errors import UsageError
 from traceprof.facts import LostReport, MeasuredReport
 from traceprof.findings import Finding, NotApplicable
-from traceprof.losses import all_lost, loss
+from traceprof.losses import all_lost, made_or_lost
 from traceprof.measuring import Options, Task, measure, measure_file
 from traceprof.modules import (
     ANALYSES,
@@ -139,9 +139,15 @@ def analyze(
     options.check()
     traces: list[Trace] = []
     try:
-        opened = [_opened(Path(path), options, progress, traces) for path in paths]
+        opened = [
+            made_or_lost(path, partial(_opened, path, options, progress, traces))
+            for path in map(Path, paths)
+        ]
         made = [
-            each if isinstance(each, LostReport) else _measured(*each, options) for each in opened
+            each
+            if isinstance(each, LostReport)
+            else made_or_lost(each[0].path, partial(_measured, *each, options))
+            for each in opened
         ]
         result = _judged(made, options)
         kept = [
@@ -215,26 +221,20 @@ def _anywhere(
 
 def _opened(
     path: Path, options: Options, progress: Progress | None, traces: list[Trace]
-) -> tuple[Trace, list[Rank]] | LostReport:
+) -> tuple[Trace, list[Rank]]:
     """Open a report, which `traces` then holds, and sort its operations into ranks."""
-    try:
-        trace = open_trace(path, progress)
-        traces.append(trace)
-        return trace, options.ranks_of(trace)
-    except UsageError:
-        raise
-    except Exception as error:  # noqa: BLE001  (as `measure_file` does)
-        return LostReport(path, loss(path, error))
+    trace = open_trace(path, progress)
+    traces.append(trace)
+    return trace, options.ranks_of(trace)
 
 
-def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport | LostReport:
+def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:
+    """Measure an open report, and close it if that fails."""
     try:
         return measure(trace, ranks, options)
-    except UsageError:
-        raise
-    except Exception as error:  # noqa: BLE001  (as `measure_file` does)
+    except Exception:  # after an interrupt a thread may still be reading
         trace.close()
-        return LostReport(trace.path, loss(trace.path, error))
+        raise
 
 
 def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> RunResult:

@@ -45,7 +45,6 @@ class _Role(IntEnum):
 
 
 _COMPUTE = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP)
-_SEQUENCE = re.compile(r" seq=(\d{1,14})(?: |\Z)")
 _ROLE_OF = {
     **dict.fromkeys(_COMPUTE, _Role.COMPUTE),
     labels.BUCKET: _Role.BUCKET,
@@ -274,15 +273,8 @@ def _operations(
         is_told[order],
         ranges.kind[rows[order]],
         ranges.text[rows[order]],
-        _sequences(ranges)[ranges.text[rows[order]]],
+        ranges.sequence[ranges.text[rows[order]]],
     )
-
-
-def _sequences(ranges: LabelRanges) -> Int64:
-    """Return the running number that each text tells, int64[texts]; -1 for none."""
-    told = map(_SEQUENCE.search, ranges.texts)
-    numbers = (-1 if each is None else int(each[1]) for each in told)
-    return np.fromiter(numbers, np.int64, len(ranges.texts))
 
 
 def _asynchronous(

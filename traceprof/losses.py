@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from traceprof.errors import TraceprofError
+from traceprof.errors import TraceprofError, UsageError
+from traceprof.facts import LostReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from traceprof.facts import LostReport
+Made = TypeVar("Made")
+
+
+def made_or_lost(path: Path, make: Callable[[], Made]) -> Made | LostReport:
+    """Return what is made of a report, or why nothing can be.
+
+    Args:
+        path: the report, as it was given.
+        make: makes it.
+
+    Raises:
+        UsageError: what was asked for is impossible, whatever the report.
+    """
+    try:
+        return make()
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001  (one report among hundreds must not end them all)
+        return LostReport(path, loss(path, error))
 
 
 def loss(path: Path, error: Exception) -> TraceprofError:

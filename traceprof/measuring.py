@@ -7,7 +7,7 @@ own. What they return is reduced: it grows with the operations of interest, not 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import traceprof
@@ -17,7 +17,7 @@ from traceprof.errors import UsageError, WorkerError
 from traceprof.facts import LostReport, MeasuredRank, MeasuredReport, RankFacts
 from traceprof.hardware import parse_peaks
 from traceprof.host_activity import data_loading
-from traceprof.losses import loss
+from traceprof.losses import made_or_lost
 from traceprof.modules import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
 from traceprof.run import facts_of, open_report
 from traceprof.steps import user_pattern
@@ -131,19 +131,18 @@ def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport
             f"it has traceprof {traceprof.__version__}, and {task.version} is needed",
             "install the same version everywhere",
         )
+    return made_or_lost(task.path, partial(_measured_file, task, progress))
+
+
+def _measured_file(task: Task, progress: Progress | None) -> MeasuredReport:
+    trace = open_trace(task.place, progress)
     try:
-        trace = open_trace(task.place, progress)
-        try:
-            measured = measure(trace, task.options.ranks_of(trace), task.options)
-        except Exception:  # after an interrupt a thread may still be reading
-            trace.close()
-            raise
+        measured = measure(trace, task.options.ranks_of(trace), task.options)
+    except Exception:  # after an interrupt a thread may still be reading
         trace.close()
-        return replace(measured, facts=replace(measured.facts, path=task.path))
-    except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001  (one report among hundreds must not end them all)
-        return LostReport(task.path, loss(task.path, error))
+    trace.close()
+    return replace(measured, facts=replace(measured.facts, path=task.path))
 
 
 def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:

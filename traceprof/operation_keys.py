@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Source = Literal["labels", "communicator", "order"]
 
 EXCHANGE = "SendRecv"
+ONE_SIDED = ("Send", "Recv")
+"""The two sides of an exchange, where they are told apart."""
+BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
 
 
 class Key(NamedTuple):
@@ -80,7 +83,7 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
         For each key indices into the arrivals, in order, and the operations' numbers, None where
         they must be counted.
     """
-    exchanges = [arrivals.operations.index(each) for each in (EXCHANGE, "Send", "Recv")]
+    exchanges = [arrivals.operations.index(each) for each in BETWEEN_TWO]
     is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64))
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
     # A group of which one operation has no number is counted by NCCL's order, if by any.

@@ -22,6 +22,7 @@ from traceprof import intervals
 from traceprof.clocks import ONE_MACHINE_NS
 from traceprof.matching import Unmatched
 from traceprof.messages import FROM_ROOT, ROOTED, TO_ROOT
+from traceprof.operation_keys import BETWEEN_TWO
 from traceprof.trace.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 # How far apart members leave an operation, as a share of the time that it takes: in a ring of six
 # GPUs on two machines, half of it.
 _LEAVING = 0.5
-_EXCHANGES = ("SendRecv", "Send", "Recv")
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
@@ -142,7 +142,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
     between = _between(members, clocks)
     # A socket takes what is sent before it is asked for.
     is_on_gpus = all(each.device is not None for each in members)
-    judged = whole.leaves_together | (whole.is_one_of(_EXCHANGES) & is_on_gpus)
+    judged = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
     together = (start.max(axis=1) - end.min(axis=1) <= between.max())[judged]
     if len(together) and together.mean() < _RESIDENT:
         return Unmatched(
@@ -180,7 +180,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
 def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
     """Return the column of each operation's root, int64[m]; -1 where there is none or not told."""
     told = group.times([each.root for each in members])
-    told = np.where(_is_one(told), told.max(axis=1), UNKNOWN)
+    told = np.where((told == told[:, :1]).all(axis=1), told[:, 0], UNKNOWN)
     columns = np.full(len(group), UNKNOWN, np.int64)
     for column, member in enumerate(members):
         columns[(told == member.rank) & group.is_one_of(ROOTED)] = column
@@ -198,7 +198,7 @@ def _waited(
     is_rooted = group.is_one_of(ROOTED)[:, np.newaxis]
     waits = ~is_rooted | (is_root & group.is_one_of(TO_ROOT)[:, np.newaxis])
     waits |= (root >= 0)[:, np.newaxis] & ~is_root & group.is_one_of(FROM_ROOT)[:, np.newaxis]
-    had_left = group.is_one_of(_EXCHANGES)[:, np.newaxis] & (came - end > between[last])
+    had_left = group.is_one_of(BETWEEN_TWO)[:, np.newaxis] & (came - end > between[last])
     waited: Int64 = np.where(waits & ~had_left, wait, 0)
     return waited
 
@@ -236,12 +236,6 @@ def wait_matrix(waits: Sequence[Waits], num_ranks: int) -> Int64:
         for column, member in enumerate(each.group.members):
             np.add.at(matrix[member], last, each.wait_ns[chosen, column])
     return matrix
-
-
-def _is_one(values: Int64) -> Mask:
-    """Say of which rows all values are equal, bool[m]."""
-    one: Mask = values.max(axis=1) == values.min(axis=1)
-    return one
 
 
 def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:

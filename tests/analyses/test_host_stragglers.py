@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,9 @@ from dashboards.address import Address
 from dashboards.pages import ranks as page
 from tests.builders import TraceBuilder
 from tests.dashboards import trees
+from tests.planted import analyzed, assert_clocks, made
 from tests.reports.schema import validator
 from traceprof.analyses import arrivals
-from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 from traceprof.matching import LEAVE_TOGETHER
 from traceprof.reports import json as json_report
@@ -28,40 +28,21 @@ from traceprof.trace.open import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.analysis import Analysis
-
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("cpu-straggler-")]
-MS = 1_000_000
-
-
-def made(name: str, folder: Path, **how: Any) -> tuple[dict[str, Any], Analysis]:
-    truth: dict[str, Any] = json.loads(simulate_run(name, folder, **how).read_text())
-    analysis = analyze(*[folder / each["file"] for each in truth["reports"]])
-    analysis.close()
-    return truth, analysis
-
-
-def assert_clocks(truth: dict[str, Any], analysis: Analysis) -> None:
-    for report, told in enumerate(truth["reports"]):
-        clock = analysis.ranks.clocks.of(report)
-        assert clock.host == told["host"]
-        drifted = (told["at_ns"] - clock.at_ns) * clock.drift
-        error = abs(clock.offset_ns + drifted - told["offset_ns"])
-        assert clock.uncertainty_ns is not None
-        assert error <= clock.uncertainty_ns < MS  # clocks are up to 40 ms apart
-        assert error < 20_000
+BOUNDS = {"error_ns": 20_000, "uncertainty_ns": 1_000_000}  # clocks are up to 40 ms apart
 
 
 @pytest.mark.parametrize("per_rank", [False, True], ids=["node", "rank"])
 @pytest.mark.parametrize("name", STRAGGLERS)
 def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool) -> None:
-    truth, analysis = made(name, tmp_path / "run", seed=3 + per_rank, per_rank=per_rank)
+    truth = made(name, tmp_path / "run", seed=3 + per_rank, per_rank=per_rank)
+    analysis = analyzed(tmp_path / "run", truth)
     (found,) = [each for each in analysis.findings if each.id == "straggler"]
     planted = truth["straggler"]
     assert (found.metrics["rank"], found.metrics["cause"]) == (planted["rank"], planted["cause"])
     assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=500_000)
     assert not analysis.ranks.unmatched
-    assert_clocks(truth, analysis)
+    assert_clocks(truth, analysis, **BOUNDS)
     document = json.loads(json_report.render(analysis))
     validator().validate(document)
     assert len(document["run"]["lateness"]) == 8
@@ -70,13 +51,15 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool)
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
-    truth, analysis = made("cpu-ranks-balanced", tmp_path / "run", seed=seed, per_rank=seed > 1)
+    truth = made("cpu-ranks-balanced", tmp_path / "run", seed=seed, per_rank=seed > 1)
+    analysis = analyzed(tmp_path / "run", truth)
     assert [each.title for each in analysis.findings if each.id == "straggler"] == []
-    assert_clocks(truth, analysis)
+    assert_clocks(truth, analysis, **BOUNDS)
 
 
 def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
-    truth, analysis = made("cpu-straggler-unnamed", tmp_path / "run", seed=2)
+    truth = made("cpu-straggler-unnamed", tmp_path / "run", seed=2)
+    analysis = analyzed(tmp_path / "run", truth)
     shown = " ".join(text.render(analysis).split())
     assert "Ranks on one clock" in shown
     assert "AllReduce group 0 nodes" in shown
@@ -90,7 +73,8 @@ def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
 
 
 def test_operations_are_the_calls_of_the_ranges(tmp_path: Path) -> None:
-    truth, analysis = made("cpu-straggler-upstream", tmp_path / "run", seed=5)
+    truth = made("cpu-straggler-upstream", tmp_path / "run", seed=5)
+    analysis = analyzed(tmp_path / "run", truth)
     path = tmp_path / "run" / truth["reports"][1]["file"]
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
         rows = database.execute(

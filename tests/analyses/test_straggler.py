@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.planted import analyzed, assert_clocks, made
 from tests.reports.schema import validator
 from traceprof.analyses import straggler
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import analyze
 from traceprof.findings import NotApplicable
 from traceprof.reports import json as json_report
 from traceprof.reports import text
-from traceprof.simulate import RUN_SCENARIOS, simulate_run
+from traceprof.simulate import RUN_SCENARIOS
 from traceprof.trace import schema as schema_names
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("straggler-")]
 HOWS: list[dict[str, Any]] = [
@@ -31,18 +30,6 @@ HOWS: list[dict[str, Any]] = [
     {"per_rank": True, "is_labelled": False},
     {"per_rank": False, "is_labelled": False, "schema_version": "3.7.2"},  # no payloads either
 ]
-
-
-def analyzed(folder: Path, truth: dict[str, Any], **options: Any) -> Analysis:
-    files = [folder / each["file"] for each in truth["reports"]]
-    analysis = analyze(*files, options=Options(**options))
-    analysis.close()
-    return analysis
-
-
-def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:
-    truth: dict[str, Any] = json.loads(simulate_run(name, folder, **how).read_text())
-    return truth
 
 
 @pytest.mark.parametrize("how", HOWS, ids=["labels", "payloads", "order"])
@@ -59,13 +46,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, 
     assert not analysis.ranks.unmatched
     document = json.loads(json_report.render(analysis))
     validator().validate(document)
-    for report, told in enumerate(truth["reports"]):
-        clock = analysis.ranks.clocks.of(report)
-        assert clock.host == told["host"]
-        drifted = (told["at_ns"] - clock.at_ns) * clock.drift
-        error = abs(clock.offset_ns + drifted - told["offset_ns"])
-        assert clock.uncertainty_ns is not None
-        assert error <= clock.uncertainty_ns < 100_000
+    assert_clocks(truth, analysis, error_ns=100_000, uncertainty_ns=100_000)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -19,7 +19,7 @@ from traceprof.idle_gaps import UnknownCause, idle_gaps
 from traceprof.late_launches import late_launches
 from traceprof.launch_stalls import find_stalls
 from traceprof.messages import ROOTED, messages
-from traceprof.operation_keys import EXCHANGE
+from traceprof.operation_keys import EXCHANGE, ONE_SIDED
 from traceprof.rank import HostRank
 from traceprof.trace import schema
 from traceprof.trace.call_labels import BARRIER, CallLabel
@@ -185,7 +185,7 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
     def told(values: Iterable[int]) -> Int64:
         return np.fromiter(values, np.int64, len(calls))[kind]
 
-    is_one_sided = [each.operation in ("Send", "Recv") for each in calls]
+    is_one_sided = [each.operation in ONE_SIDED for each in calls]
     # Both sides are one operation, as NCCL's kernels are named.
     names = (
         EXCHANGE if one_sided else each.operation
@@ -193,6 +193,7 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
     )
     operation = told(_HOST_OPERATIONS.index(name) for name in names)
     unknown, none = np.full(len(known), UNKNOWN, np.int64), np.zeros(len(known), np.int64)
+    spent = _spent_on_host(rank, np.concatenate((start, end)))
     return Arrivals(
         rank=rank.rank,
         report=rank.report,
@@ -221,8 +222,8 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
         ),
         world_size=told(each.fields.world_size for each in calls),
         launch_ns=unknown,
-        spent_at_start_ns=_spent_on_host(rank, start),
-        spent_at_end_ns=_spent_on_host(rank, end),
+        spent_at_start_ns=spent[: len(start)],
+        spent_at_end_ns=spent[len(start) :],
         stalled_at_start_ns=none,
         stalled_at_end_ns=none,
         kernels_at_start=none,

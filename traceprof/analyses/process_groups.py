@@ -13,6 +13,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
+from traceprof.operation_keys import ONE_SIDED
 from traceprof.rank import HostRank
 from traceprof.trace import schema
 from traceprof.trace.nccl_calls import UNKNOWN
@@ -32,10 +33,6 @@ Value = TypeVar("Value")
 IDS: tuple[str, ...] = ()
 REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)
 EXPLANATIONS: dict[str, str] = {}
-
-# A socket takes bytes before they are asked for, and keeps those that come early: how long a call
-# of one side lasted is not how long they travelled.
-_ONE_SIDED = ("Send", "Recv")
 
 
 class Signature(NamedTuple):
@@ -143,7 +140,7 @@ def _signature(call: CallLabel) -> Signature:
 
 
 def _row(call: CallLabel) -> _Row:
-    peer = call.fields.peer if call.operation in _ONE_SIDED and call.fields.peer >= 0 else None
+    peer = call.fields.peer if call.operation in ONE_SIDED and call.fields.peer >= 0 else None
     return _Row(call.operation, call.fields.communicator, peer)
 
 
@@ -161,7 +158,9 @@ def _uses(
         chosen = inside[row[kind[inside]] == number]
         if len(chosen) == 0:
             continue
-        told, has_rate = size[chosen], operation not in _ONE_SIDED
+        # A socket takes bytes before they are asked for, and keeps those that come early: how long
+        # a call of one side lasted is not how long they travelled.
+        told, has_rate = size[chosen], operation not in ONE_SIDED
         algbw, busbw = rates(operation, told, num_ranks[chosen], duration[chosen])
         has_rate &= bool(operations.is_over[chosen].all())
         uses.append(

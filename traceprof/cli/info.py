@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from traceprof.facts import LostReport
     from traceprof.run import Run
     from traceprof.trace.model import Progress
 
@@ -31,7 +31,8 @@ def command(reports: tuple[str, ...]) -> None:
     """
     from rich.console import Console
 
-    from traceprof.losses import all_lost
+    from traceprof.facts import LostReport
+    from traceprof.losses import all_lost, made_or_lost
     from traceprof.reports import text
     from traceprof.run import open_run
 
@@ -40,8 +41,10 @@ def command(reports: tuple[str, ...]) -> None:
     with ExitStack() as opened:
         with progress() as shown:
             for path in expand(reports):
-                found = _opened(path, shown, opened, lost)
-                if found is not None:
+                found = made_or_lost(path, partial(_opened, path, shown, opened))
+                if isinstance(found, LostReport):
+                    lost.append(found)
+                else:
                     runs.append(found)
         if not runs:
             raise all_lost(lost, "read")
@@ -57,23 +60,15 @@ def command(reports: tuple[str, ...]) -> None:
                 click.echo(text.plain(table, width=_UNWRAPPED))
 
 
-def _opened(
-    path: Path, shown: Progress | None, opened: ExitStack, lost: list[LostReport]
-) -> Run | None:
-    """Open a report until `opened` is closed; return it as a run of its own, or add to `lost`."""
-    from traceprof import facts
-    from traceprof.losses import loss
+def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> Run:
+    """Open a report until `opened` is closed; return it as a run of its own."""
     from traceprof.run import open_run
     from traceprof.trace.open import open_trace
 
-    try:
-        trace = open_trace(path, shown)
-        opened.callback(trace.close)
-        run = open_run([trace])
-        _table(run, 0)  # reads whatever can be damaged, before anything is said of the others
-    except Exception as error:  # noqa: BLE001  (as in an analysis)
-        lost.append(facts.LostReport(path, loss(path, error)))
-        return None
+    trace = open_trace(path, shown)
+    opened.callback(trace.close)
+    run = open_run([trace])
+    _table(run, 0)  # reads whatever can be damaged, before anything is said of the others
     return run
 
 

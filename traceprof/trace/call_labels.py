@@ -59,19 +59,20 @@ def read_call(label: Label) -> CallLabel | None:
         if not {"bytes", "group"} <= facts.keys():
             return None
         operation = "Unknown"
-    numbers = [_number(facts.get(key)) for key in ("bytes", "size", "seq")]
+    numbers = [number_of(facts.get(key)) for key in ("bytes", "size", "seq")]
     size, world_size, sequence = numbers
-    peer = _number(facts.get("dst", facts.get("src")))
+    peer = number_of(facts.get("dst", facts.get("src")))
     fields = Fields(facts.get("group"), size, peer, world_size, sequence)
     return CallLabel(operation, container is not None, fields)
 
 
 def rank_of(labels: Iterable[Label]) -> int | None:
     """Return the rank that a process has by the labels of its calls; None where they differ."""
-    found = {_number(label.facts.get("rank")) for label in labels if read_call(label) is not None}
+    found = {number_of(label.facts.get("rank")) for label in labels if read_call(label) is not None}
     found.discard(_UNTOLD)
     return found.pop() if len(found) == 1 else None
 
 
-def _number(text: str | None) -> int:
+def number_of(text: str | None) -> int:
+    """Return the number that a fact tells, -1 for none."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 15 else _UNTOLD

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.trace import schema
+from traceprof.trace.call_labels import number_of
 from traceprof.trace.columns import check_few_processes, check_times
 from traceprof.trace.events import OPEN_END, events_of
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.trace.database import Database
 
 # All calls differ in their running number; without it they are of few kinds.
-_RUNNING_NUMBER = re.compile(r" seq=\d+(?![^ \0])")
+_RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
 _BETWEEN = "\0"  # which ends NVTX's texts: they are strings of C
 
 
@@ -54,6 +55,13 @@ class LabelRanges:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def sequence(self) -> Int64:
+        """The running number of each of `texts`, -1 where it tells none: int64[texts]."""
+        found = map(_RUNNING_NUMBER.search, self.texts)
+        numbers = (number_of(each and each[1]) for each in found)
+        return np.fromiter(numbers, np.int64, len(self.texts))
 
 
 def read_label_ranges(

@@ -1,0 +1,42 @@
+"""Runs of several machines with planted, known answers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from traceprof.analysis import Options, analyze
+from traceprof.simulate import simulate_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+
+def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:
+    """Write the reports of a run and return what was planted."""
+    truth: dict[str, Any] = json.loads(simulate_run(name, folder, **how).read_text())
+    return truth
+
+
+def analyzed(folder: Path, truth: dict[str, Any], **options: Any) -> Analysis:
+    """Return what is found in the reports of a run."""
+    files = [folder / each["file"] for each in truth["reports"]]
+    analysis = analyze(*files, options=Options(**options))
+    analysis.close()
+    return analysis
+
+
+def assert_clocks(
+    truth: dict[str, Any], analysis: Analysis, *, error_ns: int, uncertainty_ns: int
+) -> None:
+    """Hold each report's clock to the planted one, and its error to what is said of it."""
+    for report, told in enumerate(truth["reports"]):
+        clock = analysis.ranks.clocks.of(report)
+        assert clock.host == told["host"]
+        drifted = (told["at_ns"] - clock.at_ns) * clock.drift
+        error = abs(clock.offset_ns + drifted - told["offset_ns"])
+        assert clock.uncertainty_ns is not None
+        assert error <= clock.uncertainty_ns < uncertainty_ns
+        assert error < error_ns
