@@ -23,6 +23,7 @@ from dashboards.pages import (
     timeline,
 )
 from dashboards.view import View
+from dashboards.waiting import PROGRESS
 from traceprof.errors import TraceprofError, one_line
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ PAGES: tuple[Page, ...] = (
 )
 
 _MENU = [(each.PATH, each.TITLE) for each in PAGES]
-_POLL_S = 0.25
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parent / "index.html").read_text(encoding="utf-8")
 
@@ -95,7 +95,7 @@ def create_app(
     app.layout = shell.shell(is_ready=analysis is not None)
     _show_pages(app, analysis)
     shell.run_in_browser(app)
-    app.server.add_url_rule("/progress", view_func=lambda: _progress(waiting))
+    app.server.add_url_rule(PROGRESS, view_func=lambda: _progress(waiting))
     guard.protect(app, access or guard.Access())
     if analysis is not None:
         timeline_server.register(app.server, analysis)
@@ -146,10 +146,10 @@ def _show_pages(app: Dash, analysis: Analysis | None) -> None:
 
 
 def _progress(waiting: Waiting | None) -> dict[str, int | bool]:
-    """Return how far the analysis is, as soon as it is over, and after a moment at the latest."""
+    """Return how far the analysis is."""
     if waiting is None:
         return {"is_over": True}
-    is_over = waiting.wait(_POLL_S)
+    is_over = waiting.wait(0)
     done, expected = waiting.so_far()
     return {"is_over": is_over, "done": done, "expected": expected}
 

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from dashboards.waiting import Waiting
+from dashboards.waiting import PROGRESS, Waiting
+from traceprof import processes
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 HOST = "127.0.0.1"
+_POLL_S = 0.5
+_LONGEST_OPENING_S = 2.0
 
 
 class DashboardServer:
@@ -76,6 +79,7 @@ class DashboardServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.waiting.end()
         self._is_up.wait()
         if self._server is not None:
             self._server.shutdown()
@@ -103,6 +107,16 @@ class DashboardServer:
             raise self._failure
 
     def _serve(self) -> None:
+        # By then a copy of this process reads a part: beside an import none could be made.
+        self.waiting.wait_for_rows(_LONGEST_OPENING_S)
+        with processes.uncopied():
+            self._begin()
+        if self._server is not None:
+            self._server.serve_forever(poll_interval=0.1)
+            self._server.server_close()
+
+    def _begin(self) -> None:
+        """Import what answers, and listen."""
         try:
             from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
 
@@ -126,15 +140,15 @@ class DashboardServer:
             )
         except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
             self._failure = error
-            return
         finally:
             self._is_up.set()
-        self._server.serve_forever(poll_interval=0.1)
-        self._server.server_close()
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         assert self._application is not None  # noqa: S101  (set before the server is up)
-        return self._application(environ, start_response)
+        if environ["PATH_INFO"] == PROGRESS:
+            self.waiting.wait(_POLL_S)  # so that who asks again and again learns at once
+        with processes.uncopied():
+            return self._application(environ, start_response)
 
     def _access(self) -> Access:
         from dashboards.guard import Access  # noqa: PLC0415

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from traceprof.trace.model import Progress
 
 
+PROGRESS = "/progress"
+"""The path at which the server tells how far the analysis is."""
+
+
 class Waiting:
     """Rows read and expected, and whether it is over; passes on what it learns to another listener.
 
@@ -19,13 +23,14 @@ class Waiting:
     def __init__(self, also: Progress | None = None) -> None:
         self.also = also
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._begun, self._over = threading.Event(), threading.Event()
         self._done = self._expected = 0
 
     def expect(self, rows: int) -> None:
         """Learn that so many rows more, or fewer, will be read."""
         with self._lock:
             self._expected += rows
+        self._begun.set()
         if self.also is not None:
             self.also.expect(rows)
 
@@ -38,7 +43,12 @@ class Waiting:
 
     def end(self) -> None:
         """Learn that there is nothing more to wait for."""
+        self._begun.set()
         self._over.set()
+
+    def wait_for_rows(self, seconds: float) -> None:
+        """Return when rows are being read, or none will be, and after this time at the latest."""
+        self._begun.wait(seconds)
 
     def wait(self, seconds: float) -> bool:
         """Return whether it is over, as soon as it is, and after this time at the latest."""

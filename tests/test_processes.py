@@ -105,6 +105,38 @@ assert processes.can_fork()
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_beside_threads_that_hold_nothing() -> None:
+    program = """
+import os, threading, time
+from traceprof import processes
+begun, done = threading.Event(), threading.Event()
+def work():
+    done.wait()
+    with processes.uncopied():
+        begun.set()
+        time.sleep(0.3)
+        times.append(time.monotonic())
+    done.clear()
+    done.wait()
+times = []
+thread = threading.Thread(target=work)
+thread.start()
+with processes.guarded_threads():
+    assert processes.can_fork()
+    done.set()
+    begun.wait()
+    assert not processes.can_fork()  # it holds something
+    made = processes.shared(lambda item: (os.getpid(), time.monotonic()), range(2), lambda: None)
+    assert {process for process, _ in made} - {os.getpid()}
+    assert made[1][1] > times[0]  # the copy was made afterwards
+    assert processes.can_fork()
+assert not processes.can_fork()
+done.set()
+thread.join()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "ddp.sqlite"

@@ -18,13 +18,57 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
+class _Threads:
+    """What is known of the other threads of this process.
+
+    Attributes:
+        changed: held while a copy is made.
+        are_guarded: whether they hold locks within `uncopied` only.
+        num_busy: how many are within it.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.are_guarded = False
+        self.num_busy = 0
+
+
+_others = _Threads()
+
+
+@contextmanager
+def guarded_threads() -> Iterator[None]:
+    """Promise that, during the block, other threads hold locks of others within `uncopied` only."""
+    _others.are_guarded = True
+    try:
+        yield
+    finally:
+        _others.are_guarded = False
+
+
+@contextmanager
+def uncopied() -> Iterator[None]:
+    """Have this process not copied while the block runs, on another thread than the first."""
+    with _others.changed:
+        _others.num_busy += 1
+    try:
+        yield
+    finally:
+        with _others.changed:
+            _others.num_busy -= 1
+            _others.changed.notify_all()
+
+
 def can_fork() -> bool:
     """Say whether a copy of this process would work.
 
     Not on macOS, whose own libraries forbid it; not beside other threads of Python's, whose locks
-    the copy would never see released.
+    the copy would never see released, but those that hold none just now.
     """
-    return sys.platform == "linux" and threading.active_count() == 1
+    if sys.platform != "linux":
+        return False
+    are_idle = _others.are_guarded and not _others.num_busy
+    return are_idle or threading.active_count() == 1
 
 
 @contextmanager
@@ -45,7 +89,8 @@ def ahead(
     fork = get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
     copy = fork.Process(target=_send, args=(ours, theirs, make, in_copy), daemon=True)
-    with _no_warning_of_threads():
+    with _others.changed, _no_warning_of_threads():
+        _others.changed.wait_for(lambda: not _others.num_busy)
         copy.start()
     theirs.close()
 
@@ -114,6 +159,6 @@ def _send(
 @contextmanager
 def _no_warning_of_threads() -> Iterator[None]:
     with warnings.catch_warnings():
-        # numpy's threads for linear algebra, which Python 3.12 warns of, wait for work.
+        # Python 3.12 warns of threads: numpy's for linear algebra wait for work.
         warnings.simplefilter("ignore", DeprecationWarning)
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -22,7 +23,7 @@ from tests.conftest import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.cli.analyze import command as analyze_command
 from traceprof.cli.dashboard import command as dashboard_command
-from traceprof.cli.main import EXIT_ERROR
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -228,3 +229,50 @@ def test_progress_is_passed_on() -> None:
     second.advance(4)
     second.expect(-1)
     assert first.so_far() == second.so_far() == (4, 9)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
+def test_a_large_report_is_read_by_two_processes() -> None:
+    program = """
+import sys
+from dashboards import serving
+from traceprof import processes
+from traceprof.cli.main import main
+from traceprof.trace import nsight
+serving._LONGEST_OPENING_S = 60
+nsight._WORTH_SHARING = 0
+ahead = processes.ahead
+def told(*arguments):
+    print("copied", flush=True)
+    return ahead(*arguments)
+processes.ahead = told
+sys.exit(main(["dashboard", "--port", "0", sys.argv[1]]))
+"""
+    command = [sys.executable, "-c", program, str(SAMPLE)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert process.stdout.readline() == "copied\n"
+            while not json.loads(get(f"{url}progress")[1])["is_over"]:
+                pass
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process.returncode == EXIT_DONE
+    assert errors.strip() == ""
+
+
+def test_who_waits_for_rows_waits_no_longer_than_that() -> None:
+    waiting = Waiting()
+    began = time.monotonic()
+    waiting.wait_for_rows(0.05)
+    assert time.monotonic() - began >= 0.05
+    waiting.expect(1)
+    waiting.wait_for_rows(60)
+    ended = Waiting()
+    ended.end()
+    ended.wait_for_rows(60)

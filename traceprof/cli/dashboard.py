@@ -52,10 +52,11 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
                 "install the extra: pip install 'traceprof[dashboard]'",
             )
     from dashboards.serving import DashboardServer
+    from traceprof.processes import guarded_threads
 
     options.check()
     paths = expand(reports)
-    with _interruptible(), DashboardServer(host, port) as server:
+    with guarded_threads(), _interruptible(), DashboardServer(host, port) as server:
         click.echo(server.url)
         if server.is_open:
             click.echo(
