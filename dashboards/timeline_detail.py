@@ -8,6 +8,7 @@ import numpy as np
 
 from dashboards.palette import PARTS
 from dashboards.timeline_model import CALL, OPERATION, RANGE, STEP
+from traceprof.intervals import largest
 from traceprof.latency import size_text
 from traceprof.launches import launching_calls
 from traceprof.messages import messages
@@ -92,7 +93,7 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
             "total": str(total[each]),
             "longest": str(longest[each]),
         }
-        for each in np.argsort(-total, kind="stable")[:_MOST_NAMES].tolist()
+        for each in largest(total, _MOST_NAMES).tolist()
     ]
     return summary
 

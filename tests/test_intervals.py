@@ -100,3 +100,27 @@ def test_order_means_nothing(pairs: Pairs, random: object) -> None:
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert of(shuffled).start_ns.tolist() == of(pairs).start_ns.tolist()
     assert of(shuffled).end_ns.tolist() == of(pairs).end_ns.tolist()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@given(pairs=PAIRS, windows=PAIRS)
+def test_many_windows(pairs: Pairs, windows: Pairs, *, in_order: bool) -> None:
+    found, held = of(pairs), moments(pairs)
+    if in_order:
+        windows = sorted(windows)
+    start, end = np.array([*windows, (0, 0)], np.int64)[:-1].T
+    within = intervals.covered_within(found, start, end)
+    assert within.tolist() == [len(held & moments([window])) for window in windows]
+
+
+@given(st.lists(st.integers(-9, 9), max_size=6000), st.integers(1, 7))
+def test_the_largest(values: list[int], most: int) -> None:
+    found = intervals.largest(np.array(values, np.int64), most)
+    assert found.tolist() == sorted(range(len(values)), key=lambda each: -values[each])[:most]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_largest_of_many(order: int) -> None:
+    values = np.arange(10_000)[::order] // 3
+    found = intervals.largest(values, 5)
+    assert found.tolist() == np.argsort(-values, kind="stable")[:5].tolist()

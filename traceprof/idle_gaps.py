@@ -264,23 +264,17 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
         calls: of its process.
         times: int64[m], ascending and distinct.
     """
-    found, launched = [], []
+    nothing = np.empty(0, np.int64)
+    found, launched = [nothing], [nothing]
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        start = np.append(group.start_ns, [intervals.BEYOND_NS] * 2)
-        index = np.searchsorted(group.start_ns, times, side="left")
-        gap = np.flatnonzero(start[index] == times)
-        index = index[gap]
-        # Few gaps end with several operations at once.
-        several = start[index + 1] == times[gap]
-        if several.any():
-            more, first = gap[several], index[several]
-            count = np.searchsorted(group.start_ns, times[more], side="right") - first
-            gap = np.append(gap[~several], np.repeat(more, count))
-            place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-            index = np.append(index[~several], place + np.repeat(first, count))
-        lasting = group.packed_length.at(index) > 0
-        found.append(gap[lasting])
-        launched.append(launched_by[index[lasting]])
+        if len(times) == 0 or len(group) == 0:
+            continue
+        gap = np.searchsorted(times, group.start_ns)
+        gap[gap == len(times)] = 0
+        index = np.flatnonzero(times[gap] == group.start_ns)
+        index = index[group.packed_length.at(index) > 0]
+        found.append(gap[index])
+        launched.append(launched_by[index])
     gap, call = np.concatenate(found), np.concatenate(launched)
     return _one_per_gap(calls, len(times), gap[call >= 0], call[call >= 0], last=False)
 

@@ -16,6 +16,8 @@ Int64 = npt.NDArray[np.int64]
 
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
+_BLOCK = 1024
+_MANY_TIMES = 4  # for each start, from which on it is quicker to look for the starts
 
 
 @dataclass(frozen=True)
@@ -192,4 +194,44 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
 
 def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     """Return how much of `covered` each window [start, end) holds: int64[m] ns."""
-    return covered_before(covered, end_ns) - covered_before(covered, start_ns)
+    if len(covered) == 0:
+        return np.zeros(len(start_ns), np.int64)
+    # Most windows end before another interval begins.
+    index = _num_before(covered.start_ns, start_ns)
+    within = np.minimum(end_ns, covered.end_ns[index - 1])
+    within -= start_ns
+    np.maximum(within, 0, out=within)
+    within[index == 0] = 0
+    following = np.append(covered.start_ns, BEYOND_NS)[index]
+    more = np.flatnonzero(end_ns > following)
+    start_ns, end_ns = start_ns[more], end_ns[more]
+    within[more] = covered_before(covered, end_ns) - covered_before(covered, start_ns)
+    return within
+
+
+def _num_before(start_ns: Int64, times_ns: Int64) -> Int64:
+    """Return how many of the ascending starts are before each time, int64[m]."""
+    if len(times_ns) < _MANY_TIMES * len(start_ns) or (times_ns[1:] < times_ns[:-1]).any():
+        return np.searchsorted(start_ns, times_ns, side="left")
+    # Few starts are sought among many times, not many times among few starts.
+    place = np.searchsorted(times_ns, start_ns, side="right")
+    num_times = np.diff(place, prepend=0, append=len(times_ns))
+    return np.repeat(np.arange(len(start_ns) + 1), num_times)
+
+
+def largest(values: Int64, most: int) -> Int64:
+    """Return where the largest values are, the largest first, of equal ones the first first.
+
+    Args:
+        values: int64[n].
+        most: how many are wanted, at most.
+
+    Returns:
+        int64[min(n, most)].
+    """
+    chosen = np.arange(len(values))
+    # The largest of each block, of which `most` are at least as large as the last one wanted.
+    highest = np.maximum.reduceat(values, chosen[::_BLOCK]) if len(values) else values
+    if len(highest) > most:
+        chosen = np.flatnonzero(values >= np.partition(highest, -most)[-most])
+    return chosen[np.argsort(-values[chosen], kind="stable")[:most]]

@@ -159,7 +159,7 @@ def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...
     """Return the longest of these kernels, which run on streams that compute."""
     found = np.flatnonzero(chosen)
     length = queue.end_ns[found] - queue.start_ns[found]
-    worst = found[np.argsort(-length, kind="stable")[:MOST_EVIDENCE]]
+    worst = found[intervals.largest(length, MOST_EVIDENCE)]
     return tuple(
         Evidence(
             int(queue.start_ns[each]),

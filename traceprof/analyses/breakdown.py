@@ -189,7 +189,7 @@ def _num_inside(
     if len(times):
         start_ns, end_ns = start_ns[~instant], end_ns[~instant]
     begun = np.searchsorted(start_ns, window_end, side="left")
-    over = np.searchsorted(np.sort(end_ns), window_start, side="right")
+    over = np.searchsorted(np.sort(end_ns, kind="stable"), window_start, side="right")
     # Times are whole nanoseconds.
     instants: Int64 = np.searchsorted(times, window_end + closed, side="left")
     instants = instants - np.searchsorted(times, window_start, side="left")
@@ -207,7 +207,7 @@ def _exposed_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
 
 
 def _longest(covered: Intervals) -> Sequence[tuple[int, int]]:
-    order = np.argsort(-covered.length_ns, kind="stable")[:MOST_EVIDENCE]
+    order = intervals.largest(covered.length_ns, MOST_EVIDENCE)
     return list(zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True))
 
 

@@ -153,7 +153,7 @@ def _median_of_steps(rank: Rank, window: Window) -> int | None:
 
 def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
     evidence = []
-    for gap in np.argsort(-gaps.length_ns, kind="stable")[:MOST_EVIDENCE].tolist():
+    for gap in intervals.largest(gaps.length_ns, MOST_EVIDENCE).tolist():
         start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
         cause = _cause(rank, gaps, gap)
         evidence.append(Evidence(start, end, f"{cause}, {_between(rank, start, end)}".rstrip(", ")))
@@ -195,7 +195,7 @@ def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
 
 
 def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:
-    order = np.argsort(-idle.length_ns, kind="stable")[:MOST_EVIDENCE]
+    order = intervals.largest(idle.length_ns, MOST_EVIDENCE)
     longest = zip(idle.start_ns[order].tolist(), idle.end_ns[order].tolist(), strict=True)
     return tuple(
         Evidence(start, end, _between(rank, start, end) or "no operation") for start, end in longest

@@ -208,7 +208,7 @@ def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64)
 
 
 def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple[Evidence, ...]:
-    order = np.argsort(-gaps.sync_ns[laid], kind="stable")[:MOST_EVIDENCE]
+    order = intervals.largest(gaps.sync_ns[laid], MOST_EVIDENCE)
     evidence = []
     for gap in laid[order].tolist():
         if not gaps.sync_ns[gap]:

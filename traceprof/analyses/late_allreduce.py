@@ -153,7 +153,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence, ...]:
     """Show the longest stretches: what ran at the end of each, and in which step's tail."""
-    worst = np.argsort(-tails.length_ns, kind="stable")[:MOST_EVIDENCE]
+    worst = intervals.largest(tails.length_ns, MOST_EVIDENCE)
     evidence = []
     for start, end in zip(
         tails.start_ns[worst].tolist(), tails.end_ns[worst].tolist(), strict=True

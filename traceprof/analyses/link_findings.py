@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from traceprof.findings import MOST_EVIDENCE, Evidence, Finding, severity_of_cost
+from traceprof.intervals import largest
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
 
 def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ...]:
     """Return the longest intervals, each with the name of what ran."""
-    order = np.argsort(-exposed.length_ns, kind="stable")[:MOST_EVIDENCE]
+    order = largest(exposed.length_ns, MOST_EVIDENCE)
     pairs = zip(exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True)
     return tuple(Evidence(start, end, rank.name_at(start) or fallback) for start, end in pairs)
 

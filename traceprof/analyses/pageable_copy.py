@@ -202,7 +202,7 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
             f"{rank.copy_kinds.get(int(copies.kind[index]), 'unknown')} copy,"
             f" {int(copies.bytes[index]) / 1e6:.1f} MB, pageable",
         )
-        for index in chosen[np.argsort(-length, kind="stable")[:MOST_EVIDENCE]].tolist()
+        for index in chosen[intervals.largest(length, MOST_EVIDENCE)].tolist()
     )
 
 

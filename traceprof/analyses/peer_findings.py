@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from traceprof.findings import (
     MOST_EVIDENCE,
     Evidence,
@@ -15,6 +13,7 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
+from traceprof.intervals import largest
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ SLOWER = 1.25
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
     """Return the longest intervals as evidence, longest first."""
-    order = np.argsort(-covered.length_ns, kind="stable")[:MOST_EVIDENCE]
+    order = largest(covered.length_ns, MOST_EVIDENCE)
     pairs = zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True)
     return tuple(Evidence(start, end, label) for start, end in pairs)
 

@@ -210,7 +210,7 @@ def _loss(
     extra = intervals.total(typical_ns[own]) - intervals.total(least_ns[own])
     exposed_ns = _exposed_ns(operations, own, result, start)
     duration_ns = operations.end_ns[own] - operations.start_ns[own]
-    longest = own[np.argsort(-duration_ns, kind="stable")[:MOST_EVIDENCE]]
+    longest = own[intervals.largest(duration_ns, MOST_EVIDENCE)]
     threads = [results[each][0].num_threads for each in _beside(operations, index)]
     return Loss(
         rank=result.rank,

@@ -51,10 +51,10 @@ def read_call(label: Label) -> CallLabel | None:
     """Return what a label says of its call; None where it is no communication."""
     facts = label.facts
     container = _CONTAINERS.get(label.operation)
-    operation = container or operation_of(label.operation)
     # A range of the user's own says no facts, whatever it is called.
-    if not facts.keys() & _FACTS and container != "SendRecv":
+    if _FACTS.isdisjoint(facts) and container != "SendRecv":
         return None
+    operation = container or operation_of(label.operation)
     if operation is None:
         if not {"bytes", "group"} <= facts.keys():
             return None

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from traceprof.labels import Label
     from traceprof.trace.database import Database
 
-# All calls differ in their running number; without it they are of few kinds.
+# All calls and steps differ in their running number; without it they are of few kinds.
 _RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
+_STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
 _BETWEEN = "\0"  # which ends NVTX's texts: they are strings of C
 
 
@@ -41,7 +42,7 @@ class LabelRanges:
         text: int64[n], indices into `texts`.
         texts: the distinct texts.
         kind: int64[n], indices into `kinds`.
-        kinds: the distinct labels, running numbers (`seq`) left out.
+        kinds: the distinct labels, without running numbers (`seq`), steps with the number 0.
     """
 
     start_ns: Int64
@@ -122,8 +123,8 @@ def read_label_ranges(
 
 def _kinds(texts: Sequence[str]) -> tuple[Int64, list[str]]:
     """Return the number of each text's kind, int64[n], and the kinds."""
-    without = _RUNNING_NUMBER.sub("", _BETWEEN.join(texts)).split(_BETWEEN)
-    return _numbered(without)
+    without = _RUNNING_NUMBER.sub("", _BETWEEN.join(texts))
+    return _numbered(_STEP.sub(labels.step(0), without).split(_BETWEEN))
 
 
 def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:

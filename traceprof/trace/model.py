@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -159,7 +160,7 @@ class Copies(Operations):
     destination_memory: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankOperations:
     """All that the GPU did for one rank.
 
@@ -180,7 +181,7 @@ class RankOperations:
         """The four groups, to be looked at alike."""
         return (self.kernels, self.copies, self.memsets, self.graphs)
 
-    @property
+    @cached_property
     def span_ns(self) -> tuple[int, int]:
         """The start of the first and the end of the last; there has to be one."""
         groups = [each for each in self.groups if len(each)]

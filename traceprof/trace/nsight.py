@@ -283,8 +283,7 @@ class NsightTrace:
 
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, where its labels tell it."""
-        ranges = self.label_ranges.get(process)
-        return rank_of(ranges.kinds) if ranges is not None else None
+        return self._labelled_ranks.get(process)
 
     def num_threads(self, process: int) -> int | None:
         """Return how many threads of the process were seen; None where that is not told."""
@@ -399,6 +398,10 @@ class NsightTrace:
     @cached_property
     def _communication_calls(self) -> dict[int, ProcessCalls]:
         return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
+
+    @cached_property
+    def _labelled_ranks(self) -> Mapping[int, int | None]:
+        return {process: rank_of(ranges.kinds) for process, ranges in self.label_ranges.items()}
 
     @cached_property
     def _domains(self) -> dict[tuple[int, int], str]:
