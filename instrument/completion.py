@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed import Work
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -13,6 +13,9 @@ from torch.futures import Future
 
 from instrument import nvtx_ranges
 from instrument.identity import ByIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _labels: ByIdentity[str] = ByIdentity()
 _without_future: set[str] = set()
@@ -27,15 +30,15 @@ def may_report(name: str) -> bool:
 def follow(result: Any, handle: object, name: str) -> None:  # noqa: ANN401
     """End a start/end range when what was returned is done; now, where that cannot be known."""
     try:
-        end_when_done(result if isinstance(result, Future) else result.get_future(), handle)
+        end_when_done(result if isinstance(result, Future) else result.get_future(), [handle])
     except Exception:  # noqa: BLE001  (not every operation of Gloo has a future: then never again)
         _without_future.add(name)
         nvtx_ranges.end(handle)
 
 
-def end_when_done(future: Future[Any], handle: object) -> None:
-    """End a start/end range when the future is complete, on the thread that completes it."""
-    ending = _Ending(handle)
+def end_when_done(future: Future[Any], handles: Sequence[object]) -> None:
+    """End start/end ranges when the future is complete, on the thread that completes it."""
+    ending = _Ending(handles)
     _awaited.add(ending)
     try:
         future.add_done_callback(ending)
@@ -45,13 +48,14 @@ def end_when_done(future: Future[Any], handle: object) -> None:
 
 
 class _Ending:
-    """Ends one range, as a callback."""
+    """Ends ranges, as a callback."""
 
-    def __init__(self, handle: object) -> None:
-        self._handle = handle
+    def __init__(self, handles: Sequence[object]) -> None:
+        self._handles = handles
 
     def __call__(self, _: object) -> None:
-        nvtx_ranges.end(self._handle)
+        for handle in self._handles:
+            nvtx_ranges.end(handle)
         _awaited.discard(self)
 
 

@@ -15,18 +15,19 @@ import functools
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument import completion, nvtx_ranges
+from instrument import calls, completion, groups, nvtx_ranges
+from instrument.operations import BLOCK, label, operation
 from instrument.wrapping import functions_are_overridden, is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch._C._distributed_c10d import GradBucket, Reducer
     from torch.futures import Future
@@ -53,6 +54,24 @@ _thread = _Thread()
 _process = _Process()
 
 
+class _Bucket(NamedTuple):
+    """What is the same in every step.
+
+    Attributes:
+        label: of the bucket.
+        operation: the label of the operation that sends it, up to its running number.
+        numbers: the running numbers.
+        reports: whether the backend is known to tell when it is done.
+        is_cpu: else the host learns when the work was queued, not when it is done.
+    """
+
+    label: str
+    operation: str
+    numbers: Iterator[int]
+    reports: bool
+    is_cpu: bool
+
+
 class _ObservedGroup(distributed.ProcessGroup):
     """What a model's reducer takes for the model's process group, which does all the work."""
 
@@ -61,6 +80,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         self.own = own
         self.is_given = False
         self._parameter_bytes = parameter_bytes
+        self._buckets: dict[tuple[int, int, torch.dtype, bool], _Bucket | None] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -75,18 +95,29 @@ class _ObservedGroup(distributed.ProcessGroup):
             return self.own.allreduce(tensors, options)
         compiler = suspend(None)
         if not functions_are_overridden():
-            label = self._label_next(tensors[0])
+            bucket = self._next(tensors)
         else:
             with torch._C.DisableTorchFunction():  # noqa: SLF001  (a mode shall not see us)
-                label = self._label_next(tensors[0])
-        range_ = None if label is None else nvtx_ranges.start(label)
+                bucket = self._next(tensors)
+        if bucket is None:
+            suspend(compiler)
+            return self.own.allreduce(tensors, options)
+        # The operation's ranges, too: of what is at hand, once a bucket, when all caches hold the
+        # model. What any call is read with would take three times as long.
+        text = f"{bucket.operation}{next(bucket.numbers)}"
+        ranges = [nvtx_ranges.start(bucket.label)]
+        if bucket.reports:
+            ranges.append(nvtx_ranges.start(text))
+        outer = calls.enter(text)
+        calls.stay_inside()
         suspend(compiler)
         work = None
         try:
             work = self.own.allreduce(tensors, options)
         finally:
             suspend(None)
-            _end_with(range_, tensors[0], work)
+            calls.leave(outer)
+            _end_with(ranges, work if bucket.is_cpu else None)  # None if sending has failed
             suspend(compiler)
         return work
 
@@ -95,23 +126,45 @@ class _ObservedGroup(distributed.ProcessGroup):
         """Agree on the buckets when they are made anew."""
         return self.own.broadcast(tensors, options)
 
-    def _label_next(self, tensor: torch.Tensor) -> str | None:
-        """Return the label of the bucket that is sent now: they are sent in order.
+    def _next(self, tensors: list[torch.Tensor]) -> _Bucket | None:
+        """Return the bucket that is sent now: they are sent in order.
 
         The last one is where the bytes of all parameters have been seen: none where a built-in
-        hook halves them. Other types than gradients have are no bucket's.
+        hook halves them.
         """
+        tensor = tensors[0]
         dtype = tensor.dtype
+        num_bytes = tensor.numel() * dtype.itemsize
+        last = self._seen_bytes + num_bytes >= self._parameter_bytes
+        key = self._index, num_bytes, dtype, last
+        if key not in self._buckets:
+            self._buckets[key] = self._learn(tensors, key)
+        bucket = self._buckets[key]
+        if bucket is not None:
+            self._index += 1
+            self._seen_bytes += num_bytes
+            if last:
+                self.restart()
+        return bucket
+
+    def _learn(
+        self, tensors: list[torch.Tensor], key: tuple[int, int, torch.dtype, bool]
+    ) -> _Bucket | None:
+        """Return what labels say of a bucket; None for other types than gradients have."""
+        _, _, dtype, _ = key
         if not (dtype.is_floating_point or dtype.is_complex):
             return None
-        num_bytes = tensor.numel() * dtype.itemsize
-        index = self._index
-        self._index += 1
-        self._seen_bytes += num_bytes
-        last = self._seen_bytes >= self._parameter_bytes
-        if last:
-            self.restart()
-        return _label(index, num_bytes, dtype, last)
+        try:
+            unnumbered = operation(self.own, tensors, kind=BLOCK, is_async=True)
+            labelled, group = label("all_reduce", unnumbered), groups.find(self.own)
+        except Exception as error:  # noqa: BLE001
+            calls.complain("a bucket of DDP", error)
+            return None
+        if labelled is None or group is None:
+            return None
+        text, reports = labelled
+        is_cpu = tensors[0].is_cpu
+        return _Bucket(_label(*key), f"{text} seq=", group.collectives, reports, is_cpu)
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
@@ -201,28 +254,27 @@ def _named(hook: Hook) -> Hook:
         finally:
             suspend(None)
             _thread.in_hook = False
-            _end_with(range_, tensor, future)
+            _end_with([range_], future if tensor.is_cpu else None)
             suspend(compiler)
         return future
 
     return named
 
 
-def _end_with(range_: object, tensor: torch.Tensor, sent: Any) -> None:  # noqa: ANN401
-    """End the range when what was sent is done: an operation, or the future that a hook returned.
+def _end_with(ranges: Sequence[object], sent: Any) -> None:  # noqa: ANN401
+    """End ranges when what was sent is done: an operation, or the future that a hook returned.
 
-    Now, if sending has failed, and on a GPU: there the host learns when the work was queued.
+    Now, if there is none.
     """
-    if range_ is None:
-        return
-    if sent is None or not tensor.is_cpu:
-        nvtx_ranges.end(range_)
-        return
-    try:
-        future = sent.get_future() if isinstance(sent, distributed.Work) else sent
-        completion.end_when_done(future, range_)
-    except Exception:  # noqa: BLE001  (a hook may return anything, of which DDP complains)
-        nvtx_ranges.end(range_)
+    if sent is not None:
+        try:
+            future = sent.get_future() if isinstance(sent, distributed.Work) else sent
+            completion.end_when_done(future, ranges)
+        except Exception:  # noqa: BLE001  (a hook may return anything, of which DDP complains)
+            sent = None
+    if sent is None:
+        for each in ranges:
+            nvtx_ranges.end(each)
 
 
 @functools.lru_cache(maxsize=1024)  # the same buckets in every step

@@ -188,7 +188,7 @@ def complete():
     time.sleep(0.5)
     future.set_result(1)
 threading.Thread(target=complete, daemon=True).start()
-completion.end_when_done(future, "range")
+completion.end_when_done(future, ["range"])
 raise SystemExit(3)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
