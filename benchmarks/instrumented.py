@@ -12,10 +12,10 @@ the calling thread: what is added is work of that thread, whatever the operation
 Operations are those of PyTorch's "fake" backend, which return at once. Medians of the differences
 of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
-Steps: DistributedDataParallel over Gloo, blocks of steps without and with `instrument` in turn; the
-median of the ratios of neighbouring blocks, in wall time and in CPU time of a rank. On two cores
-the ranks disturb each other, and some processes find their memory at better places than others: so
-several pairs of processes are measured, and the median and range of what each found are printed.
+Steps: DistributedDataParallel over Gloo, each rank on a core of its own; blocks of steps without
+`instrument`, without it again, and with it, in turn. Of each pair of ranks the median step of both,
+in wall time and in CPU time of the process, against that without; printed are the median and the
+range of several pairs. What "again" finds is what the machine does by itself.
 
 Alone: what is added to a step of one rank without others, which computes next to nothing.
 """
@@ -220,45 +220,53 @@ def steps(blocks: int, out: Path) -> None:
 def train(rank: int, blocks: int, folder: str, out: str) -> None:
     """Be one of two ranks that train twelve layers; rank 0 writes what it measured."""
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):  # else ranks, and Gloo's threads, change places
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     step = training_step(width=512, samples=64)
 
-    def run() -> tuple[float, float]:
-        gc.collect()
+    def run() -> list[tuple[float, float]]:
         for _ in range(SETTLING_STEPS):  # the interpreter finds its shortcuts anew
             step()
         dist.barrier()
-        wall, cpu = time.perf_counter_ns(), time.process_time_ns()
+        times = []
         for _ in range(STEPS_PER_BLOCK):
+            wall, cpu = time.perf_counter_ns(), time.process_time_ns()
             step()
-        wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
-        return wall / STEPS_PER_BLOCK / 1e6, cpu / STEPS_PER_BLOCK / 1e6
+            wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
+            times.append((wall / 1e6, cpu / 1e6))
+        return times
 
-    def run_named() -> tuple[float, float]:
+    def run_named() -> list[tuple[float, float]]:
         instrument.enable()
         try:
             return run()
         finally:
             instrument.disable()
 
-    run()
-    without, named = [], []
+    runs = {"without": run, "again": run, "with": run_named}
+    for each in runs.values():
+        each()
+    gc.collect()
+    gc.freeze()
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for number in range(blocks):
         # Who is first takes turns: the machine may be getting slower, or faster.
-        if number % 2:
-            named.append(run_named())
-            without.append(run())
-        else:
-            without.append(run())
-            named.append(run_named())
+        names = list(runs)[:: 1 if number % 2 else -1]
+        for name in names[number % 3 :] + names[: number % 3]:
+            times[name] += runs[name]()
+    of_ranks: list[Any] = [None, None]
+    dist.gather_object(times, of_ranks if rank == 0 else None)
     if rank == 0:
-        pairs = [
-            [after / before for before, after in zip(*two, strict=True)]
-            for two in zip(without, named, strict=True)
-        ]
-        wall, cpu = (list(each) for each in zip(*pairs, strict=True))
-        step_ms = statistics.median(each for each, _ in without)
-        Path(out).write_text(json.dumps({"step_ms": step_ms, "wall": wall, "CPU": cpu}))
+        walls, cpus = (
+            {
+                name: statistics.median(each[part] for one in of_ranks for each in one[name])
+                for name in runs
+            }
+            for part in (0, 1)
+        )
+        Path(out).write_text(json.dumps({"wall": walls, "CPU": cpus}))
     dist.destroy_process_group()
 
 
@@ -325,14 +333,16 @@ def show_calls(name: str, measured: Measured) -> None:
 
 def show_steps(name: str, measured: list[Measured]) -> None:
     """Print what the children found of steps."""
-    step_ms = statistics.median(each["step_ms"] for each in measured)
+    step_ms = statistics.median(each["wall"]["without"] for each in measured)
     print(f"steps of {step_ms:.1f} ms, {name}")
     for time_of in ("wall", "CPU"):
-        found = [statistics.median(each[time_of]) - 1 for each in measured]
-        print(
-            f"  {time_of} time {statistics.median(found):+.2%}"
-            f" ({min(found):+.2%} to {max(found):+.2%}, {len(found)} pairs of ranks)"
-        )
+        for run in ("with", "again"):
+            found = [each[time_of][run] / each[time_of]["without"] - 1 for each in measured]
+            print(
+                f"  {time_of} time {'with instrument' if run == 'with' else 'without, again'}"
+                f" {statistics.median(found):+.2%}"
+                f" ({min(found):+.2%} to {max(found):+.2%}, {len(found)} pairs of ranks)"
+            )
     print()
 
 

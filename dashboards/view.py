@@ -33,7 +33,7 @@ class View:
 
     @cached_property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks chosen, in the run's order.
+        """The ranks chosen, by number: reports come in any order.
 
         Raises:
             UsageError: the address names a rank or a report that the run has not.
@@ -41,12 +41,13 @@ class View:
         run, address = self.analysis.run, self.address
         _check("rank", address.rank, [each.rank for each in run.ranks])
         _check("report", address.report, range(len(run.traces)))
-        return tuple(
+        chosen = (
             each
             for each in run.ranks
             if (not address.rank or each.rank in address.rank)
             and (not address.report or each.report in address.report)
         )
+        return tuple(sorted(chosen, key=lambda each: each.rank))
 
     @cached_property
     def numbers(self) -> frozenset[int]:
@@ -54,8 +55,9 @@ class View:
         return frozenset(each.rank for each in self.ranks)
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
-        """Return what a module of `ANALYSES` measured on the ranks chosen."""
-        return tuple(each for each in self.analysis.of(module) if each.rank in self.numbers)
+        """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers."""
+        chosen = (each for each in self.analysis.of(module) if each.rank in self.numbers)
+        return tuple(sorted(chosen, key=lambda each: each.rank))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

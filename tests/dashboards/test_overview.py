@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.finding_card import metric_text
 from dashboards.pages import overview
@@ -15,6 +16,7 @@ from dashboards.view import device_text
 from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
 from tests.dashboards.trees import components, named, text
+from tests.planted import made
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
@@ -129,3 +131,15 @@ def test_reports_that_were_left_out_are_named(tmp_path: Path) -> None:
     with closing(analyze(SAMPLE, missing)) as analysis:
         tree = overview.layout(analysis, Address())
     assert f"left out: cannot read {missing}" in text(tree)
+
+
+def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path) -> None:
+    truth = made("cpu-ranks-balanced", tmp_path / "run", seed=1)
+    reports = [tmp_path / "run" / each["file"] for each in truth["reports"]]
+    with closing(analyze(*reports[::-1])) as analysis:
+        tree = overview.layout(analysis, Address())
+        _, choices = shell.choices(analysis)
+    assert [each.rank for each in analysis.run.ranks] != list(range(8))
+    heads = [text(each) for each in named(tree, "Th") if text(each).startswith("rank ")]
+    assert heads[:8] == [f"rank {each}" for each in range(8)]
+    assert [each["value"] for each in choices] == list(range(8))
