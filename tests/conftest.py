@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -19,6 +20,12 @@ REAL_TRACES = sorted(Path(_TRACES).glob("**/*.sqlite")) if _TRACES else []
 SAMPLE = Path(__file__).parent.parent / "sample_traces" / "ddp.sqlite"
 SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
 GPU_SAMPLES = [path for path in SAMPLES if path.stem != "gloo"]
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start be interrupted, also where a shell's background ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
