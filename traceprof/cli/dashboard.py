@@ -52,6 +52,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
                 "install the extra: pip install 'traceprof[dashboard]'",
             )
     from dashboards.serving import DashboardServer
+    from traceprof.cli.memory import give_freed_memory_back, keep_freed_memory
     from traceprof.processes import guarded_threads
 
     options.check()
@@ -68,12 +69,14 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
             webbrowser.open(server.url)
         from traceprof.analysis import analyze
 
+        keep_freed_memory()
         with progress() as shown:
             server.waiting.also = shown
             analysis = analyze(*paths, options=options, progress=server.waiting)
         say_lost(analysis.lost)
         with closing(analysis):
             server.show(analysis)
+            give_freed_memory_back()
             _serve(server)
 
 
