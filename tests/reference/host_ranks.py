@@ -112,7 +112,8 @@ def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
     for start, end, kind, text, text_id, tid, domain in rows:
         if kind in {59, 60} and (tid >> 24, domain) in domains:
             name = text if text is not None else strings[text_id]
-            known = None if end in stop else end
+            is_open = end is None or any(start <= each <= end for each in stop)
+            known = None if is_open else end
             found[tid >> 24 << 24].append((start, known, tid, kind == 59, name))
     closed = {}
     for process, ranges in found.items():

@@ -73,7 +73,8 @@ def read_label_ranges(
     Args:
         database: the export.
         domains: names of NVTX domains by process and id.
-        capture_end_ns: when the capture ended; Nsight lets ranges that are open then end with it.
+        capture_end_ns: when the capture ended; Nsight lets ranges that are open then end with it,
+            or, on a busy machine, up to 0.2 s later, with the program.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -94,7 +95,7 @@ def read_label_ranges(
     domain, event = events.domain.at(rows), events.kind.at(rows)
     end = np.maximum(start, end)
     if capture_end_ns is not None:
-        end[end == capture_end_ns] = OPEN_END
+        end[(start <= capture_end_ns) & (end >= capture_end_ns)] = OPEN_END
     is_open = end == OPEN_END
     check_times(database, schema.NVTX.name, start, np.where(is_open, start, end))
     process = schema.process_of_thread(thread)
