@@ -1,6 +1,6 @@
 """What `instrument` costs: a call against bare NVTX ranges, and a training step of two ranks.
 
-    python benchmarks/instrumented.py [--calls 5000] [--rounds 9] [--blocks 20]
+    python benchmarks/instrumented.py [--calls 5000] [--rounds 9] [--blocks 30] [--processes 7]
 
 Three times in child processes: without a tool, where nothing is replaced; as if there was one (a
 variable names a library that does not exist), with all wrappers and ranges that nobody takes; and

@@ -25,9 +25,11 @@ from traceprof.measuring import Task, measure_file
 from traceprof.modules import RANK_ANALYSES
 from traceprof.simulate import simulate_ddp
 from traceprof.trace import schema
+from traceprof.trace.nsight import NsightTrace
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
+    from traceprof.rank import Rank
     from traceprof.trace.model import Trace
 
 
@@ -137,6 +139,30 @@ def test_open_reports_are_analysed_without_the_damaged_ones(
         assert [each.path for each in analysis.run.traces] == reports
         assert {each.report for each in analysis.run.ranks} == {0, 1, 2, 3}
         assert analysis.run.ranks[-1].trace is analysis.run.traces[-1]
+    finally:
+        analysis.close()
+
+
+def test_a_report_whose_ranks_cannot_be_told_is_closed(
+    reports: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    ranks_of, close = Options.ranks_of, NsightTrace.close
+
+    def fail(options: Options, trace: Trace) -> list[Rank]:
+        if trace.path == reports[1]:
+            raise ZeroDivisionError("by accident")
+        return ranks_of(options, trace)
+
+    def noted(trace: NsightTrace) -> None:
+        closed.append(trace.path)
+        close(trace)
+
+    monkeypatch.setattr(Options, "ranks_of", fail)
+    monkeypatch.setattr(NsightTrace, "close", noted)
+    analysis = analyze(*reports)
+    try:
+        assert [each.path for each in analysis.lost] == closed == [reports[1]]
     finally:
         analysis.close()
 

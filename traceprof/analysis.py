@@ -19,7 +19,7 @@ from traceprof.analyses import (
 )
 from traceprof.facts import LostReport, MeasuredReport
 from traceprof.findings import Finding, NotApplicable
-from traceprof.losses import all_lost, made_or_lost
+from traceprof.losses import all_lost, closed_if_lost, made_or_lost
 from traceprof.measuring import Options, Task, measure, measure_file
 from traceprof.modules import (
     ANALYSES,
@@ -225,16 +225,13 @@ def _opened(
     """Open a report, which `traces` then holds, and sort its operations into ranks."""
     trace = open_trace(path, progress)
     traces.append(trace)
-    return trace, options.ranks_of(trace)
+    with closed_if_lost(trace):
+        return trace, options.ranks_of(trace)
 
 
 def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:
-    """Measure an open report, and close it if that fails."""
-    try:
+    with closed_if_lost(trace):
         return measure(trace, ranks, options)
-    except Exception:  # after an interrupt a thread may still be reading
-        trace.close()
-        raise
 
 
 def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> RunResult:

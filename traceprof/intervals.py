@@ -193,7 +193,13 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
 
 
 def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return how much of `covered` each window [start, end) holds: int64[m] ns."""
+    """Return how much of `covered` each window [start, end) holds: int64[m] ns.
+
+    Args:
+        covered: the set.
+        start_ns: int64[m], in any order; quickest where ascending.
+        end_ns: int64[m], each not before its start.
+    """
     if len(covered) == 0:
         return np.zeros(len(start_ns), np.int64)
     # Most windows end before another interval begins.

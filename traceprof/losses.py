@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.facts import LostReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from traceprof.trace.model import Trace
 
 Made = TypeVar("Made")
 
@@ -31,6 +34,16 @@ def made_or_lost(path: Path, make: Callable[[], Made]) -> Made | LostReport:
         raise
     except Exception as error:  # noqa: BLE001  (one report among hundreds must not end them all)
         return LostReport(path, loss(path, error))
+
+
+@contextmanager
+def closed_if_lost(trace: Trace) -> Iterator[None]:
+    """Close a report if what is made of it in the block fails."""
+    try:
+        yield
+    except Exception:  # after an interrupt a thread may still be reading
+        trace.close()
+        raise
 
 
 def loss(path: Path, error: Exception) -> TraceprofError:

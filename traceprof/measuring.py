@@ -17,7 +17,7 @@ from traceprof.errors import UsageError, WorkerError
 from traceprof.facts import LostReport, MeasuredRank, MeasuredReport, RankFacts
 from traceprof.hardware import parse_peaks
 from traceprof.host_activity import data_loading
-from traceprof.losses import made_or_lost
+from traceprof.losses import closed_if_lost, made_or_lost
 from traceprof.modules import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
 from traceprof.run import facts_of, open_report
 from traceprof.steps import user_pattern
@@ -136,11 +136,8 @@ def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport
 
 def _measured_file(task: Task, progress: Progress | None) -> MeasuredReport:
     trace = open_trace(task.place, progress)
-    try:
+    with closed_if_lost(trace):
         measured = measure(trace, task.options.ranks_of(trace), task.options)
-    except Exception:  # after an interrupt a thread may still be reading
-        trace.close()
-        raise
     trace.close()
     return replace(measured, facts=replace(measured.facts, path=task.path))
 

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-from instrument import ddp
+from instrument import calls, ddp
 from tests.instrument.recording import pushed
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -50,6 +50,50 @@ def test_models_made_before_are_observed_from_their_next_forward_pass_on(
     assert buckets(recorded) == []
     train(before)
     assert buckets(recorded) == [f"start {BUCKET}", f"end {BUCKET}"]
+
+
+def test_the_operation_that_sends_a_bucket_has_its_own_ranges(recorded: list[str]) -> None:
+    made = model()
+    instrument.enable()
+    for _ in range(2):  # buckets are made anew in the second pass, which broadcasts
+        train(made)
+    recorded.clear()
+    dist.all_reduce(torch.ones(8))  # is counted with them
+    train(made)
+    train(made)
+    sent = [each for each in pushed(recorded) if each.startswith("all_reduce ")]
+    numbers = [int(each.rpartition(" seq=")[2]) for each in sent]
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
+    kinds = {each.rpartition(" seq=")[0] for each in sent}
+    assert len(kinds) == 1  # as any other all-reduce of as many bytes
+    for text in sent[1:]:
+        at = recorded.index(f"push {text}")
+        assert recorded[at - 2 : at + 2] == [
+            f"start {BUCKET}",
+            f"start {text}",
+            f"push {text}",
+            "pop",
+        ]
+        assert recorded.count(f"end {text}") == 1
+    assert recorded.count(f"end {BUCKET}") == 2
+
+
+def test_a_bucket_that_cannot_be_labelled_is_sent(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("by accident")
+
+    monkeypatch.setattr(ddp, "label", fail)
+    monkeypatch.setattr(calls._process, "has_complained", False)
+    made = model()
+    instrument.enable()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            train(made)
+    assert torch.equal(made.module.weight.grad, torch.full((2, 3), 3.0))
+    assert buckets(recorded) == []
+    assert caplog.text.count("a bucket of DDP could not be labelled") == 1
 
 
 def test_a_pass_that_disabling_interrupts_goes_on_without_ranges(recorded: list[str]) -> None:
