@@ -1,21 +1,24 @@
 """What `instrument` costs: a call against bare NVTX ranges, and a training step of two ranks.
 
-    python benchmarks/instrumented.py [--calls 5000] [--rounds 9] [--blocks 30] [--processes 7]
+    python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--blocks 200] [--processes 5]
 
 Three times in child processes: without a tool, where nothing is replaced; as if there was one (a
 variable names a library that does not exist), with all wrappers and ranges that nobody takes; and
 under `nsys profile --trace=nvtx`, where it is on PATH.
 
-Calls: blocks of calls in turn, without anything, with a bare range around each (push and pop, with
-a text of its own, written by our means or by nvtx's functions), and with `instrument`. CPU time of
-the calling thread: what is added is work of that thread, whatever the operation waits for.
+Calls: short blocks of calls in turn, without anything, with a bare range around each (push and
+pop, with a text of its own, written by our means or by nvtx's functions), and with `instrument`.
+CPU time of the calling thread: what is added is work of that thread, whatever the operation waits
+for.
 Operations are those of PyTorch's "fake" backend, which return at once. Medians of the differences
 of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
-Steps: DistributedDataParallel over Gloo, each rank on a core of its own; blocks of steps without
-`instrument`, without it again, and with it, in turn. Of each pair of ranks the median step of both,
-in wall time and in CPU time of the process, against that without; printed are the median and the
-range of several pairs. What "again" finds is what the machine does by itself.
+Steps: DistributedDataParallel over Gloo, each rank on a core of its own; short blocks of steps
+without `instrument` and with it, in turn. The median step of a block with it, in wall time and in
+CPU time of the process, less the mean of those of the blocks without it before and after. Printed
+are the median of these differences over all blocks of several pairs of ranks, and where it lies
+with 95 % confidence, by drawing the blocks again. The same of blocks without it, between others
+without it, is what the machine does by itself.
 
 Alone: what is added to a step of one rank without others, which computes next to nothing.
 """
@@ -37,6 +40,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 import nvtx
 import torch
 from rich.console import Console
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Measured = dict[str, Any]
+Measurements = npt.NDArray[np.float64]
 Call = tuple[int, "Callable[[], object]"]
 """How many ranges are to be paid for, and the call."""
 
@@ -67,16 +73,18 @@ NSYS = [
 ]
 PRETENDED = {nvtx_ranges.INJECTION: "/nonexistent/tool.so"}
 UNDER_NSYS = f"under nsys, nvtx {version('nvtx')}"
-STEPS_PER_BLOCK = 10
-SETTLING_STEPS = 4
+SETTLING_CALLS = 50  # the interpreter finds its shortcuts anew
+STEPS_PER_BLOCK = 5
+SETTLING_STEPS = 2
+DRAWS = 2000
 STEPS_ALONE = 300  # of half a millisecond
 
 
 @click.group(invoke_without_command=True)
-@click.option("--calls", default=5000, show_default=True, help="Calls in a block.")
-@click.option("--rounds", default=9, show_default=True, help="Pairs of blocks of calls.")
-@click.option("--blocks", default=30, show_default=True, help="Pairs of blocks of ten steps.")
-@click.option("--processes", default=7, show_default=True, help="Pairs of ranks, one by one.")
+@click.option("--calls", default=250, show_default=True, help="Calls in a block.")
+@click.option("--rounds", default=60, show_default=True, help="Pairs of blocks of calls.")
+@click.option("--blocks", default=200, show_default=True, help="Pairs of blocks of steps.")
+@click.option("--processes", default=5, show_default=True, help="Pairs of ranks, one by one.")
 @click.pass_context
 def main(context: click.Context, calls: int, rounds: int, blocks: int, processes: int) -> None:
     """Measure in children and print."""
@@ -96,18 +104,17 @@ def main(context: click.Context, calls: int, rounds: int, blocks: int, processes
                 name,
                 [child(under, environment, "steps", str(blocks)) for _ in range(processes)],
             )
-            own = child(under, environment, "alone", str(2 * rounds))
+            own = child(under, environment, "alone", "18")
             print(f"a step of one rank, {name}: {own['added_us']:.0f} µs of CPU time added\n")
 
 
-def child(under: list[str], environment: Mapping[str, str], *arguments: str) -> Measured:
+def child(under: list[str], environment: Mapping[str, str], *arguments: str) -> Any:  # noqa: ANN401
     """Run this script under a tool and return what it measured."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "measured.json"
         command = [*under, sys.executable, __file__, *arguments, str(out)]
         subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
-        measured: Measured = json.loads(out.read_text())
-        return measured
+        return json.loads(out.read_text())
 
 
 @main.command(hidden=True)
@@ -118,10 +125,9 @@ def calls(calls: int, rounds: int, out: Path) -> None:
     """Measure calls in this process."""
     warnings.simplefilter("ignore")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    measured: Measured = {
-        name: added(call, calls, rounds) | {"ranges": ranges}
-        for name, (ranges, call) in operations().items()
-    }
+    measured = added({name: call for name, (_, call) in operations().items()}, calls, rounds)
+    for name, (ranges, _) in operations().items():
+        measured[name]["ranges"] = ranges
     # Of old tools, nvtx believes that they are not there.
     is_written = type(nvtx.get_domain(labels.DOMAIN)).__name__ == "Domain"
     out.write_text(json.dumps({"calls": measured, "nvtx writes": is_written}))
@@ -157,29 +163,38 @@ def operations() -> dict[str, Call]:
     }
 
 
-def added(call: Callable[[], object], calls: int, rounds: int) -> Measured:
-    """Return what a call costs, and what ranges around it and `instrument` add: µs of CPU time."""
-    costs: dict[str, list[float]] = {"without": [], "ours": [], "nvtx's": [], "instrument": []}
+def added(calls: Mapping[str, Callable[[], object]], number: int, rounds: int) -> Measured:
+    """Return what calls cost, and what ranges around them and `instrument` add: µs of CPU time."""
+    kinds = ("without", "ours", "nvtx's", "instrument")
+    costs: Measured = {name: {kind: [] for kind in kinds} for name in calls}
     for each in range(rounds):
         texts = [
-            f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 size=8 seq={each}.{number}"
-            for number in range(2 * calls)
+            f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 size=8 seq={each}.{one}"
+            for one in range(2 * number * len(calls))
         ]
-        costs["without"].append(plain(call, calls))
-        costs["ours"].append(in_our_ranges(call, texts[:calls]))
-        costs["nvtx's"].append(in_public_ranges(call, texts[calls:]))
+        for name, call in calls.items():
+            costs[name]["without"].append(plain(call, number))
+            costs[name]["ours"].append(in_our_ranges(call, [texts.pop() for _ in range(number)]))
+            own = [texts.pop() for _ in range(number)]
+            costs[name]["nvtx's"].append(in_public_ranges(call, own))
         instrument.enable()
-        costs["instrument"].append(plain(call, calls))
+        for name, call in calls.items():
+            costs[name]["instrument"].append(plain(call, number))
         instrument.disable()
-    without = costs.pop("without")
-    return {"without": statistics.median(without)} | {
-        name: statistics.median(a - b for a, b in zip(each, without, strict=True))
-        for name, each in costs.items()
+    return {
+        name: {"without": statistics.median(of_call["without"])}
+        | {
+            kind: float(np.median(np.subtract(of_call[kind], of_call["without"])))
+            for kind in kinds[1:]
+        }
+        for name, of_call in costs.items()
     }
 
 
 def plain(call: Callable[[], object], calls: int) -> float:
     """Return the cost of a call in µs of CPU time."""
+    for _ in range(SETTLING_CALLS):
+        call()
     began = time.thread_time_ns()
     for _ in range(calls):
         call()
@@ -245,28 +260,15 @@ def train(rank: int, blocks: int, folder: str, out: str) -> None:
         finally:
             instrument.disable()
 
-    runs = {"without": run, "again": run, "with": run_named}
-    for each in runs.values():
-        each()
+    run(), run_named()
     gc.collect()
     gc.freeze()
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
-    for number in range(blocks):
-        # Who is first takes turns: the machine may be getting slower, or faster.
-        names = list(runs)[:: 1 if number % 2 else -1]
-        for name in names[number % 3 :] + names[: number % 3]:
-            times[name] += runs[name]()
+    times = [run_named() if number % 2 else run() for number in range(2 * blocks + 1)]
     of_ranks: list[Any] = [None, None]
     dist.gather_object(times, of_ranks if rank == 0 else None)
     if rank == 0:
-        walls, cpus = (
-            {
-                name: statistics.median(each[part] for one in of_ranks for each in one[name])
-                for name in runs
-            }
-            for part in (0, 1)
-        )
-        Path(out).write_text(json.dumps({"wall": walls, "CPU": cpus}))
+        medians = np.median(np.array(of_ranks), axis=2).mean(axis=0)  # by block, and wall or CPU
+        Path(out).write_text(json.dumps(medians.tolist()))
     dist.destroy_process_group()
 
 
@@ -331,19 +333,31 @@ def show_calls(name: str, measured: Measured) -> None:
     Console(width=100).print(table)
 
 
-def show_steps(name: str, measured: list[Measured]) -> None:
+def show_steps(name: str, measured: list[list[list[float]]]) -> None:
     """Print what the children found of steps."""
-    step_ms = statistics.median(each["wall"]["without"] for each in measured)
-    print(f"steps of {step_ms:.1f} ms, {name}")
-    for time_of in ("wall", "CPU"):
-        for run in ("with", "again"):
-            found = [each[time_of][run] / each[time_of]["without"] - 1 for each in measured]
+    blocks = [np.array(each) for each in measured]
+    usual = np.median(np.concatenate([each[::2] for each in blocks]), axis=0)
+    print(f"steps of {usual[0]:.1f} ms, {name}")
+    found = {
+        "with instrument": np.concatenate([_above(each) for each in blocks]),
+        "without, again": np.concatenate([_above(each[::2]) for each in blocks]),
+    }
+    rng = np.random.default_rng(0)
+    for place, time_of in enumerate(("wall", "CPU")):
+        for run, above in found.items():
+            more = above[:, place] / usual[place]
+            drawn = more[rng.integers(len(more), size=(DRAWS, len(more)))]
+            low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
             print(
-                f"  {time_of} time {'with instrument' if run == 'with' else 'without, again'}"
-                f" {statistics.median(found):+.2%}"
-                f" ({min(found):+.2%} to {max(found):+.2%}, {len(found)} pairs of ranks)"
+                f"  {time_of} time {run} {np.median(more):+.2%}"
+                f" ({low:+.2%} to {high:+.2%}, {len(more)} blocks)"
             )
     print()
+
+
+def _above(blocks: Measurements) -> Measurements:
+    """Return by how much every other block is above the mean of its neighbours."""
+    return blocks[1:-1:2] - (blocks[:-2:2] + blocks[2::2]) / 2
 
 
 if __name__ == "__main__":

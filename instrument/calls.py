@@ -164,13 +164,16 @@ def around_method(
         return original(self, *args, **kwargs)
 
     override = untraced(_as(method, functools.update_wrapper(override, original)))
-    outside = around(override, describe, name, label=label)
+    of_class = around(original, describe, name, label=label)
+    of_subclass = around(override, describe, name, label=label)
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not _process.is_on or _thread.level == INSIDE:  # nearly always: keep it short
             return original(self, *args, **kwargs)
-        return outside(self, *args, **kwargs)
+        if type(self) is cls:
+            return of_class(self, *args, **kwargs)
+        return of_subclass(self, *args, **kwargs)
 
     return untraced(_as(method, call))
 

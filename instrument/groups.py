@@ -23,7 +23,7 @@ class Group:
     Attributes:
         text: name, this process's global rank, size, and the user's description.
         ranks: the members' global ranks, in the order of their ranks in the group.
-        reporting: types of the devices on which the backend tells when an operation is done.
+        reports: whether the backend tells when an operation on the CPU is done.
         collectives: their running numbers; c10d wants them in one order on all ranks.
     """
 
@@ -33,7 +33,7 @@ class Group:
         self.text = f"group={_word(group.group_name)} rank={rank} size={group.size()}"
         if group.group_desc not in OWN_DESCRIPTIONS:
             self.text += f" desc={_word(group.group_desc)}"
-        self.reporting = _reporting_devices(group)
+        self.reports = _reports(group)
         self.collectives = itertools.count()
         self._transfers: dict[tuple[str, int | None], Iterator[int]] = {}
         self._transfers_known = True
@@ -81,16 +81,16 @@ def _members(group: dist.ProcessGroup) -> Sequence[int]:
         return range(group.size())
 
 
-def _reporting_devices(group: dist.ProcessGroup) -> frozenset[str]:
-    """Return the devices whose operations complete a future only when they are done: Gloo's.
+def _reports(group: dist.ProcessGroup) -> bool:
+    """Tell whether a CPU operation completes its future only when it is done: Gloo's do.
 
     NCCL's futures are complete when the kernel is queued; there the kernels tell.
     """
     try:
         backends = distributed_c10d.get_backend_config(group).split(",")
     except (KeyError, ValueError, RuntimeError):
-        return frozenset()
-    return frozenset({"cpu"} & {entry.split(":")[0] for entry in backends if "gloo" in entry})
+        return False
+    return any(entry.split(":")[0] == "cpu" for entry in backends if "gloo" in entry)
 
 
 def _word(text: str) -> str:

@@ -72,17 +72,17 @@ def label(function: str, described: Operation) -> tuple[str, bool] | None:
     head = function if peer is None else f"{function} {direction}={peer}"
     tail = facts.text if number is None else f"{facts.text} seq={number}"
     if not tensors:
-        return f"{head} {tail}", is_async and bool(facts.reporting)
+        return f"{head} {tail}", is_async and facts.reports
     first = tensors[0]
     is_plain = len(tensors) == 1 and type(first) in _PLAIN and not functions_are_overridden()
     if is_plain and not first.is_sparse:
-        size, dtype, device = first.nbytes, first.dtype, first.device
+        size, dtype, is_cpu = first.nbytes, first.dtype, first.is_cpu
     else:
         with torch._C.DisableTorchFunction():  # noqa: SLF001  (the user's shall not see us)
-            size, dtype, device = _bytes(tensors), first.dtype, first.device
+            size, dtype, is_cpu = _bytes(tensors), first.dtype, first.is_cpu
     if is_split:
         size //= len(facts.ranks)
-    will_report = is_async and device.type in facts.reporting
+    will_report = is_async and is_cpu and facts.reports
     return f"{head} bytes={size} dtype={_name(dtype)} {tail}", will_report
 
 

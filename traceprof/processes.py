@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from multiprocessing.connection import Connection
+
+    from traceprof.handover import Handover
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -86,28 +87,29 @@ def ahead(
     """
     from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
 
+    from traceprof.handover import Handover  # noqa: PLC0415
+
+    handover = Handover()
     fork = get_context("fork")
-    ours, theirs = fork.Pipe(duplex=False)
-    copy = fork.Process(target=_send, args=(ours, theirs, make, in_copy), daemon=True)
+    copy = fork.Process(target=_send, args=(handover, make, in_copy), daemon=True)
     with _others.changed, _no_warning_of_threads():
         _others.changed.wait_for(lambda: not _others.num_busy)
         copy.start()
-    theirs.close()
+    handover.receive()
 
     pieces: list[Made] = []
     is_whole = threading.Event()
 
     def receive() -> None:
         with suppress(EOFError, OSError):
-            while (piece := ours.recv()) is not None:
-                pieces.extend(piece)
+            pieces.extend(handover.pieces())
             is_whole.set()
 
     def made() -> list[Made]:
         receiver.join()
         return pieces if is_whole.is_set() else list(make())
 
-    # A pipe holds a few pages: without somebody who takes what comes, the copy would wait.
+    # A channel holds a few pages: without somebody who takes what comes, the copy would wait.
     receiver = threading.Thread(target=receive, daemon=True)
     receiver.start()
     try:
@@ -116,7 +118,7 @@ def ahead(
         copy.kill()
         copy.join()
         receiver.join()
-        ours.close()
+        handover.close()
 
 
 def shared(
@@ -139,21 +141,17 @@ def shared(
 
 
 def _send(
-    others_end: Connection,
-    pipe: Connection,
-    make: Callable[[], Iterable[Any]],
-    in_copy: Callable[[], None],
+    handover: Handover, make: Callable[[], Iterable[Any]], in_copy: Callable[[], None]
 ) -> None:
     # The first process answers Ctrl-C, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    others_end.close()  # so that this process ends, too, if the first one was killed
-    try:
+    handover.begin()
+    # Whatever is wrong, the first process meets it, too.
+    with suppress(Exception):
         in_copy()
         for piece in make():
-            pipe.send([piece])
-        pipe.send(None)
-    except Exception:  # noqa: BLE001  (whatever it is, the first process meets it, too)
-        pipe.close()
+            handover.send(piece)
+        handover.end()
 
 
 @contextmanager

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
+_SOME = 1024  # operations among which the one that ends last is looked for first
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class RankKey:
@@ -79,6 +81,18 @@ class Operations:
     def ends(self, index: Int64 | Mask | slice) -> Int64:
         """Return when some of them were over, without unpacking the others."""
         return self.start_ns[index] + self.packed_length.at(index)
+
+    @property
+    def last_end_ns(self) -> int:
+        """When all of them were over; there has to be one."""
+        longest, some = self.packed_length.highest, _SOME
+        while True:
+            starts = self.starts.tail(some)
+            last = int((starts + self.packed_length.at(slice(-len(starts), None))).max())
+            # Whoever began before is over by then.
+            if len(starts) == len(self) or int(starts[0]) + longest <= last:
+                return last
+            some *= 8
 
     @property
     def stream(self) -> Int64:
@@ -186,7 +200,7 @@ class RankOperations:
         """The start of the first and the end of the last; there has to be one."""
         groups = [each for each in self.groups if len(each)]
         first = min(each.starts.first for each in groups)
-        return first, max(int(each.end_ns.max()) for each in groups)
+        return first, max(each.last_end_ns for each in groups)
 
     def forget(self) -> None:
         """Let go of what was unpacked."""

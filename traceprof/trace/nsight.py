@@ -138,15 +138,21 @@ class NsightTrace:
         if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
             return self._read_operations()
 
-        def read_host() -> Iterable[tuple[int | str, Any]]:
-            yield from host.read_api_calls(self._database)
-            yield from columns_of_events(self._database).items()
+        def read_host() -> Iterable[tuple[str, Any]]:
+            for calls in host.read_api_calls(self._database):
+                yield _API_CALLS, calls
+            for column in columns_of_events(self._database).items():
+                yield _EVENTS, column
+            # Together, since one holds parts of another.
+            yield _MADE, {name: getattr(self, name) for name in _OF_EVENTS}
 
         with processes.ahead(read_host, self.after_fork) as found:
             operations = self._read_operations()
             of_host = found()
-        self.__dict__["_api_calls"] = {key: one for key, one in of_host if isinstance(key, int)}
-        keep_events(self._database, {key: one for key, one in of_host if isinstance(key, str)})
+        kept = self.__dict__
+        kept["_api_calls"] = dict(one for kind, one in of_host if kind == _API_CALLS)
+        keep_events(self._database, dict(one for kind, one in of_host if kind == _EVENTS))
+        kept |= of_host[-1][1]
         return operations
 
     def _read_operations(self) -> Mapping[RankKey, RankOperations]:
@@ -443,6 +449,9 @@ class _Rows(NamedTuple):
 _NO_ROWS = _Rows(Differences(np.empty(0, np.int64)), {})
 _BASE = ("length", "streamId", "correlationId")
 _COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
+# What a copy of the process reads.
+_API_CALLS, _EVENTS, _MADE = "API calls", "events", "made of events"
+_OF_EVENTS = ("_domains", "label_ranges", "_communication_calls")
 # Columns of ours beside those of the export.
 _LENGTH, _SIGNATURE = "length", "signature"
 

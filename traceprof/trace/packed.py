@@ -60,6 +60,11 @@ class Packed:
         return values
 
     @property
+    def highest(self) -> int:
+        """The largest value; there has to be one."""
+        return int(self._meant(self.kept.max(keepdims=True))[0])
+
+    @property
     def distinct(self) -> Int64:
         """The values that there are, ascending int64[m]."""
         return self.counted()[0]
@@ -129,14 +134,15 @@ class Differences:
 
     Attributes:
         first: the first value, 0 where there is none.
+        last: the last one, likewise.
     """
 
-    __slots__ = ("_added", "_is_whole", "_length", "_values", "first")
+    __slots__ = ("_added", "_is_whole", "_length", "_values", "first", "last")
 
     def __init__(self, values: Int64) -> None:
         """Keep a column, of which no two neighbours are 2**63 or more apart."""
         self._length = len(values)
-        self.first = int(values[0]) if len(values) else 0
+        self.first, self.last = (int(values[0]), int(values[-1])) if len(values) else (0, 0)
         self._values: Int64 | None = values
         self._added = pack(np.diff(values, prepend=values[:1]))
         self._is_whole = self._added.kept.dtype == np.int64  # differences win nothing
@@ -158,6 +164,13 @@ class Differences:
             np.cumsum(values, out=values)
             self._values = values
         return values
+
+    def tail(self, count: int) -> Int64:
+        """Return the last values, so many or all, without making the others."""
+        if self._values is not None:
+            return self._values[-count:]
+        after = self._added.at(slice(max(len(self) - count, 0) + 1, None))
+        return (self.last - np.append(after[::-1].cumsum()[::-1], 0))[: len(self)]
 
     def forget(self) -> None:
         """Let go of the column as a whole, if that wins anything."""

@@ -124,13 +124,14 @@ class PageFile:
         """
         numbers = np.array([root], np.int64)
         highest = np.array([np.iinfo(np.int64).max])
-        seen = np.zeros(self._pages + 1, bool)
+        seen, num_seen = np.zeros(self._pages + 1, bool), 0
         for _ in range(_MOST_LEVELS):
             if numbers.min() < 2 or numbers.max() > self._pages:  # the first one is the schema's
                 raise Unsupported("a page that is not there")
-            if seen[numbers].any() or len(np.unique(numbers)) < len(numbers):
-                raise Unsupported("a page that is there twice")
             seen[numbers] = True
+            num_seen += len(numbers)
+            if np.count_nonzero(seen) < num_seen:
+                raise Unsupported("a page that is there twice")
             if self._kind(int(numbers[0])) == _LEAF:  # then all are: their cells' reader checks it
                 return Leaves(numbers, highest)
             numbers, highest = self._children(numbers, highest)
