@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,12 @@ from traceprof import measuring, processes
 from traceprof.analysis import analyze
 from traceprof.reports import json
 from traceprof.simulate.ddp import simulate_ddp
+from traceprof.trace import events, host, nsight
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from traceprof.trace.database import Database
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
 
@@ -166,6 +173,32 @@ def test_an_analysis_is_the_same(export: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(measuring, "_WORTH_SHARING", 0)
     assert analysed(export) == expected
     assert len(shared) == 1
+
+
+def test_what_a_copy_reads_is_the_same_and_is_read_once(
+    export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = analysed(export)
+    read = []
+
+    def noted(module: ModuleType, name: str) -> None:
+        original = getattr(module, name)
+
+        def note_and_read(database: Database) -> object:
+            read.append(name)
+            return original(database)
+
+        monkeypatch.setattr(module, name, note_and_read)
+
+    noted(events, "_read")
+    noted(host, "read_api_calls")
+    monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
+    assert analysed(export) == expected
+    assert sorted(read) == ["_read", "read_api_calls"]  # it is too small
+    read.clear()
+    monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
+    assert analysed(export) == expected
+    assert read == []  # what a copy does is not seen here
 
 
 def test_ctrl_c_leaves_nobody_behind(export: Path) -> None:

@@ -47,6 +47,13 @@ def test_a_column_comes_back(numbers: list[int]) -> None:
         assert places.tolist() == [distinct.index(each) for each in numbers]
 
 
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
+def test_the_highest(numbers: list[int]) -> None:
+    assert pack(np.array(numbers, np.int64)).highest == max(numbers)
+    alike = [number % 7 for number in numbers]
+    assert few(alike).highest == max(alike)
+
+
 @given(st.lists(st.integers(-2, 260)))
 def test_few_numbers_far_apart(indices: list[int]) -> None:
     numbers = [index << 50 for index in indices]
@@ -59,11 +66,14 @@ def test_few_numbers_far_apart(indices: list[int]) -> None:
 def test_differences(numbers: list[int]) -> None:
     column = Differences(np.array(numbers, np.int64))
     assert len(column) == len(numbers)
-    assert column.first == (numbers[0] if numbers else 0)
+    assert (column.first, column.last) == ((numbers[0], numbers[-1]) if numbers else (0, 0))
     for _ in range(2):
         assert column.values.tolist() == numbers
         assert column.values is column.values
         column.forget()
+        for count in (1, 2, len(numbers), len(numbers) + 1):
+            if count:
+                assert column.tail(count).tolist() == numbers[-count:]
     sent = pickle.loads(pickle.dumps(column))  # noqa: S301  (our own)
     assert sent.values.tolist() == numbers
 
