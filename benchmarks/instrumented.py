@@ -1,6 +1,6 @@
 """What `instrument` costs: a call against bare NVTX ranges, and a training step of two ranks.
 
-    python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--blocks 200] [--processes 5]
+    python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--blocks 60] [--processes 4]
 
 Three times in child processes: without a tool, where nothing is replaced; as if there was one (a
 variable names a library that does not exist), with all wrappers and ranges that nobody takes; and
@@ -74,8 +74,8 @@ NSYS = [
 PRETENDED = {nvtx_ranges.INJECTION: "/nonexistent/tool.so"}
 UNDER_NSYS = f"under nsys, nvtx {version('nvtx')}"
 SETTLING_CALLS = 50  # the interpreter finds its shortcuts anew
-STEPS_PER_BLOCK = 5
-SETTLING_STEPS = 2
+STEPS_PER_BLOCK = 20
+SETTLING_STEPS = 10  # after eight, functions have been made quicker
 DRAWS = 2000
 STEPS_ALONE = 300  # of half a millisecond
 
@@ -83,8 +83,8 @@ STEPS_ALONE = 300  # of half a millisecond
 @click.group(invoke_without_command=True)
 @click.option("--calls", default=250, show_default=True, help="Calls in a block.")
 @click.option("--rounds", default=60, show_default=True, help="Pairs of blocks of calls.")
-@click.option("--blocks", default=200, show_default=True, help="Pairs of blocks of steps.")
-@click.option("--processes", default=5, show_default=True, help="Pairs of ranks, one by one.")
+@click.option("--blocks", default=60, show_default=True, help="Pairs of blocks of steps.")
+@click.option("--processes", default=4, show_default=True, help="Pairs of ranks, one by one.")
 @click.pass_context
 def main(context: click.Context, calls: int, rounds: int, blocks: int, processes: int) -> None:
     """Measure in children and print."""

@@ -119,9 +119,12 @@ def around(
                 complain(name, failure)
             return result
         text, will_report = labelled
-        follow = will_report and outer == FREE and completion.may_report(name)
-        handle = nvtx_ranges.start(text) if follow else None
-        nvtx_ranges.push(text)
+        range_: object = text
+        handle = None
+        if will_report and outer == FREE and completion.may_report(name):
+            range_ = nvtx_ranges.prepare(text)
+            handle = nvtx_ranges.start(range_)
+        nvtx_ranges.push(range_)
         _thread.level = level
         suspend(compiler)
         try:
@@ -184,7 +187,7 @@ def _as(name: str, function: Function) -> Function:
     return function
 
 
-def enter(text: str) -> int:
+def enter(text: object) -> int:
     """Open a range around operations with ranges of their own; return what `leave` takes."""
     outer = _thread.level
     nvtx_ranges.push(text)

@@ -58,14 +58,14 @@ class _Bucket(NamedTuple):
     """What is the same in every step.
 
     Attributes:
-        label: of the bucket.
+        label: of the bucket, prepared.
         operation: the label of the operation that sends it, up to its running number.
         numbers: the running numbers.
         reports: whether the backend is known to tell when it is done.
         is_cpu: else the host learns when the work was queued, not when it is done.
     """
 
-    label: str
+    label: object
     operation: str
     numbers: Iterator[int]
     reports: bool
@@ -104,7 +104,7 @@ class _ObservedGroup(distributed.ProcessGroup):
             return self.own.allreduce(tensors, options)
         # The operation's ranges, too: of what is at hand, once a bucket, when all caches hold the
         # model. What any call is read with would take three times as long.
-        text = f"{bucket.operation}{next(bucket.numbers)}"
+        text = nvtx_ranges.prepare(f"{bucket.operation}{next(bucket.numbers)}")
         ranges = [nvtx_ranges.start(bucket.label)]
         if bucket.reports:
             ranges.append(nvtx_ranges.start(text))
@@ -164,7 +164,8 @@ class _ObservedGroup(distributed.ProcessGroup):
             return None
         text, reports = labelled
         is_cpu = tensors[0].is_cpu
-        return _Bucket(_label(*key), f"{text} seq=", group.collectives, reports, is_cpu)
+        named = nvtx_ranges.prepare(_label(*key))
+        return _Bucket(named, f"{text} seq=", group.collectives, reports, is_cpu)
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from traceprof import labels
@@ -32,11 +33,12 @@ INJECTION = "NVTX_INJECTION64_PATH"
 
 
 class _Writer(NamedTuple):
-    """How ranges are written: one function for each of push, pop, start and end."""
+    """How ranges are written: one function for each of prepare, push, pop, start and end."""
 
-    push: Callable[[str], object]
+    prepare: Callable[[str], object]
+    push: Callable[[object], object]
     pop: Callable[[], object]
-    start: Callable[[str], object]
+    start: Callable[[object], object]
     end: Callable[[Any], object]
 
 
@@ -58,11 +60,14 @@ def _from_parts() -> _Writer | None:
     push_range, pop_range = lib.push_range, lib.pop_range
     start_range, end_range = lib.start_range, lib.end_range
 
-    def push(text: str) -> None:
-        push_range(attributes_of(*owner, registered(domain, text), "blue"), domain)
+    def prepare(text: str) -> object:
+        return attributes_of(*owner, registered(domain, text), "blue")
 
-    def start(text: str) -> object:
-        return start_range(attributes_of(*owner, registered(domain, text), "blue"), domain)
+    def push(text: object) -> None:
+        push_range(prepare(text) if type(text) is str else text, domain)
+
+    def start(text: object) -> object:
+        return start_range(prepare(text) if type(text) is str else text, domain)
 
     def end(handle: object) -> None:
         if isinstance(handle, tuple):  # since 0.2.12: (identifier, domain)
@@ -70,13 +75,14 @@ def _from_parts() -> _Writer | None:
         else:
             end_range(handle)
 
-    return _Writer(push, lambda: pop_range(domain), start, end)
+    return _Writer(prepare, push, partial(pop_range, domain), start, end)
 
 
 def _from_functions() -> _Writer:
     """Return a writer from nvtx's public functions, for an nvtx whose parts we do not know."""
     domain = labels.DOMAIN
     return _Writer(
+        str,
         lambda text: nvtx.push_range(text, domain=domain),
         lambda: nvtx.pop_range(domain=domain),
         lambda text: nvtx.start_range(text, domain=domain),
@@ -111,7 +117,18 @@ def is_recording() -> bool:
     return _write is not None
 
 
-def push(text: str) -> None:
+def prepare(text: str) -> object:
+    """Return what stands for a label in `push` and `start`, and costs less from then on."""
+    if _write is None:
+        return text
+    try:
+        return _write.prepare(text)
+    except Exception:  # noqa: BLE001
+        _complain()
+        return text
+
+
+def push(text: object) -> None:
     """Open a range with this label on the calling thread; close it with `pop`."""
     if _write is None:
         return
@@ -141,7 +158,7 @@ def pop() -> None:
         _complain()
 
 
-def start(text: str) -> object:
+def start(text: object) -> object:
     """Open a range that may end on another thread; return the handle that `end` takes."""
     if _write is None:
         return None

@@ -61,6 +61,7 @@ def outermost(
     Calls while a range of this label is open, and those for which `unless` holds, open none.
     An exception closes the range and passes.
     """
+    prepared = nvtx_ranges.prepare(label)
 
     @untraced
     @functools.wraps(function)
@@ -71,7 +72,7 @@ def outermost(
         if unless():
             suspend(compiler)
             return function(*args, **kwargs)
-        nvtx_ranges.push(label)
+        nvtx_ranges.push(prepared)
         suspend(compiler)
         _thread.open.add(label)
         try:

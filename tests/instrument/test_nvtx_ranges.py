@@ -45,6 +45,7 @@ def test_nothing_happens_where_nobody_records(monkeypatch: pytest.MonkeyPatch) -
     nvtx_ranges.push("a")
     nvtx_ranges.pop()
     nvtx_ranges.end(nvtx_ranges.start("b"))
+    nvtx_ranges.push(nvtx_ranges.prepare("c"))
 
 
 def test_distinct_labels_are_not_kept() -> None:
@@ -107,6 +108,7 @@ def test_nothing_raises_and_one_line_is_logged(
         nvtx_ranges.pop()
         assert nvtx_ranges.start("b") is None
         nvtx_ranges.end("b")
+        assert nvtx_ranges.prepare("c") == "c"
     assert len(caplog.records) == 1
 
 
@@ -129,9 +131,11 @@ def test_an_unknown_nvtx_is_used_by_its_public_functions(monkeypatch: pytest.Mon
     nvtx_ranges.push("a")
     nvtx_ranges.pop()
     nvtx_ranges.end(nvtx_ranges.start("b"))
+    nvtx_ranges.push(nvtx_ranges.prepare("c"))
     assert written == [
         *(("push", "a", "traceprof"), ("pop", "traceprof")),
         *(("start", "b", "traceprof"), ("end", "7")),
+        ("push", "c", "traceprof"),
     ]
 
 
@@ -139,8 +143,11 @@ def test_nsight_systems_records_every_range(nsys: str, tmp_path: Path) -> None:
     code = """
 import threading
 from instrument import nvtx_ranges
+prepared = nvtx_ranges.prepare("all_reduce bytes=8 seq=0")
 nvtx_ranges.push("all_reduce bytes=8 seq=0")
-handle = nvtx_ranges.start("all_reduce bytes=8 seq=0")
+handle = nvtx_ranges.start(prepared)
+nvtx_ranges.pop()
+nvtx_ranges.push(prepared)
 nvtx_ranges.pop()
 thread = threading.Thread(target=nvtx_ranges.end, args=(handle,))
 thread.start()
@@ -157,5 +164,5 @@ thread.join()
             " WHERE eventType IN (59, 60) ORDER BY start"
         ).fetchall()
     label = "all_reduce bytes=8 seq=0"
-    assert [row[:3] for row in rows] == [(59, label, 1), (60, label, 1)]
+    assert [row[:3] for row in rows] == [(59, label, 1), (60, label, 1), (59, label, 1)]
     assert rows[1][3] == 0
