@@ -40,11 +40,11 @@ def handed_over(*made: object) -> list[object]:
     """Return what arrives of pieces that a copy makes; fail where this process makes them."""
     here = os.getpid()
 
-    def make() -> list[object]:
+    def make(_: object) -> list[object]:
         assert os.getpid() != here
         return [*made]
 
-    with processes.ahead(make, nothing) as pieces:
+    with processes.ahead([make], nothing) as (pieces,):
         return pieces()
 
 

@@ -8,15 +8,18 @@ import threading
 import warnings
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from traceprof.handover import Handover
+    from traceprof.trace.model import Progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+if TYPE_CHECKING:
+    Make = Callable[[Progress | None], Iterable[Made]]
 
 
 class _Threads:
@@ -72,53 +75,113 @@ def can_fork() -> bool:
     return are_idle or threading.active_count() == 1
 
 
+def has_company() -> bool:
+    """Say whether other threads, which hold no locks just now, may want this process's time."""
+    return _others.are_guarded
+
+
 @contextmanager
 def ahead(
-    make: Callable[[], Iterable[Made]], in_copy: Callable[[], None]
-) -> Iterator[Callable[[], list[Made]]]:
-    """Have a copy of this process make something while the block goes on with something else.
+    makes: Sequence[Make[Made]], in_copy: Callable[[], None], told: Progress | None = None
+) -> Iterator[list[Callable[[], list[Made]]]]:
+    """Have copies of this process make something while the block goes on with something else.
 
     Args:
-        make: makes it, piece by piece, so that no more than a piece is held twice.
-        in_copy: what the copy has to do before.
+        makes: each makes something in a copy of its own, piece by piece, so that no more than a
+            piece is held twice. It is given whom to tell of its progress; None in this process.
+        in_copy: what each copy has to do before.
+        told: who is told of the progress of copies, by threads.
 
     Yields:
-        What waits for the pieces. Where the copy could not make them, this process does.
+        For each, what waits for the pieces. Where a copy could not make them, this process does.
     """
-    from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
-
-    from traceprof.handover import Handover  # noqa: PLC0415
-
-    handover = Handover()
-    fork = get_context("fork")
-    copy = fork.Process(target=_send, args=(handover, make, in_copy), daemon=True)
-    with _others.changed, _no_warning_of_threads():
-        _others.changed.wait_for(lambda: not _others.num_busy)
-        copy.start()
-    handover.receive()
-
-    pieces: list[Made] = []
-    is_whole = threading.Event()
-
-    def receive() -> None:
-        with suppress(EOFError, OSError):
-            pieces.extend(handover.pieces())
-            is_whole.set()
-
-    def made() -> list[Made]:
-        receiver.join()
-        return pieces if is_whole.is_set() else list(make())
-
-    # A channel holds a few pages: without somebody who takes what comes, the copy would wait.
-    receiver = threading.Thread(target=receive, daemon=True)
-    receiver.start()
+    copies: list[_Copy[Made]] = []
     try:
-        yield made
+        for make in makes:
+            copies.append(_Copy(make, in_copy))
+            copies[-1].start()
+        for copy in copies:
+            copy.receive(told)
+        yield [copy.made for copy in copies]
     finally:
-        copy.kill()
-        copy.join()
-        receiver.join()
-        handover.close()
+        for copy in copies:
+            copy.end()
+
+
+class _Copy(Generic[Made]):
+    """A copy of this process that makes something."""
+
+    def __init__(self, make: Make[Made], in_copy: Callable[[], None]) -> None:
+        from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
+
+        from traceprof.handover import Handover  # noqa: PLC0415
+
+        self._make = make
+        self._handover = Handover()
+        arguments = (self._handover, make, in_copy)
+        self._process = get_context("fork").Process(target=_send, args=arguments, daemon=True)
+        self._pieces: list[Made] = []
+        self._is_whole = False
+        self._receiver: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Make the copy."""
+        with _others.changed, _no_warning_of_threads():
+            _others.changed.wait_for(lambda: not _others.num_busy)
+            self._process.start()
+        self._handover.receive()
+
+    def receive(self, told: Progress | None) -> None:
+        """Take what comes: a channel holds a few pages, and without this the copy would wait."""
+        self._receiver = threading.Thread(target=self._receive, args=(told,), daemon=True)
+        self._receiver.start()
+
+    def _receive(self, told: Progress | None) -> None:
+        with suppress(EOFError, OSError):
+            for piece in self._handover.pieces():
+                if not isinstance(piece, _Rows):
+                    self._pieces.append(piece)
+                elif told is not None:
+                    told.expect(piece.expected)
+                    told.advance(piece.read)
+            self._is_whole = True
+
+    def made(self) -> list[Made]:
+        """Return what it made, when it has."""
+        if self._receiver is not None:
+            self._receiver.join()
+        return self._pieces if self._is_whole else list(self._make(None))
+
+    def end(self) -> None:
+        """End the copy."""
+        if self._process.pid is not None:
+            self._process.kill()
+            self._process.join()
+        if self._receiver is not None:
+            self._receiver.join()
+        self._handover.close()
+
+
+class _Rows(NamedTuple):
+    """What a copy tells of its progress."""
+
+    expected: int
+    read: int
+
+
+class _Telling:
+    """Tells the first process of the progress in a copy."""
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
+
+    def expect(self, number: int) -> None:
+        """Tell that so many rows more, or fewer, will be read."""
+        self._handover.send(_Rows(number, 0))
+
+    def advance(self, number: int) -> None:
+        """Tell that so many rows were read."""
+        self._handover.send(_Rows(0, number))
 
 
 def shared(
@@ -134,22 +197,20 @@ def shared(
         items: the items.
         in_copy: what the copy has to do before.
     """
-    with ahead(lambda: map(work, items[1::2]), in_copy) as others:
+    with ahead([lambda _: map(work, items[1::2])], in_copy) as (others,):
         made = [work(item) for item in items[::2]]
         pairs = zip_longest(made, others())
     return [each for pair in pairs for each in pair][: len(items)]
 
 
-def _send(
-    handover: Handover, make: Callable[[], Iterable[Any]], in_copy: Callable[[], None]
-) -> None:
+def _send(handover: Handover, make: Make[Any], in_copy: Callable[[], None]) -> None:
     # The first process answers Ctrl-C, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handover.begin()
     # Whatever is wrong, the first process meets it, too.
     with suppress(Exception):
         in_copy()
-        for piece in make():
+        for piece in make(_Telling(handover)):
             handover.send(piece)
         handover.end()
 
