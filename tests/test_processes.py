@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dashboards.waiting import Waiting
 from traceprof import measuring, processes
 from traceprof.analysis import analyze
 from traceprof.reports import json
@@ -20,6 +21,7 @@ from traceprof.simulate.ddp import simulate_ddp
 from traceprof.trace import events, host, nsight
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from traceprof.trace.database import Database
@@ -199,6 +201,25 @@ def test_what_a_copy_reads_is_the_same_and_is_read_once(
     monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
     assert analysed(export) == expected
     assert read == []  # what a copy does is not seen here
+    monkeypatch.setattr(processes, "has_company", lambda: True)  # then all is read elsewhere
+    waiting = Waiting()
+    monkeypatch.setattr(nsight.NsightTrace, "_read_operations", only_elsewhere())
+    with_copies = analyze(export, progress=waiting)
+    with_copies.close()
+    assert json.render(with_copies) == expected
+    done, told = waiting.so_far()
+    assert done == told > 900  # kernels
+
+
+def only_elsewhere() -> Callable[[nsight.NsightTrace], object]:
+    """Return what reads operations in a copy of this process, and fails in this one."""
+    here, read = os.getpid(), nsight.NsightTrace._read_operations
+
+    def read_there(trace: nsight.NsightTrace) -> object:
+        assert os.getpid() != here
+        return read(trace)
+
+    return read_there
 
 
 def test_ctrl_c_leaves_nobody_behind(export: Path) -> None:
