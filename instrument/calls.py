@@ -174,7 +174,7 @@ def around_method(
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not _process.is_on or _thread.level == INSIDE:  # nearly always: keep it short
             return original(self, *args, **kwargs)
-        if type(self) is cls:
+        if type(self) is cls:  # nobody looks its methods up
             return of_class(self, *args, **kwargs)
         return of_subclass(self, *args, **kwargs)
 

@@ -7,13 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.workers import reports_of_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TRACES = os.environ.get("TRACEPROF_TRACES")
 REAL_TRACES = sorted(Path(_TRACES).glob("**/*.sqlite")) if _TRACES else []
@@ -100,3 +104,17 @@ def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(f"nvtx==0.2.11 cannot be installed, and CI must not skip: {said}")
         pytest.skip(f"nvtx==0.2.11 cannot be installed: {said}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shared_files() -> Callable[[], list[str]]:
+    """Tell which files in memory, for what copies of this process made, it has open just now."""
+
+    def found() -> list[str]:
+        names = []
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # the folder's own is closed by now
+                names.append(str(each.readlink()))
+        return [name for name in names if "memfd:traceprof" in name]
+
+    return found

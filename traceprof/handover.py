@@ -34,6 +34,8 @@ class Handover:
     def send(self, piece: object) -> None:
         """Send an object from the copy.
 
+        Of each that is large a file stays open as long as one of its arrays lives: so better few.
+
         Raises:
             Exception: it cannot be pickled, or there is nobody any more to take it.
         """
@@ -45,18 +47,20 @@ class Handover:
                 return False
             return True
 
+        data = pickle.dumps(piece, 5, buffer_callback=is_small)
+        if not large:
+            self._theirs.send((data, []))
+            return
         file = _shared_memory()
-        data = pickle.dumps(piece, 5, buffer_callback=None if file is None else is_small)
+        if file is None:
+            self._theirs.send((pickle.dumps(piece, 5), []))
+            return
         try:
-            if file is None or not large:
-                self._theirs.send((data, []))
-                return
             spans = [_append(file, each.raw()) for each in large]
             self._theirs.send((data, spans))
             send_handle(self._theirs, file, os.getppid())
         finally:
-            if file is not None:
-                os.close(file)
+            os.close(file)
 
     def end(self) -> None:
         """Tell that this was all."""

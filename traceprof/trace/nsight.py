@@ -138,38 +138,32 @@ class NsightTrace:
         large = self._database.file.stat().st_size >= _WORTH_SHARING
         if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
             return self._read_operations()
+        operations: Mapping[RankKey, RankOperations] = {}
         makes: list[processes.Make[_Piece]] = [self._pieces_of_host]
         if processes.has_company():
             makes.append(self._pieces_of_operations)
         with processes.ahead(makes, self.after_fork, self._database.progress) as found:
-            operations = self._read_operations() if len(found) == 1 else None
-            read = [piece for made in found for piece in made()]
-        kept = self.__dict__
-        for kind, one in read:
-            if kind == _MADE:
-                kept |= one
-        kept["_api_calls"] = dict(one for kind, one in read if kind == _API_CALLS)
-        keep_events(self._database, dict(one for kind, one in read if kind == _EVENTS))
-        if operations is None:
-            operations = dict(one for kind, one in read if kind == _OPERATIONS)
+            if len(found) == 1:
+                operations = self._read_operations()
+            read = {name: one for made in found for piece in made() for name, one in piece.items()}
+        keep_events(self._database, read.pop(_EVENTS))
+        operations = read.pop(_OPERATIONS, operations)
+        self.__dict__.update(read)
         return operations
 
     def _pieces_of_host(self, _: Progress | None) -> Iterator[_Piece]:
         """Yield what the host did, in a copy of the process."""
-        for calls in host.read_api_calls(self._database):
-            yield _API_CALLS, calls
-        for column in columns_of_events(self._database).items():
-            yield _EVENTS, column
+        yield {"_api_calls": dict(host.read_api_calls(self._database))}
+        yield {_EVENTS: columns_of_events(self._database)}
         # Together, since one holds parts of another.
-        yield _MADE, {name: getattr(self, name) for name in _OF_EVENTS}
+        yield {name: getattr(self, name) for name in _OF_EVENTS}
 
     def _pieces_of_operations(self, told: Progress | None) -> Iterator[_Piece]:
         """Yield what the GPU did, in a copy of the process that tells somebody how far it is."""
         if told is not None:
             self._database.progress = told
-        for of_rank in self._read_operations().items():
-            yield _OPERATIONS, of_rank
-        yield _MADE, {name: getattr(self, name) for name in _OF_OPERATIONS}
+        yield {_OPERATIONS: self._read_operations()}
+        yield {name: getattr(self, name) for name in _OF_OPERATIONS}
 
     def _read_operations(self) -> Mapping[RankKey, RankOperations]:
         expect_rows(self._database, [table.name for table in schema.GPU_OPERATIONS])
@@ -465,9 +459,9 @@ class _Rows(NamedTuple):
 _NO_ROWS = _Rows(Differences(np.empty(0, np.int64)), {})
 _BASE = ("length", "streamId", "correlationId")
 _COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
-# What copies of the process read, and what they make of it.
-_Piece = tuple[str, Any]
-_API_CALLS, _EVENTS, _OPERATIONS, _MADE = "API calls", "events", "operations", "made"
+# What copies of the process read, and attributes that they make of it.
+_Piece = dict[str, Any]
+_EVENTS, _OPERATIONS = "events", "operations"
 _OF_EVENTS = ("_domains", "label_ranges", "_communication_calls")
 _OF_OPERATIONS = ("_notes", "_signer")
 # Columns of ours beside those of the export.
