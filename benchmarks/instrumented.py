@@ -9,9 +9,8 @@ under `nsys profile --trace=nvtx`, where it is on PATH.
 Calls: short blocks of calls in turn, without anything, with a bare range around each (push and
 pop, with a text of its own, written by our means or by nvtx's functions), and with `instrument`.
 CPU time of the calling thread: what is added is work of that thread, whatever the operation waits
-for.
-Operations are those of PyTorch's "fake" backend, which return at once. Medians of the differences
-of neighbouring blocks, and what `instrument` adds over what a bare range adds.
+for. Operations are those of PyTorch's "fake" backend, which return at once. Medians of the
+differences of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
 Steps: DistributedDataParallel over Gloo, each rank on a core of its own; short blocks of steps
 without `instrument` and with it, in turn. The median step of a block with it, in wall time and in

@@ -87,8 +87,8 @@ def ahead(
     """Have copies of this process make something while the block goes on with something else.
 
     Args:
-        makes: each makes something in a copy of its own, piece by piece, so that no more than a
-            piece is held twice. It is given whom to tell of its progress; None in this process.
+        makes: each makes something in a copy of its own, piece by piece: what is kept and let go of
+            together. It is given whom to tell of its progress; None in this process.
         in_copy: what each copy has to do before.
         told: who is told of the progress of copies, by threads.
 
