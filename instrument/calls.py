@@ -119,12 +119,11 @@ def around(
                 complain(name, failure)
             return result
         text, will_report = labelled
-        range_: object = text
         handle = None
         if will_report and outer == FREE and completion.may_report(name):
-            range_ = nvtx_ranges.prepare(text)
-            handle = nvtx_ranges.start(range_)
-        nvtx_ranges.push(range_)
+            handle = nvtx_ranges.start_and_push(text)
+        else:
+            nvtx_ranges.push(text)
         _thread.level = level
         suspend(compiler)
         try:
@@ -206,9 +205,11 @@ def is_silent(level: int) -> bool:
     return not _process.is_on or is_compiling() or _thread.level >= level
 
 
-def stay_inside() -> None:
-    """Open no further range on this thread until the range that is open ends."""
+def go_inside() -> int:
+    """Open no further range on this thread until `leave`; return what that takes."""
+    outer = _thread.level
     _thread.level = INSIDE
+    return outer
 
 
 def complain(what: str, failure: Exception) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
 from instrument import calls, completion, groups, nvtx_ranges
@@ -63,6 +64,7 @@ class _Bucket(NamedTuple):
         numbers: the running numbers.
         reports: whether the backend is known to tell when it is done.
         is_cpu: else the host learns when the work was queued, not when it is done.
+        is_last: whether the next one begins another backward pass.
     """
 
     label: object
@@ -70,6 +72,7 @@ class _Bucket(NamedTuple):
     numbers: Iterator[int]
     reports: bool
     is_cpu: bool
+    is_last: bool
 
 
 class _ObservedGroup(distributed.ProcessGroup):
@@ -80,7 +83,8 @@ class _ObservedGroup(distributed.ProcessGroup):
         self.own = own
         self.is_given = False
         self._parameter_bytes = parameter_bytes
-        self._buckets: dict[tuple[int, int, torch.dtype, bool], _Bucket | None] = {}
+        # By index, bytes of those before, its own bytes and type.
+        self._buckets: dict[tuple[int, int, int, torch.dtype], _Bucket | None] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -91,7 +95,7 @@ class _ObservedGroup(distributed.ProcessGroup):
     @untraced
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Reduce a bucket, or the map of the parameters that were used."""
-        if _thread.in_hook or not _process.is_on:
+        if not _process.is_on or _thread.in_hook:
             return self.own.allreduce(tensors, options)
         compiler = suspend(None)
         if not functions_are_overridden():
@@ -104,21 +108,25 @@ class _ObservedGroup(distributed.ProcessGroup):
             return self.own.allreduce(tensors, options)
         # The operation's ranges, too: of what is at hand, once a bucket, when all caches hold the
         # model. What any call is read with would take three times as long.
-        text = nvtx_ranges.prepare(f"{bucket.operation}{next(bucket.numbers)}")
+        text = f"{bucket.operation}{next(bucket.numbers)}"
         ranges = [nvtx_ranges.start(bucket.label)]
         if bucket.reports:
-            ranges.append(nvtx_ranges.start(text))
-        outer = calls.enter(text)
-        calls.stay_inside()
-        suspend(compiler)
+            ranges.append(nvtx_ranges.start_and_push(text))
+        else:
+            nvtx_ranges.push(text)
+        outer = calls.go_inside()
+        if compiler is not None:
+            suspend(compiler)
         work = None
         try:
             work = self.own.allreduce(tensors, options)
         finally:
-            suspend(None)
+            if compiler is not None:
+                suspend(None)
             calls.leave(outer)
             _end_with(ranges, work if bucket.is_cpu else None)  # None if sending has failed
-            suspend(compiler)
+            if compiler is not None:
+                suspend(compiler)
         return work
 
     @untraced
@@ -134,24 +142,29 @@ class _ObservedGroup(distributed.ProcessGroup):
         """
         tensor = tensors[0]
         dtype = tensor.dtype
-        num_bytes = tensor.numel() * dtype.itemsize
-        last = self._seen_bytes + num_bytes >= self._parameter_bytes
-        key = self._index, num_bytes, dtype, last
-        if key not in self._buckets:
-            self._buckets[key] = self._learn(tensors, key)
-        bucket = self._buckets[key]
+        num_bytes = tensor.numel() * dtype.itemsize  # a sparse tensor does not tell `nbytes`
+        key = self._index, self._seen_bytes, num_bytes, dtype
+        try:
+            bucket = self._buckets[key]
+        except KeyError:
+            bucket = self._buckets[key] = self._learn(tensors, *key)
         if bucket is not None:
-            self._index += 1
-            self._seen_bytes += num_bytes
-            if last:
+            if bucket.is_last:
                 self.restart()
+            else:
+                self._index += 1
+                self._seen_bytes += num_bytes
         return bucket
 
     def _learn(
-        self, tensors: list[torch.Tensor], key: tuple[int, int, torch.dtype, bool]
+        self,
+        tensors: list[torch.Tensor],
+        index: int,
+        seen_bytes: int,
+        num_bytes: int,
+        dtype: torch.dtype,
     ) -> _Bucket | None:
         """Return what labels say of a bucket; None for other types than gradients have."""
-        _, _, dtype, _ = key
         if not (dtype.is_floating_point or dtype.is_complex):
             return None
         try:
@@ -164,8 +177,9 @@ class _ObservedGroup(distributed.ProcessGroup):
             return None
         text, reports = labelled
         is_cpu = tensors[0].is_cpu
-        named = nvtx_ranges.prepare(_label(*key))
-        return _Bucket(named, f"{text} seq=", group.collectives, reports, is_cpu)
+        is_last = seen_bytes + num_bytes >= self._parameter_bytes
+        named = nvtx_ranges.prepare(_label(index, num_bytes, dtype, is_last))
+        return _Bucket(named, f"{text} seq=", group.collectives, reports, is_cpu, is_last)
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
@@ -269,13 +283,12 @@ def _end_with(ranges: Sequence[object], sent: Any) -> None:  # noqa: ANN401
     """
     if sent is not None:
         try:
-            future = sent.get_future() if isinstance(sent, distributed.Work) else sent
+            future = sent.get_future() if isinstance(sent, Work) else sent
             completion.end_when_done(future, ranges)
         except Exception:  # noqa: BLE001  (a hook may return anything, of which DDP complains)
             sent = None
     if sent is None:
-        for each in ranges:
-            nvtx_ranges.end(each)
+        nvtx_ranges.end(*ranges)
 
 
 @functools.lru_cache(maxsize=1024)  # the same buckets in every step

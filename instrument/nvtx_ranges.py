@@ -7,6 +7,9 @@ nvtx's own functions keep every distinct text for good (an unbounded cache per d
 Systems 2023.4. Labels with running numbers are all distinct, so ranges are made here from nvtx's
 parts: nothing is cached, and every Nsight records them. The parts register each text with the tool
 that is attached, which keeps it: Nsight Systems takes about 0.6 kB per distinct label.
+
+Ranges are opened between operations of the model that leave no cache to Python. What costs time
+there is not what is computed but what is touched: so few functions call one another here.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 try:
     import nvtx
@@ -33,13 +36,22 @@ INJECTION = "NVTX_INJECTION64_PATH"
 
 
 class _Writer(NamedTuple):
-    """How ranges are written: one function for each of prepare, push, pop, start and end."""
+    """How ranges are written: one function for each that is public below."""
 
     prepare: Callable[[str], object]
     push: Callable[[object], object]
     pop: Callable[[], object]
     start: Callable[[object], object]
-    end: Callable[[Any], object]
+    start_and_push: Callable[[str], object]
+    end: Callable[[Sequence[Any]], object]
+
+
+class _Text:
+    """What nvtx takes for a text that is known to the tool: it looks at the handle only."""
+
+    __slots__ = ("handle",)
+
+    handle: object
 
 
 def _from_parts() -> _Writer | None:
@@ -50,6 +62,51 @@ def _from_parts() -> _Writer | None:
     # Older tools do not answer, and then nvtx takes them for absent.
     if not (is_enabled and is_enabled()) and INJECTION not in os.environ:
         return None
+    prepare = _preparing(lib, domain)
+    handle_of, push_range, start_range = lib.StringHandle, lib.push_range, lib.start_range
+    free: list[tuple[Any, _Text]] = []
+    """What stands for a text just while a range is opened: to make one takes four times as long."""
+
+    def standing_for(text: str) -> tuple[Any, _Text]:
+        try:
+            both = free.pop()
+        except IndexError:
+            both = prepare(labels.DOMAIN), _Text()
+        attributes, registered = both
+        registered.handle = handle_of(domain, text)
+        attributes.message = registered
+        return both
+
+    def push(text: object) -> None:
+        if type(text) is str:
+            both = standing_for(text)
+            push_range(both[0], domain)
+            free.append(both)
+        else:
+            push_range(text, domain)
+
+    def start(text: object) -> object:
+        if type(text) is str:
+            both = standing_for(text)
+            handle = start_range(both[0], domain)
+            free.append(both)
+            return handle
+        return start_range(text, domain)
+
+    def start_and_push(text: str) -> object:
+        both = standing_for(text)
+        handle = start_range(both[0], domain)
+        push_range(both[0], domain)
+        free.append(both)
+        return handle
+
+    free.append(standing_for(labels.DOMAIN))  # raises where nvtx is made in another way
+    pop, end = partial(lib.pop_range, domain), _ending(lib.end_range)
+    return _Writer(prepare, push, pop, start, start_and_push, end)
+
+
+def _preparing(lib: Any, domain: object) -> Callable[[str], Any]:  # noqa: ANN401  (a module without types)
+    """Return what makes of a text what nvtx's parts take, for as long as anybody holds it."""
     registered, attributes_of = lib.RegisteredString, lib.EventAttributes
     try:
         attributes_of(None, registered(domain, labels.DOMAIN), "blue", None, None)
@@ -57,37 +114,42 @@ def _from_parts() -> _Writer | None:
     except TypeError:  # before 0.2.14 it was not asked for
         attributes_of(registered(domain, labels.DOMAIN), "blue", None, None)
         owner = ()
-    push_range, pop_range = lib.push_range, lib.pop_range
-    start_range, end_range = lib.start_range, lib.end_range
 
-    def prepare(text: str) -> object:
+    def prepare(text: str) -> Any:  # noqa: ANN401
         return attributes_of(*owner, registered(domain, text), "blue")
 
-    def push(text: object) -> None:
-        push_range(prepare(text) if type(text) is str else text, domain)
+    return prepare
 
-    def start(text: object) -> object:
-        return start_range(prepare(text) if type(text) is str else text, domain)
 
-    def end(handle: object) -> None:
-        if isinstance(handle, tuple):  # since 0.2.12: (identifier, domain)
-            end_range(*handle)
-        else:
-            end_range(handle)
+def _ending(end_range: Callable[..., object]) -> Callable[[Sequence[Any]], None]:
+    """Return what ends ranges by what `start_range` returned."""
 
-    return _Writer(prepare, push, partial(pop_range, domain), start, end)
+    def end(handles: Sequence[Any]) -> None:
+        for each in handles:
+            if type(each) is tuple:  # since 0.2.12: (identifier, domain)
+                end_range(*each)
+            elif each is not None:
+                end_range(each)
+
+    return end
 
 
 def _from_functions() -> _Writer:
     """Return a writer from nvtx's public functions, for an nvtx whose parts we do not know."""
     domain = labels.DOMAIN
-    return _Writer(
-        str,
-        lambda text: nvtx.push_range(text, domain=domain),
-        lambda: nvtx.pop_range(domain=domain),
-        lambda text: nvtx.start_range(text, domain=domain),
-        nvtx.end_range,
-    )
+    push, start = partial(nvtx.push_range, domain=domain), partial(nvtx.start_range, domain=domain)
+
+    def start_and_push(text: str) -> object:
+        handle = start(text)
+        push(text)
+        return handle
+
+    def end(handles: Sequence[object]) -> None:
+        for each in handles:
+            if each is not None:
+                nvtx.end_range(each)
+
+    return _Writer(str, push, partial(nvtx.pop_range, domain=domain), start, start_and_push, end)
 
 
 def _writer() -> _Writer | None:
@@ -169,11 +231,23 @@ def start(text: object) -> object:
         return None
 
 
-def end(handle: object) -> None:
-    """Close the range that `start` opened; `None` is no range."""
-    if _write is None or handle is None:
+def start_and_push(text: str) -> object:
+    """Do both: for an operation, the one until it is done, the other around the call."""
+    if _write is None:
+        return None
+    try:
+        return _write.start_and_push(text)
+    except Exception:  # noqa: BLE001
+        _complain()
+        _push_something()
+        return None
+
+
+def end(*handles: object) -> None:
+    """Close ranges that `start` opened; `None` is no range."""
+    if _write is None:
         return
     try:
-        _write.end(handle)
+        _write.end(handles)
     except Exception:  # noqa: BLE001
         _complain()

@@ -177,7 +177,7 @@ def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
             try:
                 yield manager
             finally:
-                calls.stay_inside()  # what was collected goes out now, and has its labels already
+                calls.go_inside()  # what was collected goes out now, and has its labels already
         completion.remember(manager.works, text)
     finally:
         calls.leave(outer)

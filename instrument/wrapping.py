@@ -66,21 +66,25 @@ def outermost(
     @untraced
     @functools.wraps(function)
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if is_compiling() or label in _thread.open:
+        if is_compiling():
             return function(*args, **kwargs)
         compiler = suspend(None)
-        if unless():
+        opened = _thread.open
+        if label in opened or unless():
             suspend(compiler)
             return function(*args, **kwargs)
         nvtx_ranges.push(prepared)
-        suspend(compiler)
-        _thread.open.add(label)
+        opened.add(label)
+        if compiler is not None:
+            suspend(compiler)
         try:
             return function(*args, **kwargs)
         finally:
-            _thread.open.discard(label)
-            suspend(None)
+            if compiler is not None:
+                suspend(None)
+            opened.discard(label)
             nvtx_ranges.pop()
-            suspend(compiler)
+            if compiler is not None:
+                suspend(compiler)
 
     return named

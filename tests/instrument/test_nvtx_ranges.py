@@ -44,8 +44,8 @@ def test_nothing_happens_where_nobody_records(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(nvtx_ranges, "_write", None)
     nvtx_ranges.push("a")
     nvtx_ranges.pop()
-    nvtx_ranges.end(nvtx_ranges.start("b"))
-    nvtx_ranges.push(nvtx_ranges.prepare("c"))
+    nvtx_ranges.end(nvtx_ranges.start("b"), nvtx_ranges.start_and_push("c"))
+    nvtx_ranges.push(nvtx_ranges.prepare("d"))
 
 
 def test_distinct_labels_are_not_kept() -> None:
@@ -58,7 +58,9 @@ def write(labels):
     for number in labels:
         nvtx_ranges.push(f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 seq={number}")
         nvtx_ranges.pop()
-        nvtx_ranges.end(nvtx_ranges.start(f"bucket index={number}"))
+        started = nvtx_ranges.start_and_push(f"bucket index={number}")
+        nvtx_ranges.pop()
+        nvtx_ranges.end(nvtx_ranges.start(f"bucket index={number} last=1"), started)
 write(range(1000))
 before = peak()
 write(range(1000, 101_000))
@@ -80,7 +82,12 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
                 raise ValueError("cannot be written")
             return text
 
-        writer = SimpleNamespace(push=push, pop=lambda: push("pop"), start=push, end=push)
+        def end(handles: tuple[str]) -> str:
+            return push(*handles)
+
+        writer = SimpleNamespace(
+            push=push, pop=lambda: push("pop"), start=push, start_and_push=push, end=end
+        )
         monkeypatch.setattr(nvtx_ranges, "_write", writer)
         monkeypatch.setattr(nvtx_ranges, "_complained", False)
         return written
@@ -99,6 +106,15 @@ def test_ranges_stay_balanced_when_a_text_cannot_be_written(
     assert [record.name for record in caplog.records] == ["traceprof.instrument"]
 
 
+def test_ranges_stay_balanced_when_both_of_a_text_cannot_be_written(
+    broken: Callable[..., list[str]],
+) -> None:
+    written = broken(always=False)
+    assert nvtx_ranges.start_and_push("\ud800") is None
+    nvtx_ranges.pop()
+    assert written == ["\ud800", "?", "pop"]
+
+
 def test_nothing_raises_and_one_line_is_logged(
     broken: Callable[..., list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +124,7 @@ def test_nothing_raises_and_one_line_is_logged(
         nvtx_ranges.pop()
         assert nvtx_ranges.start("b") is None
         nvtx_ranges.end("b")
+        assert nvtx_ranges.start_and_push("b") is None
         assert nvtx_ranges.prepare("c") == "c"
     assert len(caplog.records) == 1
 
@@ -132,10 +149,12 @@ def test_an_unknown_nvtx_is_used_by_its_public_functions(monkeypatch: pytest.Mon
     nvtx_ranges.pop()
     nvtx_ranges.end(nvtx_ranges.start("b"))
     nvtx_ranges.push(nvtx_ranges.prepare("c"))
+    nvtx_ranges.end(None, nvtx_ranges.start_and_push("d"))
     assert written == [
         *(("push", "a", "traceprof"), ("pop", "traceprof")),
         *(("start", "b", "traceprof"), ("end", "7")),
         ("push", "c", "traceprof"),
+        *(("start", "d", "traceprof"), ("push", "d", "traceprof"), ("end", "7")),
     ]
 
 
@@ -152,6 +171,11 @@ nvtx_ranges.pop()
 thread = threading.Thread(target=nvtx_ranges.end, args=(handle,))
 thread.start()
 thread.join()
+handle = nvtx_ranges.start_and_push("all_reduce bytes=8 seq=1")
+nvtx_ranges.push("inside")
+nvtx_ranges.pop()
+nvtx_ranges.pop()
+nvtx_ranges.end(handle)
 """
     report = tmp_path / "report"
     command = [nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none"]
@@ -163,6 +187,9 @@ thread.join()
             " FROM NVTX_EVENTS LEFT JOIN StringIds ON StringIds.id = textId"
             " WHERE eventType IN (59, 60) ORDER BY start"
         ).fetchall()
-    label = "all_reduce bytes=8 seq=0"
-    assert [row[:3] for row in rows] == [(59, label, 1), (60, label, 1), (59, label, 1)]
+    label, other = "all_reduce bytes=8 seq=0", "all_reduce bytes=8 seq=1"
+    assert [row[:3] for row in rows] == [
+        *((59, label, 1), (60, label, 1), (59, label, 1)),
+        *((60, other, 1), (59, other, 1), (59, "inside", 1)),
+    ]
     assert rows[1][3] == 0
