@@ -1,6 +1,6 @@
 """What `instrument` costs: a call against bare NVTX ranges, and a training step of two ranks.
 
-    python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--blocks 60] [--processes 4]
+    python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--threes 1000] [--processes 4]
 
 Three times in child processes: without a tool, where nothing is replaced; as if there was one (a
 variable names a library that does not exist), with all wrappers and ranges that nobody takes; and
@@ -12,12 +12,14 @@ CPU time of the calling thread: what is added is work of that thread, whatever t
 for. Operations are those of PyTorch's "fake" backend, which return at once. Medians of the
 differences of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
-Steps: DistributedDataParallel over Gloo, each rank on a core of its own; short blocks of steps
-without `instrument` and with it, in turn. The median step of a block with it, in wall time and in
-CPU time of the process, less the mean of those of the blocks without it before and after. Printed
-are the median of these differences over all blocks of several pairs of ranks, and where it lies
-with 95 % confidence, by drawing the blocks again. The same of blocks without it, between others
-without it, is what the machine does by itself.
+Steps: DistributedDataParallel over Gloo, each rank on a core of its own. A machine has moods that
+last for many steps, and `enable` makes functions that the interpreter has yet to make quick. So it
+is called once; then of every three steps, in any order, one has in place what `enable` replaced of
+what a step passes, and two have what was there before. Wall time and CPU time of the process of the
+one, less the mean of the other two. Printed are the mean of these differences over all threes of
+several pairs of ranks, less the lowest and the highest tenth of them, and where it lies with 95 %
+confidence, by drawing the threes again. The same of the second of the two without it, less the
+first one, is what the machine does by itself.
 
 Alone: what is added to a step of one rank without others, which computes next to nothing.
 """
@@ -36,6 +38,7 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,10 +51,11 @@ from rich.table import Table
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group
 from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
-from instrument import nvtx_ranges
+from instrument import ddp, nvtx_ranges, optimizers
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -73,8 +77,7 @@ NSYS = [
 PRETENDED = {nvtx_ranges.INJECTION: "/nonexistent/tool.so"}
 UNDER_NSYS = f"under nsys, nvtx {version('nvtx')}"
 SETTLING_CALLS = 50  # the interpreter finds its shortcuts anew
-STEPS_PER_BLOCK = 20
-SETTLING_STEPS = 10  # after eight, functions have been made quicker
+SETTLING_STEPS = 20  # after eight, functions have been made quicker
 DRAWS = 2000
 STEPS_ALONE = 300  # of half a millisecond
 
@@ -82,10 +85,10 @@ STEPS_ALONE = 300  # of half a millisecond
 @click.group(invoke_without_command=True)
 @click.option("--calls", default=250, show_default=True, help="Calls in a block.")
 @click.option("--rounds", default=60, show_default=True, help="Pairs of blocks of calls.")
-@click.option("--blocks", default=60, show_default=True, help="Pairs of blocks of steps.")
+@click.option("--threes", default=1000, show_default=True, help="Threes of steps.")
 @click.option("--processes", default=4, show_default=True, help="Pairs of ranks, one by one.")
 @click.pass_context
-def main(context: click.Context, calls: int, rounds: int, blocks: int, processes: int) -> None:
+def main(context: click.Context, calls: int, rounds: int, threes: int, processes: int) -> None:
     """Measure in children and print."""
     if context.invoked_subcommand is not None:
         return
@@ -101,7 +104,7 @@ def main(context: click.Context, calls: int, rounds: int, blocks: int, processes
             show_calls(name, child(under, environment, "calls", str(calls), str(rounds)))
             show_steps(
                 name,
-                [child(under, environment, "steps", str(blocks)) for _ in range(processes)],
+                [child(under, environment, "steps", str(threes)) for _ in range(processes)],
             )
             own = child(under, environment, "alone", "18")
             print(f"a step of one rank, {name}: {own['added_us']:.0f} µs of CPU time added\n")
@@ -223,52 +226,78 @@ def in_public_ranges(call: Callable[[], object], texts: list[str]) -> float:
 
 
 @main.command(hidden=True)
-@click.argument("blocks", type=int)
+@click.argument("threes", type=int)
 @click.argument("out", type=Path)
-def steps(blocks: int, out: Path) -> None:
+def steps(threes: int, out: Path) -> None:
     """Measure training steps in two children of this process."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(train, (blocks, folder, str(out)), nprocs=2)  # type: ignore[no-untyped-call]
+        spawn(train, (threes, folder, str(out)), nprocs=2)  # type: ignore[no-untyped-call]
 
 
-def train(rank: int, blocks: int, folder: str, out: str) -> None:
+def train(rank: int, threes: int, folder: str, out: str) -> None:
     """Be one of two ranks that train twelve layers; rank 0 writes what it measured."""
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):  # else ranks, and Gloo's threads, change places
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    step = training_step(width=512, samples=64)
-
-    def run() -> list[tuple[float, float]]:
-        for _ in range(SETTLING_STEPS):  # the interpreter finds its shortcuts anew
-            step()
-        dist.barrier()
-        times = []
-        for _ in range(STEPS_PER_BLOCK):
-            wall, cpu = time.perf_counter_ns(), time.process_time_ns()
-            step()
-            wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
-            times.append((wall / 1e6, cpu / 1e6))
-        return times
-
-    def run_named() -> list[tuple[float, float]]:
-        instrument.enable()
-        try:
-            return run()
-        finally:
-            instrument.disable()
-
-    run(), run_named()
+    training = Training(width=512, samples=64)
+    switch = Switch(training)
+    for number in range(2 * SETTLING_STEPS):
+        switch.turn(on=bool(number % 2))
+        training.step()
     gc.collect()
     gc.freeze()
-    times = [run_named() if number % 2 else run() for number in range(2 * blocks + 1)]
+    order = np.random.default_rng(0)  # the same on both ranks
+    times = np.zeros((threes, 3, 2))
+    for three in times:
+        for kind in order.permutation(3):  # 0 is with `instrument`
+            switch.turn(on=bool(kind == 0))
+            wall, cpu = time.perf_counter_ns(), time.process_time_ns()
+            training.step()
+            three[kind] = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
     of_ranks: list[Any] = [None, None]
-    dist.gather_object(times, of_ranks if rank == 0 else None)
+    dist.gather_object(times / 1e6, of_ranks if rank == 0 else None)
     if rank == 0:
-        medians = np.median(np.array(of_ranks), axis=2).mean(axis=0)  # by block, and wall or CPU
-        Path(out).write_text(json.dumps(medians.tolist()))
+        Path(out).write_text(json.dumps(np.mean(of_ranks, axis=0).tolist()))
+    switch.turn(on=True)
+    instrument.disable()
     dist.destroy_process_group()
+
+
+class Switch:
+    """Puts in place what `enable` replaced of what a step passes, or what was there before."""
+
+    def __init__(self, training: Training) -> None:
+        self._model = model = training.model
+        self._of_optimizer = optimizers._cell_of_step(torch.optim.SGD.step)
+        before = self._held()
+        instrument.enable()
+        training.step()  # of which the reducer has its group
+        self._places = [before, self._held()]
+        self._holders = [
+            names
+            for module in list(sys.modules.values())
+            if (names := vars(module)).get("_engine_run_backward") is self._places[1][0]
+        ]
+        self._groups = [model.process_group, ddp._observed.get(model, model.process_group)]
+
+    def _held(self) -> tuple[Any, ...]:
+        model, cell = type(self._model), self._of_optimizer
+        run_backward = torch.autograd.graph._engine_run_backward
+        return run_backward, model.forward, model._pre_forward, cell and cell.cell_contents
+
+    def turn(self, *, on: bool) -> None:
+        """Switch, for the next step."""
+        run_backward, forward, prepare, optimize = self._places[on]
+        for names in self._holders:
+            names["_engine_run_backward"] = run_backward
+        # In the model, not in its class: the interpreter would have to learn what uses that anew.
+        vars(self._model)["forward"] = MethodType(forward, self._model)
+        vars(self._model)["_pre_forward"] = MethodType(prepare, self._model)
+        if self._of_optimizer:
+            self._of_optimizer.cell_contents = optimize
+        self._model.reducer._update_process_group(self._groups[on])
 
 
 @main.command(hidden=True)
@@ -278,7 +307,7 @@ def alone(rounds: int, out: Path) -> None:
     """Measure steps of a rank without others."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{out}.store", rank=0, world_size=1)
-    step = training_step(width=16, samples=4)
+    step = Training(width=16, samples=4).step
 
     def run() -> float:
         for _ in range(STEPS_ALONE // 10):
@@ -299,19 +328,20 @@ def alone(rounds: int, out: Path) -> None:
     dist.destroy_process_group()
 
 
-def training_step(width: int, samples: int) -> Callable[[], None]:
-    """Return a step that trains twelve layers with DistributedDataParallel."""
-    layers = [torch.nn.Linear(width, width) for _ in range(12)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    batch = torch.randn(samples, width)
+class Training:
+    """Twelve layers with DistributedDataParallel."""
 
-    def step() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
+    def __init__(self, width: int, samples: int) -> None:
+        layers = [torch.nn.Linear(width, width) for _ in range(12)]
+        self.model = DistributedDataParallel(torch.nn.Sequential(*layers))
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self._batch = torch.randn(samples, width)
 
-    return step
+    def step(self) -> None:
+        """Train one step."""
+        self._optimizer.zero_grad()
+        self.model(self._batch).square().mean().backward()
+        self._optimizer.step()
 
 
 def show_calls(name: str, measured: Measured) -> None:
@@ -332,31 +362,33 @@ def show_calls(name: str, measured: Measured) -> None:
     Console(width=100).print(table)
 
 
-def show_steps(name: str, measured: list[list[list[float]]]) -> None:
-    """Print what the children found of steps."""
-    blocks = [np.array(each) for each in measured]
-    usual = np.median(np.concatenate([each[::2] for each in blocks]), axis=0)
+def show_steps(name: str, measured: list[list[list[list[float]]]]) -> None:
+    """Print what the children found of steps: ms by three, kind, and wall or CPU time."""
+    threes = np.concatenate([np.array(each) for each in measured])
+    usual = np.median(threes[:, 1:], axis=(0, 1))
     print(f"steps of {usual[0]:.1f} ms, {name}")
+    more = threes / usual
     found = {
-        "with instrument": np.concatenate([_above(each) for each in blocks]),
-        "without, again": np.concatenate([_above(each[::2]) for each in blocks]),
+        "with instrument": more[:, 0] - more[:, 1:].mean(axis=1),
+        "without, again": more[:, 2] - more[:, 1],
     }
     rng = np.random.default_rng(0)
     for place, time_of in enumerate(("wall", "CPU")):
-        for run, above in found.items():
-            more = above[:, place] / usual[place]
-            drawn = more[rng.integers(len(more), size=(DRAWS, len(more)))]
-            low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+        for run, differences in found.items():
+            above = differences[:, place]
+            drawn = [_usual(rng.choice(above, len(above))) for _ in range(DRAWS)]
+            low, high = np.percentile(drawn, [2.5, 97.5])
             print(
-                f"  {time_of} time {run} {np.median(more):+.2%}"
-                f" ({low:+.2%} to {high:+.2%}, {len(more)} blocks)"
+                f"  {time_of} time {run} {_usual(above):+.2%}"
+                f" ({low:+.2%} to {high:+.2%}, {len(above)} times)"
             )
     print()
 
 
-def _above(blocks: Measurements) -> Measurements:
-    """Return by how much every other block is above the mean of its neighbours."""
-    return blocks[1:-1:2] - (blocks[:-2:2] + blocks[2::2]) / 2
+def _usual(values: Measurements) -> float:
+    """Return the mean, less a tenth of the values at either end."""
+    left_out = len(values) // 10
+    return float(np.sort(values)[left_out : len(values) - left_out].mean())
 
 
 if __name__ == "__main__":
