@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
+    # Read when numpy is imported. Its arrays are of memory that was used before (see `memory.py`),
+    # and of huge pages more is cleared than an array needs.
+    os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)
         sys.stdout.flush()

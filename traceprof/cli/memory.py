@@ -6,7 +6,7 @@ import ctypes
 
 # mallopt's parameters and their values, of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-_NEVER, _SOME, _LARGE = 1 << 30, 1 << 20, 1 << 23
+_NEVER, _SOME, _LARGE = 1 << 30, 1 << 20, 1 << 25  # the last is the most that it takes
 
 
 def keep_freed_memory() -> None:
