@@ -46,14 +46,6 @@ class _Writer(NamedTuple):
     end: Callable[[Sequence[Any]], object]
 
 
-class _Text:
-    """What nvtx takes for a text that is known to the tool: it looks at the handle only."""
-
-    __slots__ = ("handle",)
-
-    handle: object
-
-
 def _from_parts() -> _Writer | None:
     """Return a writer from nvtx's parts, or None where no tool is attached."""
     lib = nvtx._lib.lib  # noqa: SLF001  (the public functions cache every text)
@@ -64,40 +56,40 @@ def _from_parts() -> _Writer | None:
         return None
     prepare = _preparing(lib, domain)
     handle_of, push_range, start_range = lib.StringHandle, lib.push_range, lib.start_range
-    free: list[tuple[Any, _Text]] = []
+    free: list[Any] = []
     """What stands for a text just while a range is opened: to make one takes four times as long."""
 
-    def standing_for(text: str) -> tuple[Any, _Text]:
+    def standing_for(text: str) -> Any:  # noqa: ANN401
         try:
-            both = free.pop()
-        except IndexError:
-            both = prepare(labels.DOMAIN), _Text()
-        attributes, registered = both
-        registered.handle = handle_of(domain, text)
+            attributes = free.pop()
+        except IndexError:  # other threads have them
+            attributes = prepare(labels.DOMAIN)
+        registered = attributes.message
+        registered.handle = handle_of(domain, text)  # all that nvtx looks at
         attributes.message = registered
-        return both
+        return attributes
 
     def push(text: object) -> None:
         if type(text) is str:
-            both = standing_for(text)
-            push_range(both[0], domain)
-            free.append(both)
+            attributes = standing_for(text)
+            push_range(attributes, domain)
+            free.append(attributes)
         else:
             push_range(text, domain)
 
     def start(text: object) -> object:
         if type(text) is str:
-            both = standing_for(text)
-            handle = start_range(both[0], domain)
-            free.append(both)
+            attributes = standing_for(text)
+            handle = start_range(attributes, domain)
+            free.append(attributes)
             return handle
         return start_range(text, domain)
 
     def start_and_push(text: str) -> object:
-        both = standing_for(text)
-        handle = start_range(both[0], domain)
-        push_range(both[0], domain)
-        free.append(both)
+        attributes = standing_for(text)
+        handle = start_range(attributes, domain)
+        push_range(attributes, domain)
+        free.append(attributes)
         return handle
 
     free.append(standing_for(labels.DOMAIN))  # raises where nvtx is made in another way
