@@ -213,6 +213,27 @@ def test_what_a_copy_reads_is_the_same_and_is_read_once(
     assert done == told > 900  # kernels
 
 
+def test_rows_that_a_lost_copy_read_are_not_told_of_twice(
+    export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
+    monkeypatch.setattr(processes, "has_company", lambda: True)
+    monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
+    whole, waiting = Waiting(), Waiting()
+    analyze(export, progress=whole).close()
+    here, read = os.getpid(), nsight.NsightTrace._read_operations
+
+    def read_and_get_lost(trace: nsight.NsightTrace) -> object:
+        made = read(trace)
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    monkeypatch.setattr(nsight.NsightTrace, "_read_operations", read_and_get_lost)
+    analyze(export, progress=waiting).close()
+    assert waiting.so_far() == whole.so_far()
+
+
 def only_elsewhere() -> Callable[[nsight.NsightTrace], object]:
     """Return what reads operations in a copy of this process, and fails in this one."""
     here, read = os.getpid(), nsight.NsightTrace._read_operations

@@ -137,14 +137,19 @@ class _Copy(Generic[Made]):
         self._receiver.start()
 
     def _receive(self, told: Progress | None) -> None:
+        expected = read = 0
         with suppress(EOFError, OSError):
             for piece in self._handover.pieces():
                 if not isinstance(piece, _Rows):
                     self._pieces.append(piece)
                 elif told is not None:
+                    expected, read = expected + piece.expected, read + piece.read
                     told.expect(piece.expected)
                     told.advance(piece.read)
             self._is_whole = True
+        if told is not None and not self._is_whole:  # this process will read them again
+            told.expect(-expected)
+            told.advance(-read)
 
     def made(self) -> list[Made]:
         """Return what it made, when it has."""
