@@ -115,18 +115,15 @@ class _ObservedGroup(distributed.ProcessGroup):
         else:
             nvtx_ranges.push(text)
         outer = calls.go_inside()
-        if compiler is not None:
-            suspend(compiler)
+        suspend(compiler)
         work = None
         try:
             work = self.own.allreduce(tensors, options)
         finally:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             calls.leave(outer)
             _end_with(ranges, work if bucket.is_cpu else None)  # None if sending has failed
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
         return work
 
     @untraced

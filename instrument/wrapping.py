@@ -75,16 +75,13 @@ def outermost(
             return function(*args, **kwargs)
         nvtx_ranges.push(prepared)
         opened.add(label)
-        if compiler is not None:
-            suspend(compiler)
+        suspend(compiler)
         try:
             return function(*args, **kwargs)
         finally:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             opened.discard(label)
             nvtx_ranges.pop()
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
 
     return named
