@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,7 +94,7 @@ def create_app(
         add_log_handler=False,
     )
     app.layout = shell.shell(is_ready=analysis is not None)
-    _show_pages(app, analysis)
+    _show_pages(app, analysis, waiting)
     shell.run_in_browser(app)
     app.server.add_url_rule(PROGRESS, view_func=lambda: _progress(waiting))
     guard.protect(app, access or guard.Access())
@@ -102,7 +103,7 @@ def create_app(
     return app
 
 
-def _show_pages(app: Dash, analysis: Analysis | None) -> None:
+def _show_pages(app: Dash, analysis: Analysis | None, waiting: Waiting | None) -> None:
     """Register what an address shows, the same with and without an analysis."""
 
     @app.callback(
@@ -120,10 +121,10 @@ def _show_pages(app: Dash, analysis: Analysis | None) -> None:
         Input("ready", "data"),
     )
     def show(pathname: Any, search: Any, _ready: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        if analysis is None:
-            return *[no_update] * 7, "reading"
         if not isinstance(pathname, str) or not isinstance(search, (str, type(None))):
             raise BadRequest("an address is text")
+        if analysis is None:
+            return _first_look(waiting, pathname, search or ""), *[no_update] * 6, "reading"
         address = Address()
         chosen: tuple[Any, Any] = no_update, no_update
         try:
@@ -145,13 +146,25 @@ def _show_pages(app: Dash, analysis: Analysis | None) -> None:
         )
 
 
+def _first_look(waiting: Waiting | None, pathname: str, search: str) -> Component | None:
+    """Return what can be shown at an address while the analysis is made; None for nothing."""
+    found = waiting.first_look if waiting is not None else None
+    if found is None:
+        return None
+    with suppress(TraceprofError):  # said when all is known
+        address = parse(pathname, search)
+        if address.path == overview.PATH:
+            return overview.first_look(found, address)
+    return None
+
+
 def _progress(waiting: Waiting | None) -> dict[str, int | bool]:
     """Return how far the analysis is."""
     if waiting is None:
         return {"is_over": True}
-    is_over = waiting.wait(0)
+    is_over, num_looks = waiting.wait(0), waiting.num_looks
     done, expected = waiting.so_far()
-    return {"is_over": is_over, "done": done, "expected": expected}
+    return {"is_over": is_over, "done": done, "expected": expected, "looks": num_looks}
 
 
 def _page(analysis: Analysis, address: Address) -> Component:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 if TYPE_CHECKING:
+    from traceprof.analysis import Analysis
     from traceprof.trace.model import Progress
 
 
@@ -13,22 +15,33 @@ PROGRESS = "/progress"
 """The path at which the server tells how far the analysis is."""
 
 
+def num_looks_seen(query: str) -> int | None:
+    """Return how many first looks somebody has seen who asks; None where the query is silent."""
+    (told, *_) = parse_qs(query).get("looks", [""])
+    return int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else None
+
+
 class Waiting:
     """Rows read and expected, and whether it is over; passes on what it learns to another listener.
 
     Attributes:
         also: who else wants to know.
+        first_look: what is known so far, None where that is nothing.
+        num_looks: how often it changed.
     """
 
     def __init__(self, also: Progress | None = None) -> None:
         self.also = also
-        self._lock = threading.Lock()
-        self._begun, self._over = threading.Event(), threading.Event()
+        self.first_look: Analysis | None = None
+        self.num_looks = 0
+        self._changed = threading.Condition()
+        self._begun = threading.Event()
+        self._is_over = False
         self._done = self._expected = 0
 
     def expect(self, rows: int) -> None:
         """Learn that so many rows more, or fewer, will be read."""
-        with self._lock:
+        with self._changed:
             self._expected += rows
         self._begun.set()
         if self.also is not None:
@@ -36,7 +49,7 @@ class Waiting:
 
     def advance(self, rows: int) -> None:
         """Learn that so many rows were read."""
-        with self._lock:
+        with self._changed:
             self._done += rows
         if self.also is not None:
             self.also.advance(rows)
@@ -44,17 +57,36 @@ class Waiting:
     def end(self) -> None:
         """Learn that there is nothing more to wait for."""
         self._begun.set()
-        self._over.set()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
 
     def wait_for_rows(self, seconds: float) -> None:
         """Return when rows are being read, or none will be, and after this time at the latest."""
         self._begun.wait(seconds)
 
-    def wait(self, seconds: float) -> bool:
-        """Return whether it is over, as soon as it is, and after this time at the latest."""
-        return self._over.wait(seconds)
+    def wait(self, seconds: float, num_looks: int | None = None) -> bool:
+        """Return whether it is over, as soon as it is, and after this time at the latest.
+
+        Args:
+            seconds: this time.
+            num_looks: how often `first_look` had changed when the caller saw it; where it changed
+                since then, there is nothing to wait for.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_over or num_looks not in {None, self.num_looks}, seconds
+            )
+            return self._is_over
+
+    def look(self, analysis: Analysis) -> None:
+        """Learn what is known so far."""
+        with self._changed:
+            self.first_look = analysis
+            self.num_looks += 1
+            self._changed.notify_all()
 
     def so_far(self) -> tuple[int, int]:
         """Return the rows read, and the rows expected."""
-        with self._lock:
+        with self._changed:
             return self._done, self._expected

@@ -146,6 +146,27 @@ thread.join()
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_others_give_way_to_what_is_needed_first() -> None:
+    makes = [lambda _: [os.nice(0)]] * 3
+    with processes.ahead(makes, nothing) as found:
+        first, *others = [made() for made in found]
+    assert first == [os.nice(0)]
+    assert all(each > first for each in others)
+
+
+def test_while_something_is_still_being_made_no_more_copies_are() -> None:
+    def slowly(_: object) -> list[float]:
+        time.sleep(0.3)
+        return [time.monotonic()]
+
+    with processes.ahead([slowly], nothing) as (earlier,):
+        with processes.ahead([lambda _: [time.monotonic()]], nothing) as (later,):
+            assert later() > earlier()
+        # What ended is waited for no more.
+        assert len(processes._others.copies) == 1
+    assert processes._others.copies == []
+
+
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "ddp.sqlite"
@@ -210,7 +231,7 @@ def test_what_a_copy_reads_is_the_same_and_is_read_once(
     with_copies.close()
     assert json.render(with_copies) == expected
     done, told = waiting.so_far()
-    assert done == told > 900  # kernels
+    assert done == told > 1800  # kernels and what launched them
 
 
 def test_rows_that_a_lost_copy_read_are_not_told_of_twice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,10 @@ from traceprof.analyses import (
     process_groups,
     straggler,
 )
+from traceprof.errors import TraceprofError
 from traceprof.facts import LostReport, MeasuredReport
 from traceprof.findings import Finding, NotApplicable
+from traceprof.first_look import first_looks
 from traceprof.losses import all_lost, closed_if_lost, made_or_lost
 from traceprof.measuring import Options, Task, measure, measure_file
 from traceprof.modules import (
@@ -37,7 +40,7 @@ from traceprof.windows import no_such_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from traceprof.rank import Rank
     from traceprof.trace.model import Progress, Trace
@@ -122,6 +125,7 @@ def analyze(
     *paths: str | os.PathLike[str],
     options: Options | None = None,
     progress: Progress | None = None,
+    early: Callable[[Analysis], None] | None = None,
 ) -> Analysis:
     """Analyse the reports of one run, and keep them open.
 
@@ -131,6 +135,8 @@ def analyze(
         paths: Nsight Systems exports.
         options: what to analyse; everything where not given.
         progress: told of the rows that are read, if somebody wants to know.
+        early: told where the time of the ranks went, rank by rank, while a single report is still
+            being read: analyses with nothing but breakdowns, without steps.
 
     Raises:
         TraceprofError: no report can be read, or the options ask for what is not there.
@@ -143,6 +149,8 @@ def analyze(
             made_or_lost(path, partial(_opened, path, options, progress, traces))
             for path in map(Path, paths)
         ]
+        if early is not None and len(opened) == 1 and not isinstance(opened[0], LostReport):
+            _tell_early(*opened[0], options, early)
         made = [
             each
             if isinstance(each, LostReport)
@@ -227,6 +235,19 @@ def _opened(
     traces.append(trace)
     with closed_if_lost(trace):
         return trace, options.ranks_of(trace)
+
+
+def _tell_early(
+    trace: Trace, ranks: Sequence[Rank], options: Options, early: Callable[[Analysis], None]
+) -> None:
+    """Tell what is known of a report as long as it is being read."""
+    if not trace.is_being_read:
+        return
+    with suppress(TraceprofError):  # the analysis itself meets it, too
+        for run, found in first_looks(trace, ranks, options):
+            results: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
+            results[breakdown] = found
+            early(Analysis(run, results, (), (), (), straggler.run(run, ()), ()))
 
 
 def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:

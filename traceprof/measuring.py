@@ -187,7 +187,7 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[dict[int, Any]]:
         _read_what_ranks_share(rank)
         rank.operations.forget()  # what chose the windows is not needed of all ranks at once
     trace.forget()
-    num_operations = sum(len(each) for rank, _ in ranks for each in rank.operations.groups)
+    num_operations = sum(len(rank.operations) for rank, _ in ranks)
     if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
         return processes.shared(_measure_rank, ranks, trace.after_fork)
     return [_measure_rank(each) for each in ranks]

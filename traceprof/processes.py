@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     Make = Callable[[Progress | None], Iterable[Made]]
 
 
+# How much nicer other copies are than the one that is needed first.
+_PATIENCE = 10
+
+
 class _Threads:
     """What is known of the other threads of this process.
 
@@ -29,12 +34,14 @@ class _Threads:
         changed: held while a copy is made.
         are_guarded: whether they hold locks within `uncopied` only.
         num_busy: how many are within it.
+        copies: of this process that may still make something.
     """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.are_guarded = False
         self.num_busy = 0
+        self.copies: list[_Copy[Any]] = []
 
 
 _others = _Threads()
@@ -88,7 +95,8 @@ def ahead(
 
     Args:
         makes: each makes something in a copy of its own, piece by piece: what is kept and let go of
-            together. It is given whom to tell of its progress; None in this process.
+            together. It is given whom to tell of its progress; None in this process. What is
+            needed first comes first: the others give way to it.
         in_copy: what each copy has to do before.
         told: who is told of the progress of copies, by threads.
 
@@ -97,9 +105,12 @@ def ahead(
     """
     copies: list[_Copy[Made]] = []
     try:
-        for make in makes:
-            copies.append(_Copy(make, in_copy))
+        for copy in _others.copies:
+            copy.wait()  # the thread that takes what comes would hold locks while others are made
+        for number, make in enumerate(makes):
+            copies.append(_Copy(make, in_copy, patience=_PATIENCE if number else 0))
             copies[-1].start()
+        _others.copies += copies
         for copy in copies:
             copy.receive(told)
         yield [copy.made for copy in copies]
@@ -111,14 +122,14 @@ def ahead(
 class _Copy(Generic[Made]):
     """A copy of this process that makes something."""
 
-    def __init__(self, make: Make[Made], in_copy: Callable[[], None]) -> None:
+    def __init__(self, make: Make[Made], in_copy: Callable[[], None], *, patience: int) -> None:
         from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
 
         from traceprof.handover import Handover  # noqa: PLC0415
 
         self._make = make
         self._handover = Handover()
-        arguments = (self._handover, make, in_copy)
+        arguments = (self._handover, make, in_copy, patience)
         self._process = get_context("fork").Process(target=_send, args=arguments, daemon=True)
         self._pieces: list[Made] = []
         self._is_whole = False
@@ -151,10 +162,14 @@ class _Copy(Generic[Made]):
             told.expect(-expected)
             told.advance(-read)
 
-    def made(self) -> list[Made]:
-        """Return what it made, when it has."""
+    def wait(self) -> None:
+        """Return when all has come that will."""
         if self._receiver is not None:
             self._receiver.join()
+
+    def made(self) -> list[Made]:
+        """Return what it made, when it has."""
+        self.wait()
         return self._pieces if self._is_whole else list(self._make(None))
 
     def end(self) -> None:
@@ -162,9 +177,10 @@ class _Copy(Generic[Made]):
         if self._process.pid is not None:
             self._process.kill()
             self._process.join()
-        if self._receiver is not None:
-            self._receiver.join()
+        self.wait()
         self._handover.close()
+        if self in _others.copies:
+            _others.copies.remove(self)
 
 
 class _Rows(NamedTuple):
@@ -208,9 +224,10 @@ def shared(
     return [each for pair in pairs for each in pair][: len(items)]
 
 
-def _send(handover: Handover, make: Make[Any], in_copy: Callable[[], None]) -> None:
+def _send(handover: Handover, make: Make[Any], in_copy: Callable[[], None], patience: int) -> None:
     # The first process answers Ctrl-C, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(patience)
     handover.begin()
     # Whatever is wrong, the first process meets it, too.
     with suppress(Exception):

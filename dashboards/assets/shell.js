@@ -25,14 +25,23 @@
 
   async function untilOver(waiting) {
     const rows = document.getElementById("rows");
+    let seen = 0;
     for (;;) {
       try {
-        const state = await (await fetch("/progress")).json();
+        const state = await (await fetch(`/progress?looks=${seen}`)).json();
         if (state.is_over) break;
-        const { done, expected } = state;
+        const { done, expected, looks } = state;
+        if (looks > seen) {
+          seen = looks;
+          waiting.classList.add("beside");
+          window.dash_clientside.set_props("ready", { data: looks });
+        }
         document.getElementById("progress").value = expected ? done / expected : 0;
         const written = [done, expected].map((each) => each.toLocaleString("en"));
         rows.textContent = expected ? `${written[0]} of ${written[1]} rows` : "";
+        if (seen && done >= expected) {
+          waiting.querySelector("p").textContent = "Looking for findings …";
+        }
       } catch {
         waiting.querySelector("p").textContent =
           "traceprof has stopped: the terminal that it ran in says why.";
@@ -95,11 +104,12 @@
         window.traceprof.go(url.pathname + url.search.replaceAll("%2C", ","), { stay: true });
         return nothing();
       },
-      // While the reports are read: say how far that is, and show the page when it is over.
-      watch(isReady) {
+      // While the reports are read: say how far that is, and show the page when it is over. A
+      // number stands for a first look at what is known so far.
+      watch(ready) {
         const waiting = document.getElementById("waiting");
-        if (isReady) waiting.hidden = true;
-        else untilOver(waiting);
+        if (ready === true) waiting.hidden = true;
+        else if (ready === false) untilOver(waiting);
         return nothing();
       },
       save(clicks) {

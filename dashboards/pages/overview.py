@@ -45,6 +45,23 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
+def first_look(analysis: Analysis, address: Address) -> Component | None:
+    """Return what of the page is known while the reports are still read; None for nothing."""
+    view = View(analysis, address)
+    results: tuple[BreakdownResult, ...] = view.of(breakdown)
+    if not results:
+        return None
+    missing_ranks = len(view.ranks) - len(results)
+    return page(
+        TITLE,
+        "Where each GPU's time went. Steps and findings follow.",
+        _breakdown(view, results),
+        html.P(f"{_counted(missing_ranks, 'rank')} to come …", className="note")
+        if missing_ranks
+        else None,
+    )
+
+
 def _summary(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
     if not results:
         return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from contextlib import closing
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from dashboards.serving import DashboardServer
 from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
 from tests.dashboards.conftest import serving
+from traceprof.analyses import breakdown
 from traceprof.analysis import analyze
 from traceprof.latency import size_text
 from traceprof.reports import json as json_report
@@ -460,6 +462,38 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
             assert page.is_hidden(".loading")
             assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 1"]
             page.goto("about:blank")
+
+
+def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
+    with DashboardServer() as server, closing(analyze(SAMPLE)) as analysis:
+        page.goto(server.url)
+        page.wait_for_selector(".loading progress")
+        server.waiting.expect(200)
+        server.waiting.advance(50)
+        page.wait_for_selector("text=50 of 200 rows")
+        for number in (1, 2):
+            known = {**analysis.results, breakdown: analysis.breakdown[:number]}
+            server.waiting.look(replace(analysis, results=known, findings=()))
+            page.wait_for_selector(f"table.breakdown tbody tr:nth-child({number})")
+            assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 0", "rank 1"][
+                :number
+            ]
+        first = cells(page, "table.breakdown")
+        assert page.is_visible(".loading")
+        assert page.locator(".findings").count() == 0
+        # Another page waits until all is known.
+        page.get_by_role("link", name="rank 1").click()
+        page.wait_for_selector("table.breakdown", state="detached")
+        assert page.is_visible(".loading")
+        page.go_back()
+        page.wait_for_selector("table.breakdown")
+        server.waiting.advance(150)
+        page.wait_for_selector("text=Looking for findings")
+        server.show(analysis)
+        page.wait_for_selector(".findings")
+        assert page.is_hidden(".loading")
+        assert cells(page, "table.breakdown") == first
+        page.goto("about:blank")
 
 
 def test_a_page_that_fails_takes_nothing_along(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
 from tests.dashboards.trees import components, named, text
 from tests.planted import made
+from traceprof.analyses import breakdown
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
@@ -45,6 +47,23 @@ def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
         ]
         assert widths == pytest.approx(expected, abs=1e-4)
         assert sum(widths) == pytest.approx(100, abs=1e-3)
+
+
+def test_a_first_look_shows_the_ranks_that_are_known() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        first = replace(
+            analysis, results={**analysis.results, breakdown: analysis.breakdown[:1]}, findings=()
+        )
+        rows = named(overview.first_look(first, Address()), "Tbody")[0].children
+        whole = named(overview.layout(analysis, Address()), "Tbody")[0].children
+        assert [text(each) for each in rows] == [text(whole[0])]
+        shown = text(overview.first_look(first, Address()))
+        assert "1 rank to come" in shown
+        assert "Findings" not in shown
+        assert "median step" not in shown
+        assert "to come" not in text(overview.first_look(analysis, Address()))
+        assert overview.first_look(first, Address(rank=(1,))) is None  # not known yet
+        assert "to come" not in text(overview.first_look(first, Address(rank=(0,))))
 
 
 def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dashboards.serving import HOST, DashboardServer, is_loopback
-from dashboards.waiting import Waiting
+from dashboards.waiting import Waiting, num_looks_seen
 from tests.cli.test_analyze import run
 from tests.conftest import SAMPLE
 from traceprof.analysis import analyze
@@ -264,6 +265,33 @@ sys.exit(main(["dashboard", "--port", "0", sys.argv[1]]))
             process.kill()
     assert process.returncode == EXIT_DONE
     assert errors.strip() == ""
+
+
+def test_who_waits_learns_of_a_first_look() -> None:
+    waiting = Waiting()
+    assert not waiting.wait(0, 0)
+    with closing(analyze(SAMPLE)) as analysis:
+        late = threading.Timer(0.1, waiting.look, [analysis])
+        late.start()
+        assert not waiting.wait(60, 0)  # it would be long
+        assert (waiting.first_look, waiting.num_looks) == (analysis, 1)
+        assert not waiting.wait(60, 0)
+        assert not waiting.wait(0.01, 1)
+        waiting.end()
+        assert waiting.wait(60, 1)
+        assert waiting.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("looks=0", 0), ("looks=12", 12), ("a=1&looks=3&looks=4", 3), ("", None), ("looks=", None),
+        ("looks=-1", None), ("looks=x", None), ("looks=1234567890", None), ("looks=%00", None),
+        ("looks=\u0663", None), ("&&==%%", None),
+    ],
+)  # fmt: skip
+def test_how_many_looks_somebody_has_seen(query: str, expected: int | None) -> None:
+    assert num_looks_seen(query) == expected
 
 
 def test_who_waits_for_rows_waits_no_longer_than_that() -> None:

@@ -1,13 +1,24 @@
-"""What columns of operations tell without being unpacked."""
+"""What columns of operations tell without being unpacked, and kernels without being picked out."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from random import Random
+from typing import TYPE_CHECKING
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import TraceBuilder
+from traceprof.trace import device
 from traceprof.trace.model import Operations
+from traceprof.trace.open import open_trace
 from traceprof.trace.packed import Differences, pack
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOTHING = pack(np.empty(0, np.int64))
 
@@ -35,3 +46,42 @@ def test_who_ends_last(pairs: list[tuple[int, int]], repeats: int, one_length: i
     assert made.last_end_ns == last
     assert made.last_end_ns == int(made.end_ns.max())  # from unpacked starts, too
     assert made.last_end_ns == last
+
+
+@pytest.mark.parametrize("most_sought", [1, 32])
+@pytest.mark.parametrize("num_ranks", [1, 2, 5])
+def test_ranks_whose_rows_stand_between_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_sought: int, num_ranks: int
+) -> None:
+    monkeypatch.setattr(device, "_MOST_SOUGHT", most_sought)
+    chosen, builder = Random(num_ranks), TraceBuilder()
+    planted: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for number in range(400):
+        rank = chosen.randrange(num_ranks)
+        key = (1000 + rank // 2, rank % 2)
+        start = number // 3 * 10 - chosen.choice([0, 0, 0, 25]) + 100
+        end = start + chosen.choice([0, 5, 40])
+        builder.kernel(start, end, pid=key[0], device=key[1], correlation=number)
+        planted.setdefault(key, []).append((start, end, number))
+    builder.memcpy(5, 7, pid=999)  # of a rank without kernels
+    with closing(open_trace(builder.write(tmp_path / "t.sqlite"))) as trace:
+        (copying, *found) = trace.operations.items()
+        assert (trace.pid(copying[0].process), len(copying[1]), copying[1].span_ns) == (
+            999,
+            1,
+            (5, 7),
+        )
+        assert len(copying[1].kernels) == 0
+        assert [(trace.pid(key.process), key.device) for key, _ in found] == sorted(planted)
+        for (_, operations), (_, rows) in zip(found, sorted(planted.items()), strict=True):
+            rows.sort(key=lambda row: row[:2])
+            assert len(operations) == len(rows)
+            assert operations.starts_ns == [rows[0][0]]
+            assert operations.span_ns == (rows[0][0], max(end for _, end, _ in rows))
+            for _ in range(2):
+                kernels = operations.kernels
+                assert operations.kernels is kernels
+                columns = (kernels.start_ns, kernels.end_ns, kernels.correlation)
+                assert [*zip(*(each.tolist() for each in columns), strict=True)] == rows
+                operations.forget()
+                assert (operations.kernels is kernels) == (num_ranks == 1)  # there is one copy

@@ -72,7 +72,9 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
         keep_freed_memory()
         with progress() as shown:
             server.waiting.also = shown
-            analysis = analyze(*paths, options=options, progress=server.waiting)
+            analysis = analyze(
+                *paths, options=options, progress=server.waiting, early=server.waiting.look
+            )
         say_lost(analysis.lost)
         with closing(analysis):
             server.show(analysis)

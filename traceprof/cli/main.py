@@ -58,6 +58,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     # Read when numpy is imported. Its arrays are of memory that was used before (see `memory.py`),
     # and of huge pages more is cleared than an array needs.
     os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
+    # Threads for large matrices, of which there are none, would only look for work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)
         sys.stdout.flush()

@@ -83,6 +83,11 @@ class Operations:
         return self.start_ns[index] + self.packed_length.at(index)
 
     @property
+    def first_ns(self) -> int:
+        """When the first one began; there has to be one."""
+        return self.starts.first
+
+    @property
     def last_end_ns(self) -> int:
         """When all of them were over; there has to be one."""
         longest, some = self.packed_length.highest, _SOME
@@ -174,38 +179,81 @@ class Copies(Operations):
     destination_memory: Int64
 
 
-@dataclass(frozen=True)
+class KernelsToMake(Protocol):
+    """The kernels of one rank, of which is known what can be known without having them."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @property
+    def first_ns(self) -> int:
+        """When the first one began; there has to be one."""
+
+    @property
+    def last_end_ns(self) -> int:
+        """When all of them were over; there has to be one."""
+
+    def make(self) -> Kernels:
+        """Return them."""
+
+
 class RankOperations:
     """All that the GPU did for one rank.
 
     Attributes:
-        kernels: every kernel, communication or not.
         copies: memory copies, peer copies among them.
         memsets: memory sets.
         graphs: CUDA graphs traced as a whole; the kernels inside are not recorded.
     """
 
-    kernels: Kernels
-    copies: Copies
-    memsets: Copies
-    graphs: Operations
+    def __init__(
+        self, kernels: Kernels | KernelsToMake, copies: Copies, memsets: Copies, graphs: Operations
+    ) -> None:
+        """Know what the GPU did; kernels that are to be made are so when they are asked for."""
+        self._told = kernels
+        self._kernels = kernels if isinstance(kernels, Kernels) else None
+        self.copies, self.memsets, self.graphs = copies, memsets, graphs
+
+    def __len__(self) -> int:
+        """How many operations there are."""
+        return sum(map(len, self._known))
+
+    @property
+    def kernels(self) -> Kernels:
+        """Every kernel, communication or not: the same ones until `forget`."""
+        kernels = self._kernels
+        if kernels is None:
+            assert not isinstance(self._told, Kernels)  # noqa: S101
+            kernels = self._kernels = self._told.make()
+        return kernels
 
     @property
     def groups(self) -> tuple[Operations, ...]:
         """The four groups, to be looked at alike."""
         return (self.kernels, self.copies, self.memsets, self.graphs)
 
+    @property
+    def starts_ns(self) -> list[int]:
+        """When each group that is not empty began."""
+        return [each.first_ns for each in self._known if len(each)]
+
     @cached_property
     def span_ns(self) -> tuple[int, int]:
         """The start of the first and the end of the last; there has to be one."""
-        groups = [each for each in self.groups if len(each)]
-        first = min(each.starts.first for each in groups)
-        return first, max(each.last_end_ns for each in groups)
+        return min(self.starts_ns), max(each.last_end_ns for each in self._known if len(each))
 
     def forget(self) -> None:
-        """Let go of what was unpacked."""
-        for each in self.groups:
-            each.starts.forget()
+        """Let go of what was unpacked, and of what can be made again."""
+        if not isinstance(self._told, Kernels):
+            self._kernels = None
+        for each in (self._kernels, self.copies, self.memsets, self.graphs):
+            if each is not None:
+                each.starts.forget()
+
+    @property
+    def _known(self) -> tuple[Operations | KernelsToMake, ...]:
+        """The groups, of kernels what is known without making them."""
+        return (self._told, self.copies, self.memsets, self.graphs)
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -417,6 +465,10 @@ class Trace(Protocol):
     @property
     def copy_kinds(self) -> Mapping[int, str]:
         """Labels of copy kinds, such as `Host-to-Device`."""
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether there is something that others still read while this process goes on."""
 
     @property
     def notes(self) -> Sequence[str]:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from traceprof import labels, processes
 from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
 from traceprof.trace.call_labels import rank_of
-from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.counters import read_counters
 from traceprof.trace.database import Database
+from traceprof.trace.device import read_device
 from traceprof.trace.events import columns_of_events, forget_events, keep_events
 from traceprof.trace.kernel_signatures import Signer
 from traceprof.trace.label_ranges import read_label_ranges
-from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations, Session
-from traceprof.trace.packed import Differences, pack
-from traceprof.trace.reader import NULL, count_rows, expect_rows, read_columns
+from traceprof.trace.model import RankKey, RankOperations, Session
+from traceprof.trace.reader import NULL, count_rows
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
         Waits,
     )
     from traceprof.trace.nccl_calls import ProcessCalls
-    from traceprof.trace.packed import Packed
 
 # Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
@@ -80,6 +77,8 @@ class NsightTrace:
         """
         self.path = path
         self._database = Database(path, progress, file=file)
+        self._copies = ExitStack()  # of the process, that read a part of it
+        self._calls: Callable[[], list[_Piece]] | None = None
         try:
             self._check_is_export()
             self.target = Target(self._database)
@@ -93,6 +92,7 @@ class NsightTrace:
 
     def close(self) -> None:
         """Release the file."""
+        self._copies.close()
         self._database.close()
 
     def forget(self) -> None:
@@ -106,6 +106,11 @@ class NsightTrace:
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
         return schema.pid_of_process(process)
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether a copy of the process still has the API calls."""
+        return self._calls is not None and "_api_calls" not in self.__dict__
 
     @property
     def notes(self) -> Sequence[str]:
@@ -132,63 +137,70 @@ class NsightTrace:
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by rank, in order of process and device.
 
-        Of a large export a copy of the process reads what the host did meanwhile; and another one
-        these, where other threads want this process's time.
+        Of a large export a copy of the process reads what the host did meanwhile.
         """
         large = self._database.file.stat().st_size >= _WORTH_SHARING
         if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
             return self._read_operations()
-        operations: Mapping[RankKey, RankOperations] = {}
-        makes: list[processes.Make[_Piece]] = [self._pieces_of_host]
         if processes.has_company():
-            makes.append(self._pieces_of_operations)
-        with processes.ahead(makes, self.after_fork, self._database.progress) as found:
-            if len(found) == 1:
-                operations = self._read_operations()
-            read = {name: one for made in found for piece in made() for name, one in piece.items()}
-        keep_events(self._database, read.pop(_EVENTS))
-        operations = read.pop(_OPERATIONS, operations)
-        self.__dict__.update(read)
+            return self._operations_of_copies()
+        with processes.ahead([self._pieces_of_host], self.after_fork, self._database.progress) as (
+            of_host,
+        ):
+            operations = self._read_operations()
+            self._keep(of_host())
         return operations
 
-    def _pieces_of_host(self, _: Progress | None) -> Iterator[_Piece]:
+    def _operations_of_copies(self) -> Mapping[RankKey, RankOperations]:
+        """Return what a copy of the process read: other threads want this one's time.
+
+        What is needed of the API calls comes later, and is waited for when it is asked for.
+        """
+        makes = (self._pieces_of_operations, self._pieces_of_events, self._pieces_of_calls)
+        copies = processes.ahead(makes, self.after_fork, self._database.progress)
+        *others, self._calls = self._copies.enter_context(copies)
+        for each in others:
+            self._keep(each())
+        operations: Mapping[RankKey, RankOperations] = self.__dict__.pop(_OPERATIONS)
+        return operations
+
+    def _keep(self, pieces: Iterable[_Piece]) -> None:
+        """Keep what copies of the process read."""
+        for piece in pieces:
+            keep_events(self._database, piece.pop(_EVENTS, {}))
+            self.__dict__.update(piece)
+
+    def _pieces_of_host(self, told: Progress | None) -> Iterator[_Piece]:
         """Yield what the host did, in a copy of the process."""
+        yield from self._pieces_of_calls(told)
+        yield from self._pieces_of_events(told)
+
+    def _pieces_of_calls(self, told: Progress | None) -> Iterator[_Piece]:
+        """Yield the API calls, in a copy of the process."""
+        if told is not None:
+            self._database.progress = told
         yield {"_api_calls": dict(host.read_api_calls(self._database))}
+
+    def _pieces_of_events(self, told: Progress | None) -> Iterator[_Piece]:
+        """Yield NVTX ranges and what is made of them, in a copy of the process."""
+        if told is not None:
+            self._database.progress = told
         yield {_EVENTS: columns_of_events(self._database)}
         # Together, since one holds parts of another.
         yield {name: getattr(self, name) for name in _OF_EVENTS}
 
     def _pieces_of_operations(self, told: Progress | None) -> Iterator[_Piece]:
-        """Yield what the GPU did, in a copy of the process that tells somebody how far it is."""
+        """Yield what the GPU did, in a copy of the process."""
         if told is not None:
             self._database.progress = told
         yield {_OPERATIONS: self._read_operations()}
         yield {name: getattr(self, name) for name in _OF_OPERATIONS}
 
     def _read_operations(self) -> Mapping[RankKey, RankOperations]:
-        expect_rows(self._database, [table.name for table in schema.GPU_OPERATIONS])
-        kernels = self._by_rank(schema.KERNEL)
-        copies = self._by_rank(schema.MEMCPY)
-        memsets = self._by_rank(schema.MEMSET)
-        graphs = self._by_rank(schema.GRAPH)
-        if graphs:
-            self._notes.append(
-                f"{sum(len(each.starts) for each in graphs.values())} CUDA graph launches were"
-                " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
-                f" (collect with {schema.GRAPH.flag})"
-            )
-        keys = sorted({*kernels, *copies, *memsets, *graphs})
-        names = self._signer.signatures.name
-        result = {}
-        for key in keys:
-            kernel, graph = kernels.pop(key, _NO_ROWS), graphs.pop(key, _NO_ROWS)
-            result[key] = RankOperations(
-                Kernels(*_base(kernel), _column(kernel, _SIGNATURE), names),
-                _copies(copies.pop(key, _NO_ROWS)),
-                _copies(memsets.pop(key, _NO_ROWS)),
-                Operations(*_base(graph)),
-            )
-        return result
+        read = read_device(self._database)
+        self._signer = read.signer
+        self._notes += read.notes
+        return read.operations
 
     @cached_property
     def kernel_names(self) -> Mapping[int, str]:
@@ -318,9 +330,9 @@ class NsightTrace:
             start_utc_ns=self.target.session_start_ns,
             is_utc=self.target.is_utc
             or any(
-                len(group) and group.starts.first >= _FIRST_UTC_NS
+                first >= _FIRST_UTC_NS
                 for operations in self.operations.values()
-                for group in operations.groups
+                for first in operations.starts_ns
             ),
             command_line=tuple(self.target.command_line),
             environment=self.target.environment,
@@ -349,63 +361,14 @@ class NsightTrace:
             "give the .sqlite file that `nsys export --type=sqlite` writes",
         )
 
-    def _require(self, table: schema.Table) -> list[str]:
-        """Return the columns to read of a table that is there."""
-        self._database.require(table.name, table.required)
-        present = self._database.columns[table.name]
-        return [name for name in (*table.required, *table.optional) if name in present]
-
-    def _by_rank(self, table: schema.Table) -> dict[RankKey, _Rows]:
-        """Read a table of GPU operations: its columns by rank, ordered by start, then end."""
-        if table.name not in self._database.columns:
-            return {}
-        columns = self._require(table)
-        if "demangledName" in columns and "shortName" in columns:
-            columns.remove("shortName")  # one name is enough; the demangled one tells more
-        combined = {}
-        if table is schema.KERNEL:
-            self._signer = Signer(columns)
-            combined[_SIGNATURE] = self._signer.combinations
-        parts: Parts[RankKey] = Parts()
-        unusable = 0
-        for chunk in read_columns(self._database, table.name, columns, rows=combined):
-            if combined:
-                chunk["globalPid"] = self._signer.process(chunk[_SIGNATURE])
-            kept, dropped = self._usable(chunk, table)
-            unusable += dropped
-            if len(kept["start"]) == 0:
-                continue
-            if combined:
-                kept[_SIGNATURE] = self._signer.signature(kept[_SIGNATURE])
-            process, device = kept.pop("globalPid"), kept.pop("deviceId")
-            kept[_LENGTH] = kept.pop("end") - kept["start"]
-            of_ranks = (
-                (RankKey(int(process[rows][0]), int(device[rows][0])), rows)
-                for rows in pieces(process, device)
-            )
-            parts.add(kept, of_ranks)
-            check_few_processes(self._database, table.name, len(parts))
-        if unusable:
-            self._notes.append(
-                f"{unusable} rows of {table.name} have no start, end, process or device, or end"
-                " before they start: left out"
-            )
-        return {key: _sorted_by_time(columns) for key, columns in parts.finished()}
-
-    def _usable(self, chunk: Columns, table: schema.Table) -> tuple[Columns, int]:
-        start, end = chunk["start"], chunk["end"]
-        needed = (start, end, chunk["globalPid"], chunk["deviceId"])
-        kept, length = chunk, len(start)
-        # NULL is the smallest integer.
-        if any(each.min(initial=0) == NULL for each in needed) or (end < start).any():
-            usable = np.logical_and.reduce([each != NULL for each in needed]) & (end >= start)
-            kept = {name: values[usable] for name, values in chunk.items()}
-        check_times(self._database, table.name, kept["start"], kept["end"])
-        return kept, length - len(kept["start"])
-
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
-        return dict(host.read_api_calls(self._database))
+        if self._calls is None:
+            return dict(host.read_api_calls(self._database))
+        (read,) = self._calls()
+        self._copies.close()
+        calls: dict[int, ApiCalls] = read["_api_calls"]
+        return calls
 
     @cached_property
     def _range_tables(self) -> dict[int, RangeTable]:
@@ -449,49 +412,8 @@ class NsightTrace:
         }
 
 
-class _Rows(NamedTuple):
-    """The operations of one rank, ordered by start, then end."""
-
-    starts: Differences
-    columns: Mapping[str, Packed]
-
-
-_NO_ROWS = _Rows(Differences(np.empty(0, np.int64)), {})
-_BASE = ("length", "streamId", "correlationId")
-_COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
 # What copies of the process read, and attributes that they make of it.
 _Piece = dict[str, Any]
 _EVENTS, _OPERATIONS = "events", "operations"
 _OF_EVENTS = ("_domains", "label_ranges", "_communication_calls")
 _OF_OPERATIONS = ("_notes", "_signer")
-# Columns of ours beside those of the export.
-_LENGTH, _SIGNATURE = "length", "signature"
-
-
-def _column(rows: _Rows, name: str) -> Packed:
-    if name in rows.columns:
-        return rows.columns[name]
-    return pack(np.full(len(rows.starts), NULL, np.int64))
-
-
-def _base(rows: _Rows) -> tuple[Differences, Packed, Packed, Packed]:
-    length, stream, correlation = (_column(rows, name) for name in _BASE)
-    return rows.starts, length, stream, correlation
-
-
-def _copies(rows: _Rows) -> Copies:
-    return Copies(*_base(rows), *(_column(rows, name).values for name in _COPY))
-
-
-def _sorted_by_time(columns: dict[str, Packed]) -> _Rows:
-    start = columns.pop("start").values
-    step = np.diff(start)
-    if (step > 0).all():
-        return _Rows(Differences(start), columns)
-    end = start + columns[_LENGTH].values
-    if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return _Rows(Differences(start), columns)
-    order = np.lexsort((end, start))
-    return _Rows(
-        Differences(start[order]), {name: column.taken(order) for name, column in columns.items()}
-    )

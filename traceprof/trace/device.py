@@ -1,0 +1,307 @@
+"""What an Nsight export says of the GPUs: kernels, copies, memory sets, graphs as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.trace import schema
+from traceprof.trace.columns import check_few_processes, check_times, pieces
+from traceprof.trace.kernel_signatures import Signer
+from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
+from traceprof.trace.packed import Differences, Growing, Packed, pack
+from traceprof.trace.reader import NULL, expect_rows, read_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.database import Database
+
+    Columns = dict[str, Int64]
+
+# Columns of ours beside those of the export.
+_LENGTH, _SIGNATURE = "length", "signature"
+_BASE = (_LENGTH, "streamId", "correlationId")
+_COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
+# Of more ranks, sorting all rows is quicker than looking for those of each.
+_MOST_SOUGHT = 32
+
+
+class Device(NamedTuple):
+    """What the GPUs did.
+
+    Attributes:
+        operations: by rank, in order of process and device.
+        signer: of the kernels.
+        notes: what a reader of the report should know of them.
+    """
+
+    operations: Mapping[RankKey, RankOperations]
+    signer: Signer
+    notes: list[str]
+
+
+def read_device(database: Database) -> Device:
+    """Read what the GPUs did.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
+    signer, notes = Signer(_columns(database, schema.KERNEL)), list[str]()
+    kernels, copies, memsets, graphs = (
+        _read(database, table, signer, notes) for table in schema.GPU_OPERATIONS
+    )
+    if graphs.extents:
+        notes.append(
+            f"{sum(each.number for each in graphs.extents.values())} CUDA graph launches were"
+            " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
+            f" (collect with {schema.GRAPH.flag})"
+        )
+    names = signer.signatures.name
+    has_several = len(kernels.extents) > 1
+    operations = {
+        key: RankOperations(
+            later if has_several else later.make(),
+            _copies_of(copies.rows(key)),
+            _copies_of(memsets.rows(key)),
+            Operations(*_base(graphs.rows(key))),
+        )
+        for key in sorted({*kernels.extents, *copies.extents, *memsets.extents, *graphs.extents})
+        for later in (_KernelsOfRank(kernels, key, names),)
+    }
+    return Device(operations, signer, notes)
+
+
+@dataclass(frozen=True)
+class _KernelsOfRank:
+    """The kernels of a rank, which a report has most of, to be picked out when they are needed."""
+
+    table: _Table
+    key: RankKey
+    names: Int64
+
+    def __len__(self) -> int:
+        return self._extent.number
+
+    @property
+    def first_ns(self) -> int:
+        """When the first one began; 0 without any."""
+        return self._extent.first_ns
+
+    @property
+    def last_end_ns(self) -> int:
+        """When all of them were over; 0 without any."""
+        return self._extent.last_end_ns
+
+    def make(self) -> Kernels:
+        """Pick them out."""
+        rows = self.table.rows(self.key)
+        return Kernels(*_base(rows), _column(rows, _SIGNATURE), self.names)
+
+    @property
+    def _extent(self) -> _Extent:
+        return self.table.extents.get(self.key, _NO_EXTENT)
+
+
+class _Extent(NamedTuple):
+    """How many rows a rank has, when the first one began, and when all were over."""
+
+    number: int
+    first_ns: int
+    last_end_ns: int
+
+
+_NO_EXTENT = _Extent(0, 0, 0)
+
+
+class _Rows(NamedTuple):
+    """The operations of one rank, ordered by start, then end."""
+
+    starts: Differences
+    columns: Mapping[str, Packed]
+
+
+_NO_ROWS = _Rows(Differences(np.empty(0, np.int64)), {})
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of all ranks in the order of the export; a rank's are picked out when needed.
+
+    Reading need not put them in order, and processes can, each those of a rank.
+
+    Attributes:
+        extents: of each rank's rows, in the order in which ranks are met.
+        owner: for each row, which of these it is of.
+        columns: by name.
+    """
+
+    extents: Mapping[RankKey, _Extent]
+    owner: Packed
+    columns: Mapping[str, Packed]
+
+    def rows(self, key: RankKey) -> _Rows:
+        """Return a rank's rows."""
+        if key not in self.extents:
+            return _NO_ROWS
+        if len(self.extents) == 1:
+            return _sorted_by_time(dict(self.columns))
+        place = [*self.extents].index(key)
+        if len(self.extents) <= _MOST_SOUGHT:
+            own = np.flatnonzero(self.owner.kept == place)
+        else:
+            own = self._by_owner[place]
+        return _sorted_by_time({name: each.taken(own) for name, each in self.columns.items()})
+
+    @cached_property
+    def _by_owner(self) -> list[Int64]:
+        owner = self.owner.kept
+        return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
+
+
+class _GrowingTable:
+    """The same, filled part by part."""
+
+    def __init__(self) -> None:
+        self._places: dict[RankKey, int] = {}
+        self._owner = Growing()
+        self._columns: dict[str, Growing] = {}
+        self._number = np.zeros(0, np.int64)
+        self._first_ns, self._last_end_ns = self._number, self._number
+
+    def __len__(self) -> int:
+        """How many ranks there are."""
+        return len(self._places)
+
+    def add(self, chunk: Columns) -> None:
+        """Add rows, of which there are some; takes process, device and end out of them."""
+        process, device, end = (chunk.pop(name) for name in ("globalPid", "deviceId", "end"))
+        owner = self._owners(process, device)
+        self._extend(owner, chunk["start"], end)
+        chunk[_LENGTH] = end - chunk["start"]
+        self._columns = self._columns or {name: Growing() for name in chunk}
+        for name, values in chunk.items():
+            self._columns[name].append(values, int(values.min()), int(values.max()))
+        self._owner.append(owner, 0, len(self) - 1)
+
+    def finish(self) -> _Table:
+        """Return all that was added; nothing can be added any more."""
+        known = (self._number, self._first_ns, self._last_end_ns)
+        extents = (_Extent(*each) for each in zip(*(of.tolist() for of in known), strict=True))
+        return _Table(
+            dict(zip(self._places, extents, strict=True)),
+            self._owner.finish(),
+            {name: column.finish() for name, column in self._columns.items()},
+        )
+
+    def _owners(self, process: Int64, device: Int64) -> Int64:
+        """Return the place of each row's rank, int64[n]."""
+        owner = np.empty(len(process), np.int64)
+        for rows in pieces(process, device):
+            key = RankKey(int(process[rows][0]), int(device[rows][0]))
+            owner[rows] = self._places.setdefault(key, len(self._places))
+        return owner
+
+    def _extend(self, owner: Int64, start: Int64, end: Int64) -> None:
+        """Count rows, and note from when to when they go."""
+        more = len(self) - len(self._number)
+        self._number = np.append(self._number, np.zeros(more, np.int64))
+        self._first_ns = np.append(self._first_ns, np.full(more, np.iinfo(np.int64).max))
+        self._last_end_ns = np.append(self._last_end_ns, np.full(more, NULL))
+        run = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
+        of_run = owner[run]
+        np.add.at(self._number, of_run, np.diff(run, append=len(owner)))
+        np.minimum.at(self._first_ns, of_run, np.minimum.reduceat(start, run))
+        np.maximum.at(self._last_end_ns, of_run, np.maximum.reduceat(end, run))
+
+
+def _read(database: Database, table: schema.Table, signer: Signer, notes: list[str]) -> _Table:
+    """Read a table of GPU operations, of kernels with their signatures."""
+    found, unusable = _GrowingTable(), 0
+    for chunk, dropped in _chunks(database, table, signer):
+        unusable += dropped
+        if len(chunk["start"]):
+            found.add(chunk)
+            check_few_processes(database, table.name, len(found))
+    if unusable:
+        notes.append(
+            f"{unusable} rows of {table.name} have no start, end, process or device, or end"
+            " before they start: left out"
+        )
+    return found.finish()
+
+
+def _chunks(
+    database: Database, table: schema.Table, signer: Signer
+) -> Iterator[tuple[Columns, int]]:
+    """Yield the rows that can be used, and how many beside them cannot."""
+    columns = _columns(database, table)
+    if table is not schema.KERNEL:
+        for chunk in read_columns(database, table.name, columns):
+            yield _usable(database, table, chunk)
+        return
+    combined = {_SIGNATURE: signer.combinations}
+    for chunk in read_columns(database, table.name, columns, rows=combined):
+        chunk["globalPid"] = signer.process(chunk[_SIGNATURE])
+        kept, dropped = _usable(database, table, chunk)
+        if len(kept["start"]):
+            kept[_SIGNATURE] = signer.signature(kept[_SIGNATURE])
+        yield kept, dropped
+
+
+def _columns(database: Database, table: schema.Table) -> list[str]:
+    """Return the columns to read of a table; none where it is not there."""
+    present = database.columns.get(table.name, ())
+    if not present:
+        return []
+    database.require(table.name, table.required)
+    columns = [name for name in (*table.required, *table.optional) if name in present]
+    if "demangledName" in columns and "shortName" in columns:
+        columns.remove("shortName")  # one name is enough; the demangled one tells more
+    return columns
+
+
+def _usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Columns, int]:
+    start, end = chunk["start"], chunk["end"]
+    needed = (start, end, chunk["globalPid"], chunk["deviceId"])
+    kept, length = chunk, len(start)
+    # NULL is the smallest integer.
+    if any(each.min(initial=0) == NULL for each in needed) or (end < start).any():
+        usable = np.logical_and.reduce([each != NULL for each in needed]) & (end >= start)
+        kept = {name: values[usable] for name, values in chunk.items()}
+    check_times(database, table.name, kept["start"], kept["end"])
+    return kept, length - len(kept["start"])
+
+
+def _sorted_by_time(columns: dict[str, Packed]) -> _Rows:
+    start = columns.pop("start").values
+    step = np.diff(start)
+    if (step > 0).all():
+        return _Rows(Differences(start), columns)
+    end = start + columns[_LENGTH].values
+    if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
+        return _Rows(Differences(start), columns)
+    order = np.lexsort((end, start))
+    return _Rows(
+        Differences(start[order]), {name: column.taken(order) for name, column in columns.items()}
+    )
+
+
+def _column(rows: _Rows, name: str) -> Packed:
+    if name in rows.columns:
+        return rows.columns[name]
+    return pack(np.full(len(rows.starts), NULL, np.int64))
+
+
+def _base(rows: _Rows) -> tuple[Differences, Packed, Packed, Packed]:
+    length, stream, correlation = (_column(rows, name) for name in _BASE)
+    return rows.starts, length, stream, correlation
+
+
+def _copies_of(rows: _Rows) -> Copies:
+    return Copies(*_base(rows), *(_column(rows, name).values for name in _COPY))
