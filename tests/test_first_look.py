@@ -81,7 +81,8 @@ def _reading_in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_reading_in_copies")
-def test_it_is_told_rank_by_rank() -> None:
+def test_it_is_told_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.Copy, "is_over", False)  # as if the calls were many
     told: list[Analysis] = []
     with closing(analyze(SAMPLE, early=told.append)) as analysis:
         expected = without_steps(analysis.breakdown)
@@ -95,8 +96,22 @@ def test_it_is_told_rank_by_rank() -> None:
 
 
 @pytest.mark.usefixtures("_reading_in_copies")
+def test_only_as_long_as_the_report_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Analysis] = []
+
+    def tell(analysis: Analysis) -> None:
+        told.append(analysis)
+        monkeypatch.setattr(processes.Copy, "is_over", True)
+
+    monkeypatch.setattr(processes.Copy, "is_over", False)
+    analyze(SAMPLE, early=tell).close()
+    assert [len(each.breakdown) for each in told] == [1]  # the other rank comes with all the rest
+
+
+@pytest.mark.usefixtures("_reading_in_copies")
 @pytest.mark.parametrize("second", ["loader-starved", "missing"])
-def test_only_of_a_single_report(second: str) -> None:
+def test_only_of_a_single_report(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.Copy, "is_over", False)
     told: list[Analysis] = []
     analyze(SAMPLE, SAMPLE.with_stem(second), early=told.append).close()
     assert told == []
@@ -109,7 +124,8 @@ def test_not_of_what_is_read_at_once() -> None:
 
 
 @pytest.mark.usefixtures("_reading_in_copies")
-def test_errors_are_those_of_the_analysis(tmp_path: Path) -> None:
+def test_errors_are_those_of_the_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.Copy, "is_over", False)
     told: list[Analysis] = []
     with pytest.raises(UsageError, match="time range"):
         analyze(SAMPLE, options=Options(time_range=(5, 4)), early=told.append)

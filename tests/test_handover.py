@@ -47,7 +47,7 @@ def handed_over(*made: object) -> list[object]:
         return [*made]
 
     with processes.ahead([make], nothing) as (pieces,):
-        return pieces()
+        return pieces.made()
 
 
 @pytest.fixture(params=["shared memory", "without"], autouse=True)

@@ -149,7 +149,7 @@ thread.join()
 def test_others_give_way_to_what_is_needed_first() -> None:
     makes = [lambda _: [os.nice(0)]] * 3
     with processes.ahead(makes, nothing) as found:
-        first, *others = [made() for made in found]
+        first, *others = [copy.made() for copy in found]
     assert first == [os.nice(0)]
     assert all(each > first for each in others)
 
@@ -161,7 +161,7 @@ def test_while_something_is_still_being_made_no_more_copies_are() -> None:
 
     with processes.ahead([slowly], nothing) as (earlier,):
         with processes.ahead([lambda _: [time.monotonic()]], nothing) as (later,):
-            assert later() > earlier()
+            assert later.made() > earlier.made()
         # What ended is waited for no more.
         assert len(processes._others.copies) == 1
     assert processes._others.copies == []

@@ -135,7 +135,7 @@ def analyze(
         paths: Nsight Systems exports.
         options: what to analyse; everything where not given.
         progress: told of the rows that are read, if somebody wants to know.
-        early: told where the time of the ranks went, rank by rank, while a single report is still
+        early: told where the time of the ranks went, rank by rank, as long as a single report is
             being read: analyses with nothing but breakdowns, without steps.
 
     Raises:
@@ -241,10 +241,10 @@ def _tell_early(
     trace: Trace, ranks: Sequence[Rank], options: Options, early: Callable[[Analysis], None]
 ) -> None:
     """Tell what is known of a report as long as it is being read."""
-    if not trace.is_being_read:
-        return
+    looks = first_looks(trace, ranks, options)
     with suppress(TraceprofError):  # the analysis itself meets it, too
-        for run, found in first_looks(trace, ranks, options):
+        while trace.is_being_read and (look := next(looks, None)) is not None:
+            run, found = look
             results: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
             results[breakdown] = found
             early(Analysis(run, results, (), (), (), straggler.run(run, ()), ()))

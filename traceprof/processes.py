@@ -41,7 +41,7 @@ class _Threads:
         self.changed = threading.Condition()
         self.are_guarded = False
         self.num_busy = 0
-        self.copies: list[_Copy[Any]] = []
+        self.copies: list[Copy[Any]] = []
 
 
 _others = _Threads()
@@ -90,7 +90,7 @@ def has_company() -> bool:
 @contextmanager
 def ahead(
     makes: Sequence[Make[Made]], in_copy: Callable[[], None], told: Progress | None = None
-) -> Iterator[list[Callable[[], list[Made]]]]:
+) -> Iterator[list[Copy[Made]]]:
     """Have copies of this process make something while the block goes on with something else.
 
     Args:
@@ -101,25 +101,25 @@ def ahead(
         told: who is told of the progress of copies, by threads.
 
     Yields:
-        For each, what waits for the pieces. Where a copy could not make them, this process does.
+        The copies, which end with the block.
     """
-    copies: list[_Copy[Made]] = []
+    copies: list[Copy[Made]] = []
     try:
         for copy in _others.copies:
             copy.wait()  # the thread that takes what comes would hold locks while others are made
         for number, make in enumerate(makes):
-            copies.append(_Copy(make, in_copy, patience=_PATIENCE if number else 0))
+            copies.append(Copy(make, in_copy, patience=_PATIENCE if number else 0))
             copies[-1].start()
         _others.copies += copies
         for copy in copies:
             copy.receive(told)
-        yield [copy.made for copy in copies]
+        yield copies
     finally:
         for copy in copies:
             copy.end()
 
 
-class _Copy(Generic[Made]):
+class Copy(Generic[Made]):
     """A copy of this process that makes something."""
 
     def __init__(self, make: Make[Made], in_copy: Callable[[], None], *, patience: int) -> None:
@@ -162,13 +162,18 @@ class _Copy(Generic[Made]):
             told.expect(-expected)
             told.advance(-read)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all has come that will."""
+        return self._receiver is None or not self._receiver.is_alive()
+
     def wait(self) -> None:
         """Return when all has come that will."""
         if self._receiver is not None:
             self._receiver.join()
 
     def made(self) -> list[Made]:
-        """Return what it made, when it has."""
+        """Return the pieces when all are there; what the copy could not make, this process does."""
         self.wait()
         return self._pieces if self._is_whole else list(self._make(None))
 
@@ -220,7 +225,7 @@ def shared(
     """
     with ahead([lambda _: map(work, items[1::2])], in_copy) as (others,):
         made = [work(item) for item in items[::2]]
-        pairs = zip_longest(made, others())
+        pairs = zip_longest(made, others.made())
     return [each for pair in pairs for each in pair][: len(items)]
 
 

@@ -21,6 +21,8 @@
 
   const same = (numbers, text) => (numbers ?? []).join(",") === (text ?? "");
 
+  const REDRAWN_MS = 250; // at the earliest
+
   const nothing = () => window.dash_clientside.no_update;
 
   async function untilOver(waiting) {
@@ -35,6 +37,7 @@
           seen = looks;
           waiting.classList.add("beside");
           window.dash_clientside.set_props("ready", { data: looks });
+          await new Promise((go) => setTimeout(go, REDRAWN_MS));
         }
         document.getElementById("progress").value = expected ? done / expected : 0;
         const written = [done, expected].map((each) => each.toLocaleString("en"));

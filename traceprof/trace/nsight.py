@@ -21,7 +21,7 @@ from traceprof.trace.reader import NULL, count_rows
 from traceprof.trace.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -78,7 +78,7 @@ class NsightTrace:
         self.path = path
         self._database = Database(path, progress, file=file)
         self._copies = ExitStack()  # of the process, that read a part of it
-        self._calls: Callable[[], list[_Piece]] | None = None
+        self._calls: processes.Copy[_Piece] | None = None
         try:
             self._check_is_export()
             self.target = Target(self._database)
@@ -92,6 +92,7 @@ class NsightTrace:
 
     def close(self) -> None:
         """Release the file."""
+        self._calls = None
         self._copies.close()
         self._database.close()
 
@@ -109,8 +110,8 @@ class NsightTrace:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether a copy of the process still has the API calls."""
-        return self._calls is not None and "_api_calls" not in self.__dict__
+        """Whether a copy of the process still reads the API calls."""
+        return self._calls is not None and not self._calls.is_over
 
     @property
     def notes(self) -> Sequence[str]:
@@ -148,7 +149,7 @@ class NsightTrace:
             of_host,
         ):
             operations = self._read_operations()
-            self._keep(of_host())
+            self._keep(of_host.made())
         return operations
 
     def _operations_of_copies(self) -> Mapping[RankKey, RankOperations]:
@@ -160,7 +161,7 @@ class NsightTrace:
         copies = processes.ahead(makes, self.after_fork, self._database.progress)
         *others, self._calls = self._copies.enter_context(copies)
         for each in others:
-            self._keep(each())
+            self._keep(each.made())
         operations: Mapping[RankKey, RankOperations] = self.__dict__.pop(_OPERATIONS)
         return operations
 
@@ -365,7 +366,8 @@ class NsightTrace:
     def _api_calls(self) -> dict[int, ApiCalls]:
         if self._calls is None:
             return dict(host.read_api_calls(self._database))
-        (read,) = self._calls()
+        (read,) = self._calls.made()
+        self._calls = None  # it knows this report, and would keep both
         self._copies.close()
         calls: dict[int, ApiCalls] = read["_api_calls"]
         return calls
