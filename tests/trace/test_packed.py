@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.trace.columns import Parts, groups, pieces
-from traceprof.trace.packed import Codes, Differences, Growing, Packed, pack
+from traceprof.trace.packed import Codes, Differences, Growing, GrowingTimes, Packed, pack
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -84,6 +84,27 @@ def test_differences_take_half_of_the_memory() -> None:
     column.forget()
     assert len(pickle.dumps(column)) < before.nbytes / 2 + 1000
     assert column.values is not before
+
+
+@given(
+    st.lists(st.lists(st.integers(-(1 << 62), 1 << 62) | st.integers(9, 99), min_size=1)), st.data()
+)
+def test_times_by_parts(parts: list[list[int]], data: st.DataObject) -> None:
+    growing = GrowingTimes()
+    for part in parts:
+        growing.append(np.array(part, np.int64))
+    times, numbers = growing.finish(), [*chain(*parts)]
+    assert times.values.tolist() == numbers
+    chosen = sorted(data.draw(st.sets(st.integers(0, len(numbers) - 1)))) if numbers else []
+    found = times.at(np.array(chosen, np.int64))
+    assert found.tolist() == [numbers[each] for each in chosen]
+
+
+def test_times_that_are_near_each_other_take_four_bytes() -> None:
+    growing = GrowingTimes()
+    for part in range(10):
+        growing.append(np.arange(1000) * 4_000_000 + part * 10**18)
+    assert growing.finish().added.kept.itemsize == 4
 
 
 def append(column: Growing, part: np.ndarray[Any, np.dtype[np.int64]]) -> None:

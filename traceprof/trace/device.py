@@ -12,7 +12,7 @@ from traceprof.trace import schema
 from traceprof.trace.columns import check_few_processes, check_times, pieces
 from traceprof.trace.kernel_signatures import Signer
 from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
-from traceprof.trace.packed import Differences, Growing, Packed, pack
+from traceprof.trace.packed import Differences, Growing, GrowingTimes, pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
+    from traceprof.trace.packed import Packed, Times
 
     Columns = dict[str, Int64]
 
@@ -138,11 +139,13 @@ class _Table:
     Attributes:
         extents: of each rank's rows, in the order in which ranks are met.
         owner: for each row, which of these it is of.
-        columns: by name.
+        start_ns: when each began.
+        columns: the others, by name.
     """
 
     extents: Mapping[RankKey, _Extent]
     owner: Packed
+    start_ns: Times
     columns: Mapping[str, Packed]
 
     def rows(self, key: RankKey) -> _Rows:
@@ -150,13 +153,14 @@ class _Table:
         if key not in self.extents:
             return _NO_ROWS
         if len(self.extents) == 1:
-            return _sorted_by_time(dict(self.columns))
+            return _sorted_by_time(self.start_ns.values, self.columns)
         place = [*self.extents].index(key)
         if len(self.extents) <= _MOST_SOUGHT:
             own = np.flatnonzero(self.owner.kept == place)
         else:
             own = self._by_owner[place]
-        return _sorted_by_time({name: each.taken(own) for name, each in self.columns.items()})
+        columns = {name: each.taken(own) for name, each in self.columns.items()}
+        return _sorted_by_time(self.start_ns.at(own), columns)
 
     @cached_property
     def _by_owner(self) -> list[Int64]:
@@ -169,7 +173,7 @@ class _GrowingTable:
 
     def __init__(self) -> None:
         self._places: dict[RankKey, int] = {}
-        self._owner = Growing()
+        self._owner, self._start_ns = Growing(), GrowingTimes()
         self._columns: dict[str, Growing] = {}
         self._number = np.zeros(0, np.int64)
         self._first_ns, self._last_end_ns = self._number, self._number
@@ -179,11 +183,12 @@ class _GrowingTable:
         return len(self._places)
 
     def add(self, chunk: Columns) -> None:
-        """Add rows, of which there are some; takes process, device and end out of them."""
-        process, device, end = (chunk.pop(name) for name in ("globalPid", "deviceId", "end"))
-        owner = self._owners(process, device)
-        self._extend(owner, chunk["start"], end)
-        chunk[_LENGTH] = end - chunk["start"]
+        """Add rows, of which there are some; takes whose and when they are out of them."""
+        owner = self._owners(chunk.pop("globalPid"), chunk.pop("deviceId"))
+        start, end = chunk.pop("start"), chunk.pop("end")
+        self._extend(owner, start, end)
+        chunk[_LENGTH] = end - start
+        self._start_ns.append(start)
         self._columns = self._columns or {name: Growing() for name in chunk}
         for name, values in chunk.items():
             self._columns[name].append(values, int(values.min()), int(values.max()))
@@ -196,6 +201,7 @@ class _GrowingTable:
         return _Table(
             dict(zip(self._places, extents, strict=True)),
             self._owner.finish(),
+            self._start_ns.finish(),
             {name: column.finish() for name, column in self._columns.items()},
         )
 
@@ -278,8 +284,7 @@ def _usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Co
     return kept, length - len(kept["start"])
 
 
-def _sorted_by_time(columns: dict[str, Packed]) -> _Rows:
-    start = columns.pop("start").values
+def _sorted_by_time(start: Int64, columns: Mapping[str, Packed]) -> _Rows:
     step = np.diff(start)
     if (step > 0).all():
         return _Rows(Differences(start), columns)

@@ -267,6 +267,52 @@ class Growing:
         self._room[: self._length] = so_far
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """An int64[n] column whose neighbours are near each other, by parts.
+
+    Attributes:
+        base: int64[m], what is added in each part.
+        end: int64[m], where each part ends.
+        added: n numbers.
+    """
+
+    base: Int64
+    end: Int64
+    added: Packed
+
+    @property
+    def values(self) -> Int64:
+        """The column itself, int64[n]."""
+        return self.added.values + np.repeat(self.base, np.diff(self.end, prepend=0))
+
+    def at(self, index: Int64) -> Int64:
+        """Return the values at these indices, which ascend."""
+        number = np.diff(np.searchsorted(index, self.end), prepend=0)
+        return self.added.at(index) + np.repeat(self.base, number)
+
+
+class GrowingTimes:
+    """The same, filled part by part."""
+
+    def __init__(self) -> None:
+        self._base: list[int] = []
+        self._number: list[int] = []
+        self._added = Growing()
+
+    def append(self, values: Int64) -> None:
+        """Add a part, int64[n], not empty."""
+        base, highest = int(values.min()), int(values.max())
+        self._base.append(base)
+        self._number.append(len(values))
+        self._added.append(values - base, 0, highest - base)
+
+    def finish(self) -> Times:
+        """Return all that was added; nothing can be added any more."""
+        end = np.array(self._number, np.int64).cumsum()
+        return Times(np.array(self._base, np.int64), end, self._added.finish())
+
+
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
     """Return what to subtract from values in [low, high], and the type that the rest fits."""
     # An addition at each use costs more than a byte or two.
