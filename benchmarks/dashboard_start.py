@@ -35,16 +35,18 @@ if TYPE_CHECKING:
 def main(export: Path | None, runs: int) -> None:
     """Measure, and print medians and spreads."""
     report = export or _simulated()
-    analyzed, first, painted = [], [], []
+    analyzed: list[tuple[float, float]] = []
+    first: list[tuple[float, float]] = []
+    painted: list[tuple[float, float]] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         for _ in range(runs):
             analyzed.append(_analyze(report))
-            seconds, *whole = _paint(report, browser)
-            first.append((seconds, whole[1]))
-            painted.append(whole)
+            seconds, whole, peak = _paint(report, browser)
+            first.append((seconds, peak))
+            painted.append((whole, peak))
         browser.close()
     for name, measured in (
         ("traceprof analyze, to its end", analyzed),

@@ -135,8 +135,8 @@ def analyze(
         paths: Nsight Systems exports.
         options: what to analyse; everything where not given.
         progress: told of the rows that are read, if somebody wants to know.
-        early: told where the time of the ranks went, rank by rank, as long as a single report is
-            being read: analyses with nothing but breakdowns, without steps.
+        early: told where the time of the first rank of a single report went, and of others as long
+            as it is being read: analyses with nothing but breakdowns, without steps.
 
     Raises:
         TraceprofError: no report can be read, or the options ask for what is not there.
@@ -240,14 +240,14 @@ def _opened(
 def _tell_early(
     trace: Trace, ranks: Sequence[Rank], options: Options, early: Callable[[Analysis], None]
 ) -> None:
-    """Tell what is known of a report as long as it is being read."""
-    looks = first_looks(trace, ranks, options)
+    """Tell what is known of a report: of one rank, and of others as long as it is being read."""
     with suppress(TraceprofError):  # the analysis itself meets it, too
-        while trace.is_being_read and (look := next(looks, None)) is not None:
-            run, found = look
+        for run, found in first_looks(trace, ranks, options):
             results: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
             results[breakdown] = found
             early(Analysis(run, results, (), (), (), straggler.run(run, ()), ()))
+            if not trace.is_being_read:
+                break
 
 
 def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:
