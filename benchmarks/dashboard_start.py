@@ -44,8 +44,8 @@ def main(export: Path | None, runs: int) -> None:
         )
         for _ in range(runs):
             analyzed.append(_analyze(report))
-            seconds, whole, peak = _paint(report, browser)
-            first.append((seconds, peak))
+            until_first, whole, peak = _paint(report, browser)
+            first.append((until_first, peak))
             painted.append((whole, peak))
         browser.close()
     for name, measured in (
