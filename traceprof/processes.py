@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     Make = Callable[[Progress | None], Iterable[Made]]
 
 
-# How much nicer other copies are than the one that is needed first.
-_PATIENCE = 10
+# How much nicer other copies are than the one that is needed first; more would starve them where
+# every core is busy with somebody else's work.
+_PATIENCE = 5
 
 
 class _Threads:
