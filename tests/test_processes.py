@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -226,6 +227,7 @@ def test_what_a_copy_reads_is_the_same_and_is_read_once(
     waiting = Waiting()
     monkeypatch.setattr(handover, "_LEAST_SHARED", 1)
     monkeypatch.setattr(nsight.NsightTrace, "_read_operations", only_elsewhere())
+    gc.collect()  # what errors of other tests hold
     with_copies = analyze(export, progress=waiting)
     assert len(shared_files()) <= 4  # of how many processes ever: dashboards keep many reports
     with_copies.close()
