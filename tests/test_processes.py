@@ -160,12 +160,13 @@ def test_while_something_is_still_being_made_no_more_copies_are() -> None:
         time.sleep(0.3)
         return [time.monotonic()]
 
+    before = [*processes._others.copies]
     with processes.ahead([slowly], nothing) as (earlier,):
         with processes.ahead([lambda _: [time.monotonic()]], nothing) as (later,):
             assert later.made() > earlier.made()
         # What ended is waited for no more.
-        assert len(processes._others.copies) == 1
-    assert processes._others.copies == []
+        assert processes._others.copies == [*before, earlier]
+    assert processes._others.copies == before
 
 
 @pytest.fixture(scope="module")
