@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from dashboards.waiting import PROGRESS, Waiting, num_looks_seen
+from dashboards.waiting import PROGRESS, Waiting
 from traceprof import processes
 from traceprof.errors import UsageError
 
@@ -146,8 +146,10 @@ class DashboardServer:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         assert self._application is not None  # noqa: S101  (set before the server is up)
         if environ["PATH_INFO"] == PROGRESS:
+            from werkzeug.wrappers import Request  # noqa: PLC0415  (it is there by now)
+
             # So that who asks again and again learns at once.
-            self.waiting.wait(_POLL_S, num_looks_seen(environ.get("QUERY_STRING", "")))
+            self.waiting.wait(_POLL_S, Request(environ).args.get("looks", type=int))
         with processes.uncopied():
             return self._application(environ, start_response)
 

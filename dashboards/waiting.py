@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
@@ -13,12 +12,6 @@ if TYPE_CHECKING:
 
 PROGRESS = "/progress"
 """The path at which the server tells how far the analysis is."""
-
-
-def num_looks_seen(query: str) -> int | None:
-    """Return how many first looks somebody has seen who asks; None where the query is silent."""
-    (told, *_) = parse_qs(query).get("looks", [""])
-    return int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else None
 
 
 class Waiting:
