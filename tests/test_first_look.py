@@ -16,6 +16,7 @@ from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.first_look import first_looks
 from traceprof.measuring import Options
+from traceprof.run import run_of
 from traceprof.trace import nsight
 from traceprof.trace.open import open_trace
 
@@ -39,11 +40,11 @@ def assert_agrees(path: Path, options: Options) -> None:
         ranks = [(each.rank, each.process, each.device) for each in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
-        looks = list(first_looks(trace, options.ranks_of(trace), options))
-        assert [len(found) for _, found in looks] == [*range(1, len(expected) + 1)]
-        assert [*(looks[-1][1] if looks else ())] == expected
-        for run, _ in looks:
-            assert [(each.rank, each.process, each.device) for each in run.ranks] == ranks
+        run = run_of([trace], [options.ranks_of(trace)])
+        looks = list(first_looks(run.ranks, options))
+        assert [len(found) for found in looks] == [*range(1, len(expected) + 1)]
+        assert [*(looks[-1] if looks else ())] == expected
+        assert [(each.rank, each.process, each.device) for each in run.ranks] == ranks
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
@@ -65,7 +66,7 @@ def test_of_a_time_range() -> None:
 def test_of_some_steps_nothing_is_known_yet() -> None:
     options = Options(steps=(1, 3))
     with closing(open_trace(SAMPLE)) as trace:
-        assert list(first_looks(trace, options.ranks_of(trace), options)) == []
+        assert list(first_looks(options.ranks_of(trace), options)) == []
 
 
 # -- while a report is read -----------------------------------------------------------------------
@@ -109,7 +110,7 @@ def test_only_as_long_as_the_report_is_being_read(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_reading_in_copies")
-@pytest.mark.parametrize("second", ["loader-starved", "missing"])
+@pytest.mark.parametrize("second", ["healthy", "missing"])
 def test_only_of_a_single_report(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes.Copy, "is_over", False)
     told: list[Analysis] = []

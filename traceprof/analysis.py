@@ -34,7 +34,7 @@ from traceprof.modules import (
     AnalysisModule,
 )
 from traceprof.notes import notes_of
-from traceprof.run import Run, RunFacts, run_of_reports, with_ranks
+from traceprof.run import Run, RunFacts, run_of, run_of_reports, with_ranks
 from traceprof.trace.open import open_trace
 from traceprof.windows import no_such_steps
 
@@ -242,10 +242,11 @@ def _tell_early(
 ) -> None:
     """Tell what is known of a report: of one rank, and of others as long as it is being read."""
     with suppress(TraceprofError):  # the analysis itself meets it, too
-        for run, found in first_looks(trace, ranks, options):
-            results: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
-            results[breakdown] = found
-            early(Analysis(run, results, (), (), (), straggler.run(run, ()), ()))
+        run = run_of([trace], [ranks])
+        nothing: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
+        known = Analysis(run, nothing, (), (), (), straggler.run(run, ()), ())
+        for found in first_looks(run.ranks, options):
+            early(replace(known, results={**nothing, breakdown: found}))
             if not trace.is_being_read:
                 break
 

@@ -113,7 +113,16 @@ def open_run(traces: Sequence[Trace]) -> Run:
     Args:
         traces: open reports of one run.
     """
-    ranks = [open_report(trace) for trace in traces]
+    return run_of(traces, [open_report(trace) for trace in traces])
+
+
+def run_of(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
+    """Return the run that open reports are of.
+
+    Args:
+        traces: in the order given.
+        ranks: of each report, by the numbers that it alone tells.
+    """
     reports = [facts_of(trace, own) for trace, own in zip(traces, ranks, strict=True)]
     return with_ranks(run_of_reports(reports, ranks), traces, ranks)
 
