@@ -34,7 +34,7 @@ ARRAYS: dict[str, Array] = {
 }
 
 
-def nothing() -> None:
+def nothing(_: object) -> None:
     """Do nothing in the copy."""
 
 
@@ -42,7 +42,7 @@ def handed_over(*made: object) -> list[object]:
     """Return what arrives of pieces that a copy makes; fail where this process makes them."""
     here = os.getpid()
 
-    def make(_: object) -> list[object]:
+    def make() -> list[object]:
         assert os.getpid() != here
         return [*made]
 

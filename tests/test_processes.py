@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from traceprof.trace.database import Database
+    from traceprof.trace.model import Progress
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
 
 
-def nothing() -> None:
+def nothing(_: Progress | None) -> None:
     """Do nothing in the copy."""
 
 
@@ -136,7 +137,7 @@ with processes.guarded_threads():
     done.set()
     begun.wait()
     assert not processes.can_fork()  # it holds something
-    made = processes.shared(lambda item: (os.getpid(), time.monotonic()), range(2), lambda: None)
+    made = processes.shared(lambda item: (os.getpid(), time.monotonic()), range(2), lambda _: None)
     assert {process for process, _ in made} - {os.getpid()}
     assert made[1][1] > times[0]  # the copy was made afterwards
     assert processes.can_fork()
@@ -148,7 +149,7 @@ thread.join()
 
 
 def test_others_give_way_to_what_is_needed_first() -> None:
-    makes = [lambda _: [os.nice(0)]] * 3
+    makes = [lambda: [os.nice(0)]] * 3
     with processes.ahead(makes, nothing) as found:
         first, *others = [copy.made() for copy in found]
     assert first == [os.nice(0)]
@@ -156,13 +157,13 @@ def test_others_give_way_to_what_is_needed_first() -> None:
 
 
 def test_while_something_is_still_being_made_no_more_copies_are() -> None:
-    def slowly(_: object) -> list[float]:
+    def slowly() -> list[float]:
         time.sleep(0.3)
         return [time.monotonic()]
 
     before = [*processes._others.copies]
     with processes.ahead([slowly], nothing) as (earlier,):
-        with processes.ahead([lambda _: [time.monotonic()]], nothing) as (later,):
+        with processes.ahead([lambda: [time.monotonic()]], nothing) as (later,):
             assert later.made() > earlier.made()
         # What ended is waited for no more.
         assert processes._others.copies == [*before, earlier]

@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 if TYPE_CHECKING:
-    Make = Callable[[Progress | None], Iterable[Made]]
+    Make = Callable[[], Iterable[Made]]
+    InCopy = Callable[[Progress | None], None]
 
 
 # How much nicer other copies are than the one that is needed first; more would starve them where
@@ -90,15 +92,15 @@ def has_company() -> bool:
 
 @contextmanager
 def ahead(
-    makes: Sequence[Make[Made]], in_copy: Callable[[], None], told: Progress | None = None
+    makes: Sequence[Make[Made]], in_copy: InCopy, told: Progress | None = None
 ) -> Iterator[list[Copy[Made]]]:
     """Have copies of this process make something while the block goes on with something else.
 
     Args:
         makes: each makes something in a copy of its own, piece by piece: what is kept and let go of
-            together. It is given whom to tell of its progress; None in this process. What is
-            needed first comes first: the others give way to it.
-        in_copy: what each copy has to do before.
+            together. What is needed first comes first: the others give way to it.
+        in_copy: what each copy has to do before, given whom to tell of its progress, if anybody
+            wants to know.
         told: who is told of the progress of copies, by threads.
 
     Yields:
@@ -109,11 +111,11 @@ def ahead(
         for copy in _others.copies:
             copy.wait()  # the thread that takes what comes would hold locks while others are made
         for number, make in enumerate(makes):
-            copies.append(Copy(make, in_copy, patience=_PATIENCE if number else 0))
+            copies.append(Copy(make, in_copy, told, patience=_PATIENCE if number else 0))
             copies[-1].start()
         _others.copies += copies
         for copy in copies:
-            copy.receive(told)
+            copy.receive()
         yield copies
     finally:
         for copy in copies:
@@ -123,14 +125,17 @@ def ahead(
 class Copy(Generic[Made]):
     """A copy of this process that makes something."""
 
-    def __init__(self, make: Make[Made], in_copy: Callable[[], None], *, patience: int) -> None:
+    def __init__(
+        self, make: Make[Made], in_copy: InCopy, told: Progress | None, *, patience: int
+    ) -> None:
         from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
 
         from traceprof.handover import Handover  # noqa: PLC0415
 
-        self._make = make
+        self._make, self._told = make, told
         self._handover = Handover()
-        arguments = (self._handover, make, in_copy, patience)
+        telling = None if told is None else _Telling(self._handover)
+        arguments = (self._handover, make, partial(in_copy, telling), patience)
         self._process = get_context("fork").Process(target=_send, args=arguments, daemon=True)
         self._pieces: list[Made] = []
         self._is_whole = False
@@ -143,13 +148,13 @@ class Copy(Generic[Made]):
             self._process.start()
         self._handover.receive()
 
-    def receive(self, told: Progress | None) -> None:
+    def receive(self) -> None:
         """Take what comes: a channel holds a few pages, and without this the copy would wait."""
-        self._receiver = threading.Thread(target=self._receive, args=(told,), daemon=True)
+        self._receiver = threading.Thread(target=self._receive, daemon=True)
         self._receiver.start()
 
-    def _receive(self, told: Progress | None) -> None:
-        expected = read = 0
+    def _receive(self) -> None:
+        expected, read, told = 0, 0, self._told
         with suppress(EOFError, OSError):
             for piece in self._handover.pieces():
                 if not isinstance(piece, _Rows):
@@ -176,7 +181,7 @@ class Copy(Generic[Made]):
     def made(self) -> list[Made]:
         """Return the pieces when all are there; what the copy could not make, this process does."""
         self.wait()
-        return self._pieces if self._is_whole else list(self._make(None))
+        return self._pieces if self._is_whole else list(self._make())
 
     def end(self) -> None:
         """End the copy."""
@@ -211,9 +216,7 @@ class _Telling:
         self._handover.send(_Rows(0, number))
 
 
-def shared(
-    work: Callable[[Item], Made], items: Sequence[Item], in_copy: Callable[[], None]
-) -> list[Made]:
+def shared(work: Callable[[Item], Made], items: Sequence[Item], in_copy: InCopy) -> list[Made]:
     """Return what work makes of each item, every other one made by a copy of this process.
 
     What the copy cannot do, for whatever reason, this process does: so errors are those of one
@@ -222,9 +225,9 @@ def shared(
     Args:
         work: makes the same of an item in either process; what it makes can be pickled.
         items: the items.
-        in_copy: what the copy has to do before.
+        in_copy: what the copy has to do before; nobody is told of its progress.
     """
-    with ahead([lambda _: map(work, items[1::2])], in_copy) as (others,):
+    with ahead([lambda: map(work, items[1::2])], in_copy) as (others,):
         made = [work(item) for item in items[::2]]
         pairs = zip_longest(made, others.made())
     return [each for pair in pairs for each in pair][: len(items)]
@@ -238,7 +241,7 @@ def _send(handover: Handover, make: Make[Any], in_copy: Callable[[], None], pati
     # Whatever is wrong, the first process meets it, too.
     with suppress(Exception):
         in_copy()
-        for piece in make(_Telling(handover)):
+        for piece in make():
             handover.send(piece)
         handover.end()
 

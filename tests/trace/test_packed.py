@@ -178,7 +178,7 @@ def test_bytes_of_a_number(numbers: list[int], size: int) -> None:
 def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     first, second = np.array(keys, np.int64).T
     number = np.arange(len(keys))
-    parts: Parts[int] = Parts()
+    parts = Parts()
     for rows in pieces(first, second):
         assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
         key = int(first[rows][0]) * 10 + int(second[rows][0])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.model import RankKey
 from traceprof.trace.packed import Growing
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.database import Database
     from traceprof.trace.packed import Packed
-
-Key = TypeVar("Key", int, RankKey)
 
 # A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
 # otherwise make every operation a rank.
@@ -77,17 +74,17 @@ def pieces(*keys: Int64) -> Iterator[slice | Int64]:
     yield from np.split(rows, np.cumsum(np.bincount(of_rows))[:-1])
 
 
-class Parts(Generic[Key]):
-    """The rows of each rank or process, put together chunk by chunk."""
+class Parts:
+    """The rows of each process, put together chunk by chunk."""
 
     def __init__(self) -> None:
-        self._columns: dict[Key, dict[str, Growing]] = {}
+        self._columns: dict[int, dict[str, Growing]] = {}
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._columns)
 
-    def add(self, columns: Mapping[str, Int64], rows: Iterable[tuple[Key, slice | Int64]]) -> None:
+    def add(self, columns: Mapping[str, Int64], rows: Iterable[tuple[int, slice | Int64]]) -> None:
         """Add rows of a chunk, of whose columns every chunk has the same.
 
         Args:
@@ -104,7 +101,7 @@ class Parts(Generic[Key]):
             for name, values in columns.items():
                 own[name].append(values[chosen], *limits[name])
 
-    def finished(self) -> Iterator[tuple[Key, dict[str, Packed]]]:
+    def finished(self) -> Iterator[tuple[int, dict[str, Packed]]]:
         """Yield the columns of each key, in order, and forget them."""
         for key in sorted(self._columns):
             columns = self._columns.pop(key)

@@ -73,10 +73,10 @@ class Database:
         """Close the connection."""
         self.connection.close()
 
-    def after_fork(self) -> None:
-        """Connect anew, as SQLite asks of a copy of a process; tell nobody of progress."""
+    def after_fork(self, progress: Progress | None) -> None:
+        """Connect anew, as SQLite asks of a copy of a process, and tell this of progress."""
         self._of_first_process = self.connection  # not to be closed here
-        self.progress = None
+        self.progress = progress
         self.connection = self.connect()
 
     def connect(self) -> sqlite3.Connection:

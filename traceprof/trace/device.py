@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +11,14 @@ import numpy as np
 from traceprof.trace import schema
 from traceprof.trace.columns import check_few_processes, check_times, pieces
 from traceprof.trace.kernel_signatures import Signer
-from traceprof.trace.model import Copies, Kernels, Operations, RankKey, RankOperations
+from traceprof.trace.model import (
+    Copies,
+    Kernels,
+    KernelsToMake,
+    Operations,
+    RankKey,
+    RankOperations,
+)
 from traceprof.trace.packed import Differences, Growing, GrowingTimes, pack
 from traceprof.trace.reader import NULL, expect_rows, read_columns
 
@@ -64,49 +71,29 @@ def read_device(database: Database) -> Device:
             f" (collect with {schema.GRAPH.flag})"
         )
     names = signer.signatures.name
-    has_several = len(kernels.extents) > 1
     operations = {
         key: RankOperations(
-            later if has_several else later.make(),
+            _kernels_of(kernels, key, names),
             _copies_of(copies.rows(key)),
             _copies_of(memsets.rows(key)),
             Operations(*_base(graphs.rows(key))),
         )
         for key in sorted({*kernels.extents, *copies.extents, *memsets.extents, *graphs.extents})
-        for later in (_KernelsOfRank(kernels, key, names),)
     }
     return Device(operations, signer, notes)
 
 
-@dataclass(frozen=True)
-class _KernelsOfRank:
-    """The kernels of a rank, which a report has most of, to be picked out when they are needed."""
+def _kernels_of(table: _Table, key: RankKey, names: Int64) -> Kernels | KernelsToMake:
+    """Return a rank's kernels, which a report has most of: of several ranks, only to be made."""
+    make = partial(_make_kernels, table, key, names)
+    if len(table.extents) == 1 or key not in table.extents:
+        return make()
+    return KernelsToMake(*table.extents[key], make)
 
-    table: _Table
-    key: RankKey
-    names: Int64
 
-    def __len__(self) -> int:
-        return self._extent.number
-
-    @property
-    def first_ns(self) -> int:
-        """When the first one began; 0 without any."""
-        return self._extent.first_ns
-
-    @property
-    def last_end_ns(self) -> int:
-        """When all of them were over; 0 without any."""
-        return self._extent.last_end_ns
-
-    def make(self) -> Kernels:
-        """Pick them out."""
-        rows = self.table.rows(self.key)
-        return Kernels(*_base(rows), _column(rows, _SIGNATURE), self.names)
-
-    @property
-    def _extent(self) -> _Extent:
-        return self.table.extents.get(self.key, _NO_EXTENT)
+def _make_kernels(table: _Table, key: RankKey, names: Int64) -> Kernels:
+    rows = table.rows(key)
+    return Kernels(*_base(rows), _column(rows, _SIGNATURE), names)
 
 
 class _Extent(NamedTuple):
@@ -115,9 +102,6 @@ class _Extent(NamedTuple):
     number: int
     first_ns: int
     last_end_ns: int
-
-
-_NO_EXTENT = _Extent(0, 0, 0)
 
 
 class _Rows(NamedTuple):

@@ -195,7 +195,7 @@ def _read(database: Database) -> Events:
     numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
-    parts: Parts[int] = Parts()
+    parts = Parts()
     threads = Codes()
     for chunk in read_columns(database, table, columns, numbered):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")

@@ -97,7 +97,7 @@ def _by_process(
     present = database.columns[table.name]
     columns = [name for name in (*table.required, *table.optional) if name in present]
     expect_rows(database, [table.name])
-    parts: Parts[int] = Parts()
+    parts = Parts()
     for chunk in read_columns(database, table.name, columns):
         needed = [chunk["start"], chunk[owner], chunk["correlationId"]]
         kept = chunk

@@ -12,7 +12,7 @@ from traceprof.trace.packed import Differences, pack
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -179,22 +179,24 @@ class Copies(Operations):
     destination_memory: Int64
 
 
-class KernelsToMake(Protocol):
-    """The kernels of one rank, of which is known what can be known without having them."""
+@dataclass(frozen=True, slots=True)
+class KernelsToMake:
+    """The kernels of one rank, with what is to be known of them before there are any.
+
+    Attributes:
+        number: how many there are.
+        first_ns: when the first one began.
+        last_end_ns: when all of them were over.
+        make: returns them.
+    """
+
+    number: int
+    first_ns: int
+    last_end_ns: int
+    make: Callable[[], Kernels]
 
     def __len__(self) -> int:
-        """How many there are."""
-
-    @property
-    def first_ns(self) -> int:
-        """When the first one began; there has to be one."""
-
-    @property
-    def last_end_ns(self) -> int:
-        """When all of them were over; there has to be one."""
-
-    def make(self) -> Kernels:
-        """Return them."""
+        return self.number
 
 
 class RankOperations:
@@ -551,5 +553,5 @@ class Trace(Protocol):
     def forget(self) -> None:
         """Let go of what can be read again, and most analyses do not need."""
 
-    def after_fork(self) -> None:
-        """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""
+    def after_fork(self, progress: Progress | None) -> None:
+        """Open the file anew, in a copy of the process that opened it; tell this of progress."""

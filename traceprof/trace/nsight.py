@@ -100,9 +100,9 @@ class NsightTrace:
         """Let go of what can be read again, and most analyses do not need."""
         forget_events(self._database)
 
-    def after_fork(self) -> None:
-        """Open the file anew, in a copy of the process that opened it; tell nobody of progress."""
-        self._database.after_fork()
+    def after_fork(self, progress: Progress | None) -> None:
+        """Open the file anew, in a copy of the process that opened it; tell this of progress."""
+        self._database.after_fork(progress)
 
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
@@ -171,29 +171,23 @@ class NsightTrace:
             keep_events(self._database, piece.pop(_EVENTS, {}))
             self.__dict__.update(piece)
 
-    def _pieces_of_host(self, told: Progress | None) -> Iterator[_Piece]:
+    def _pieces_of_host(self) -> Iterator[_Piece]:
         """Yield what the host did, in a copy of the process."""
-        yield from self._pieces_of_calls(told)
-        yield from self._pieces_of_events(told)
+        yield from self._pieces_of_calls()
+        yield from self._pieces_of_events()
 
-    def _pieces_of_calls(self, told: Progress | None) -> Iterator[_Piece]:
+    def _pieces_of_calls(self) -> Iterator[_Piece]:
         """Yield the API calls, in a copy of the process."""
-        if told is not None:
-            self._database.progress = told
         yield {"_api_calls": dict(host.read_api_calls(self._database))}
 
-    def _pieces_of_events(self, told: Progress | None) -> Iterator[_Piece]:
+    def _pieces_of_events(self) -> Iterator[_Piece]:
         """Yield NVTX ranges and what is made of them, in a copy of the process."""
-        if told is not None:
-            self._database.progress = told
         yield {_EVENTS: columns_of_events(self._database)}
         # Together, since one holds parts of another.
         yield {name: getattr(self, name) for name in _OF_EVENTS}
 
-    def _pieces_of_operations(self, told: Progress | None) -> Iterator[_Piece]:
+    def _pieces_of_operations(self) -> Iterator[_Piece]:
         """Yield what the GPU did, in a copy of the process."""
-        if told is not None:
-            self._database.progress = told
         yield {_OPERATIONS: self._read_operations()}
         yield {name: getattr(self, name) for name in _OF_OPERATIONS}
 

@@ -40,7 +40,7 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
     texts = NumberedTexts()
     columns = [*table.required, *(["textId"] if database.has(table.name, "textId") else [])]
     numbered = {"text": texts} if database.has(table.name, "text") else {}
-    parts: Parts[int] = Parts()
+    parts = Parts()
     for chunk in read_columns(database, table.name, columns, numbered):
         thread = chunk["globalTid"]
         is_range = np.isin(chunk["eventType"], (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
