@@ -25,8 +25,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from traceprof.simulate.ddp import simulate_ddp
-from traceprof.trace import schema
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
+from traceprof.trace.nsight import schema
 
 GPUS, KERNELS_PER_STEP = 8, 1000
 STEPS = {"M": 250, "L": 1250}

@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.table import Table
 from werkzeug.serving import make_server
 
-from dashboards import timeline_server
+from dashboards.timeline import server as timeline_server
 from traceprof.analysis import analyze
-from traceprof.simulate.ddp import simulate_ddp
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import click
 from playwright.sync_api import sync_playwright
 
-from traceprof.simulate.ddp import simulate_ddp
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

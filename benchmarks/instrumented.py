@@ -55,7 +55,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
-from instrument import ddp, nvtx_ranges, optimizers
+from instrument.core import nvtx_ranges
+from instrument.wraps import ddp, optimizers
 from traceprof import labels
 
 if TYPE_CHECKING:

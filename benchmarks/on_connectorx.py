@@ -15,17 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from traceprof.cli.main import main
-from traceprof.trace import reader
-from traceprof.trace.database import quote
-from traceprof.trace.numbered import NONE
+from traceprof.trace.sqlite import read_columns as reader
+from traceprof.trace.sqlite.database import quote
+from traceprof.trace.sqlite.numbered_texts import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.numbered import NumberedTexts
-    from traceprof.trace.numbered_rows import NumberedRows
+    from traceprof.trace.sqlite.database import Database
+    from traceprof.trace.sqlite.numbered_rows import NumberedRows
+    from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 
 
 def chunks(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html
 
-from dashboards.components import labelled
 from dashboards.view import device_text
+from dashboards.widgets.components import labelled
 from traceprof.errors import one_line
 
 if TYPE_CHECKING:

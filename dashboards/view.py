@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dashboards.clock import Clock
+from dashboards.time_axis import Clock
 from traceprof.errors import UsageError, one_line
 from traceprof.units import ranks_text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from traceprof.analysis import Analysis, AnalysisModule
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from playwright.sync_api import Page, sync_playwright
 
-from dashboards.serving import DashboardServer
+from dashboards.server.serving import DashboardServer
 from traceprof.analysis import analyze
 
 ROOT = Path(__file__).parent.parent

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from instrument.importing import after_import
+from instrument.core.importing import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,22 +6,22 @@ import importlib
 import logging
 import threading
 
-from instrument import nvtx_ranges
-from instrument.patching import Patches
+from instrument.core import nvtx_ranges
+from instrument.core.patching import Patches
 
 _log = logging.getLogger("traceprof.instrument")
 
 PARTS: tuple[str, ...] = (
-    "instrument.collectives",
-    "instrument.point_to_point",
-    "instrument.functional",
-    "instrument.process_groups",
-    "instrument.waits",
-    "instrument.ddp",
-    "instrument.passes",
-    "instrument.optimizers",
-    "instrument.data_loading",
-    "instrument.tensor_copies",
+    "instrument.wraps.collectives",
+    "instrument.wraps.point_to_point",
+    "instrument.wraps.functional",
+    "instrument.wraps.process_groups",
+    "instrument.wraps.waits",
+    "instrument.wraps.ddp",
+    "instrument.wraps.passes",
+    "instrument.wraps.optimizers",
+    "instrument.wraps.data_loading",
+    "instrument.wraps.tensor_copies",
 )
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""

@@ -8,7 +8,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 from traceprof import labels
 
 if TYPE_CHECKING:

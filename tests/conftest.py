@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.workers import reports_of_run
+from tests.support.workers import reports_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,14 +8,14 @@ import pytest
 
 from tests.conftest import SAMPLE
 from traceprof import analysis
-from traceprof.trace.nsight import NsightTrace
+from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from traceprof.trace.model import Progress
+    from traceprof.trace.model.operations import Progress
 
 
 @pytest.fixture

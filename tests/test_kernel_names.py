@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.communication import CommunicationPatterns, function_name, user_patterns
 from traceprof.errors import UsageError
+from traceprof.kernel_names import CommunicationPatterns, function_name, user_patterns
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceprof.analyses import (
-    breakdown,
-    collectives,
-    ddp_buckets,
-    link_counters,
-    link_findings,
-    link_usage,
-    process_groups,
-    straggler,
-)
-from traceprof.errors import TraceprofError
-from traceprof.facts import LostReport, MeasuredReport
-from traceprof.findings import Finding, NotApplicable
-from traceprof.first_look import first_looks
-from traceprof.losses import all_lost, closed_if_lost, made_or_lost
-from traceprof.measuring import Options, Task, measure, measure_file
-from traceprof.modules import (
+from traceprof.analyses import breakdown, collectives, ddp_buckets, process_groups, straggler
+from traceprof.analyses.links import link_counters, link_findings, link_usage
+from traceprof.analyses.registry import (
     ANALYSES,
     EXPLANATIONS,
     FINDING_IDS,
@@ -33,17 +19,23 @@ from traceprof.modules import (
     RUN_ANALYSES,
     AnalysisModule,
 )
-from traceprof.notes import notes_of
-from traceprof.run import Run, RunFacts, run_of, run_of_reports, with_ranks
+from traceprof.errors import TraceprofError
+from traceprof.execution.measuring import Options, Task, measure, measure_file
+from traceprof.execution.preview import first_looks
+from traceprof.findings import Finding, NotApplicable
+from traceprof.run.failures import all_lost, closed_if_lost, made_or_lost
+from traceprof.run.notes import notes_of
+from traceprof.run.opening import Run, RunFacts, run_of, run_of_reports, with_ranks
+from traceprof.run.summary import LostReport, MeasuredReport
+from traceprof.run.windows import no_such_steps
 from traceprof.trace.open import open_trace
-from traceprof.windows import no_such_steps
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from traceprof.rank import Rank
-    from traceprof.trace.model import Progress, Trace
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.operations import Progress, Trace
 
 __all__ = [
     "ANALYSES", "EXPLANATIONS", "FINDING_IDS", "HOST_ANALYSES", "RUN_ANALYSES",
@@ -214,11 +206,11 @@ def _anywhere(
 ) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
     """Yield the index of each report, as it is done, and what was measured of it."""
     if scheduler is not None:
-        from traceprof.cluster import measured_on_cluster  # noqa: PLC0415  (an extra)
+        from traceprof.execution.cluster import measured_on_cluster  # noqa: PLC0415  (an extra)
 
         yield from measured_on_cluster(tasks, scheduler)
     elif jobs > 1 and len(tasks) > 1:
-        from traceprof.pool import measured_in_processes  # noqa: PLC0415  (one report needs none)
+        from traceprof.execution.pool import measured_in_processes  # noqa: PLC0415  (one report needs none)
 
         yield from measured_in_processes(tasks, jobs)
     else:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dashboards.figures.reduction import MOST_POINTS, covered_share, edges, envelope
 from dashboards.figures.style import limit, rows
-from dashboards.palette import BLUE, COMMUNICATION
-from dashboards.reduction import MOST_POINTS, covered_share, edges, envelope
+from dashboards.widgets.palette import BLUE, COMMUNICATION
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import plotly.graph_objects as go
 
-    from dashboards.clock import Clock
+    from dashboards.time_axis import Clock
     from traceprof.intervals import Int64, Intervals
 
 _ROW = 110

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.figures.style import chart, limit, rows
-from dashboards.palette import BLUE, COMMUNICATION, INTENSITY, ORANGE, PURPLE, SKY
 from dashboards.view import device_text
-from traceprof.latency import size_text
+from dashboards.widgets.palette import BLUE, COMMUNICATION, INTENSITY, ORANGE, PURPLE, SKY
+from traceprof.communication.latency import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import plotly.graph_objects as go
 
-    from dashboards.clock import Clock
-    from traceprof.analyses.link_rates import LinkRates
-    from traceprof.analyses.link_usage import LinkUsageResult
+    from dashboards.time_axis import Clock
+    from traceprof.analyses.links.link_rates import LinkRates
+    from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.intervals import Int64
 
 _ROW = 78

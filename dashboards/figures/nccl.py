@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dashboards.figures.style import chart, plain, shortened
-from dashboards.palette import BLUE, COMMUNICATION, GREY
+from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dashboards.figures.style import chart, plain, shortened
-from dashboards.palette import BLUE, COMMUNICATION, GREY
-from traceprof.communication import function_name
+from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
+from traceprof.kernel_names import function_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

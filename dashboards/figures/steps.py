@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dashboards.figures.reduction import group_starts
 from dashboards.figures.style import chart, rows
-from dashboards.palette import GREY, INTENSITY, PARTS
-from dashboards.reduction import group_starts
+from dashboards.widgets.palette import GREY, INTENSITY, PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from dashboards.palette import GREY
+from dashboards.widgets.palette import GREY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.figures.style import chart
-from dashboards.palette import INTENSITY
+from dashboards.widgets.palette import INTENSITY
 from traceprof.errors import one_line
 from traceprof.units import duration
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.components import (
+from dashboards.figures import launch_queue as figures
+from dashboards.figures.launch_queue import QueueRow
+from dashboards.view import View
+from dashboards.widgets.components import (
     card,
     evidence_list,
     graph,
@@ -18,10 +21,7 @@ from dashboards.components import (
     page,
     time_note,
 )
-from dashboards.figures import launch_queue as figures
-from dashboards.figures.launch_queue import QueueRow
-from dashboards.tables import IDENTIFIER, Column, table
-from dashboards.view import View
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof import intervals
 from traceprof.analyses import launch_queue
 from traceprof.errors import one_line
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.launch_queue import LaunchQueueResult
     from traceprof.analysis import Analysis
     from traceprof.intervals import Int64
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 PATH = addresses.LAUNCH_QUEUE
 TITLE = "Launch queue"

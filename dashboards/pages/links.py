@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dashboards import address as addresses
-from dashboards.components import card, graph, missing, nothing, page, time_note
 from dashboards.figures import links as figures
-from dashboards.reduction import edges
-from dashboards.tables import IDENTIFIER, Column, table
+from dashboards.figures.reduction import edges
 from dashboards.view import View
-from traceprof.analyses import link_counters, link_usage, pageable_copy, peer_transfers
-from traceprof.analyses.link_rates import link_rates
+from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
+from dashboards.widgets.tables import IDENTIFIER, Column, table
+from traceprof.analyses import pageable_copy
+from traceprof.analyses.links import link_counters, link_usage, peer_transfers
+from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
-from traceprof.run import Window
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from traceprof.analyses.link_counters import CounterUse, LinkCountersResult
-    from traceprof.analyses.link_rates import LinkRates
-    from traceprof.analyses.link_usage import LinkUsageResult, LinkUse
+    from traceprof.analyses.links.link_counters import CounterUse, LinkCountersResult
+    from traceprof.analyses.links.link_rates import LinkRates
+    from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
     from traceprof.analysis import Analysis
     from traceprof.intervals import Int64
 

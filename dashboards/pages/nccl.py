@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.components import (
+from dashboards.figures import nccl as figures
+from dashboards.view import View
+from dashboards.widgets.components import (
     card,
     evidence_list,
     graph,
@@ -16,9 +18,7 @@ from dashboards.components import (
     nothing,
     page,
 )
-from dashboards.figures import nccl as figures
-from dashboards.tables import IDENTIFIER, Column, table
-from dashboards.view import View
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.errors import one_line
 from traceprof.units import duration

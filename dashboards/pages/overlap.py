@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dashboards import address as addresses
-from dashboards.components import (
+from dashboards.figures import overlap as figures
+from dashboards.view import View
+from dashboards.widgets.components import (
     UNKNOWN,
     card,
     graph,
@@ -15,13 +17,11 @@ from dashboards.components import (
     numbers,
     page,
 )
-from dashboards.figures import overlap as figures
-from dashboards.tables import IDENTIFIER, Column, table
-from dashboards.view import View
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import overlap_slowdown
-from traceprof.communication import function_name
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
+from traceprof.kernel_names import function_name
 from traceprof.units import duration
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.components import UNKNOWN, card, missing, nothing, numbers, page
-from dashboards.finding_card import finding_card
-from dashboards.palette import PARTS
 from dashboards.view import View, device_text
+from dashboards.widgets.components import UNKNOWN, card, missing, nothing, numbers, page
+from dashboards.widgets.finding_card import finding_card
+from dashboards.widgets.palette import PARTS
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of

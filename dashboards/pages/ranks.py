@@ -6,11 +6,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dashboards import address as addresses
-from dashboards.components import card, graph, nothing, page
 from dashboards.figures.waits import wait_matrix
-from dashboards.palette import PARTS
-from dashboards.tables import IDENTIFIER, Column, table
 from dashboards.view import View, device_text
+from dashboards.widgets.components import card, graph, nothing, page
+from dashboards.widgets.palette import PARTS
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 PATH = addresses.RANKS
 TITLE = "Ranks"

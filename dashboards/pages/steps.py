@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.components import card, graph, nothing, page
 from dashboards.figures import steps as figures
-from dashboards.palette import PARTS
 from dashboards.view import View
+from dashboards.widgets.components import card, graph, nothing, page
+from dashboards.widgets.palette import PARTS
 from traceprof.analyses import breakdown
 
 if TYPE_CHECKING:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards import palette, timeline_model
-from dashboards.clock import Clock
-from dashboards.components import nothing, page
+from dashboards.time_axis import Clock
+from dashboards.timeline import model as timeline_model
 from dashboards.view import View, device_text
+from dashboards.widgets import palette
+from dashboards.widgets.components import nothing, page
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
     from traceprof.analysis import Analysis
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 PATH = addresses.TIMELINE
 TITLE = "Timeline"

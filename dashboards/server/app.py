@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dash import Dash, Input, Output, dcc, html, no_update
 from werkzeug.exceptions import BadRequest
 
-from dashboards import guard, shell, timeline_server
+from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.components import nothing, page
 from dashboards.pages import (
     launch_queue,
     links,
@@ -23,14 +22,17 @@ from dashboards.pages import (
     steps,
     timeline,
 )
+from dashboards.server import guard
+from dashboards.server.progress import PROGRESS
+from dashboards.timeline import server as timeline_server
 from dashboards.view import View
-from dashboards.waiting import PROGRESS
+from dashboards.widgets.components import nothing, page
 from traceprof.errors import TraceprofError, one_line
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from dashboards.waiting import Waiting
+    from dashboards.server.progress import Waiting
     from traceprof.analysis import Analysis
 
 
@@ -66,7 +68,7 @@ PAGES: tuple[Page, ...] = (
 
 _MENU = [(each.PATH, each.TITLE) for each in PAGES]
 _log = logging.getLogger("traceprof.dashboard")
-_INDEX = (Path(__file__).parent / "index.html").read_text(encoding="utf-8")
+_INDEX = (Path(__file__).parents[1] / "index.html").read_text(encoding="utf-8")
 
 
 def create_app(
@@ -84,7 +86,7 @@ def create_app(
         access: who may see it; whoever reaches a loopback address where not given.
     """
     app = Dash(
-        __name__,
+        "dashboards",  # where its assets are
         title="traceprof",
         update_title="",
         serve_locally=True,

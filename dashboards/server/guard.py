@@ -18,7 +18,7 @@ from dash.exceptions import DependencyException
 from flask import Response, abort, redirect, request
 from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
 
-from dashboards.serving import is_loopback
+from dashboards.server.serving import is_loopback
 from traceprof.errors import one_line
 
 if TYPE_CHECKING:

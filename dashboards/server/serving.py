@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from dashboards.waiting import PROGRESS, Waiting
-from traceprof import processes
+from dashboards.server.progress import PROGRESS, Waiting
 from traceprof.errors import UsageError
+from traceprof.execution import child_process as processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from werkzeug.serving import BaseWSGIServer
 
-    from dashboards.guard import Access
+    from dashboards.server.guard import Access
     from traceprof.analysis import Analysis
 
     Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -88,7 +88,7 @@ class DashboardServer:
 
     def show(self, analysis: Analysis) -> None:
         """Show an analysis from now on."""
-        from dashboards.app import create_app  # noqa: PLC0415  (the thread imports it meanwhile)
+        from dashboards.server.app import create_app  # noqa: PLC0415  (the thread imports it meanwhile)
 
         # In a thread, because an interrupt inside Dash is caught there, and lost.
         with ThreadPoolExecutor(1) as pool:
@@ -120,7 +120,7 @@ class DashboardServer:
         try:
             from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
 
-            from dashboards.app import create_app  # noqa: PLC0415  (half a second)
+            from dashboards.server.app import create_app  # noqa: PLC0415  (half a second)
 
             class Handler(WSGIRequestHandler):
                 """Logs nothing of what goes well."""
@@ -154,7 +154,7 @@ class DashboardServer:
             return self._application(environ, start_response)
 
     def _access(self) -> Access:
-        from dashboards.guard import Access  # noqa: PLC0415
+        from dashboards.server.guard import Access  # noqa: PLC0415
 
         return Access(self._token)
 

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.palette import PARTS
-from dashboards.timeline_model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.widgets.palette import PARTS
+from traceprof.communication.latency import size_text
+from traceprof.communication.messages import messages
 from traceprof.intervals import largest
-from traceprof.latency import size_text
-from traceprof.launches import launching_calls
-from traceprof.messages import messages
-from traceprof.trace import schema
-from traceprof.trace.events import OPEN_END
-from traceprof.trace.model import Operations
-from traceprof.trace.reader import NULL
+from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.operations import Operations
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.sqlite.read_columns import NULL
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dashboards.timeline_model import RankTimeline, Track
-    from traceprof.trace.model import ApiCalls, Copies
+    from dashboards.timeline.model import RankTimeline, Track
+    from traceprof.trace.model.operations import ApiCalls, Copies
 
 Fact = tuple[str, str]
 

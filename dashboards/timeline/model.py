@@ -11,11 +11,11 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from dashboards.timeline_names import NameTable
-    from dashboards.viewport import Row
+    from dashboards.timeline.names import NameTable
+    from dashboards.timeline.viewport import Row
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.run import Rank
-    from traceprof.trace.model import RangeTable
+    from traceprof.run.opening import Rank
+    from traceprof.trace.model.operations import RangeTable
 
     Int32 = npt.NDArray[np.int32]
 

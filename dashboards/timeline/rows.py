@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards import lanes, viewport
-from dashboards.timeline_model import (
+from dashboards.timeline import lanes, viewport
+from dashboards.timeline.model import (
     CALL,
     COMMUNICATION,
     COMPUTE,
@@ -28,20 +28,20 @@ from dashboards.timeline_model import (
     RankTimeline,
     Track,
 )
-from dashboards.timeline_names import NameTable
+from dashboards.timeline.names import NameTable
 from traceprof.errors import one_line
-from traceprof.trace import schema
-from traceprof.trace.columns import groups
-from traceprof.trace.events import OPEN_END
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.nsight.rows import groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dashboards.timeline_model import Int32
+    from dashboards.timeline.model import Int32
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
-    from traceprof.run import Rank
-    from traceprof.trace.model import ApiCalls, RangeTable
+    from traceprof.run.opening import Rank
+    from traceprof.trace.model.operations import ApiCalls, RangeTable
 
 _GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 _MOST_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline_detail import event_id
+from dashboards.timeline.detail import event_id
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.timeline_model import Int32, RankTimeline, Track
-    from dashboards.timeline_names import NameTable
+    from dashboards.timeline.model import Int32, RankTimeline, Track
+    from dashboards.timeline.names import NameTable
     from traceprof.intervals import Int64
 
 _MOST_NAMES = 20

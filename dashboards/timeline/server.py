@@ -2,7 +2,7 @@
 
 Every parameter is checked before it is used, and none names a file: ranks, rows and events are
 numbers that are looked up. What is not as it should be is answered with 400, what is not there with
-404, and logged in a line (`dashboards.guard`).
+404, and logged in a line (`dashboards.server.guard`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flask import Blueprint, Response, abort, request
 
-from dashboards import timeline_rows
-from dashboards.timeline_detail import describe, summarize
-from dashboards.timeline_model import CALL, OPERATION, RANGE, STEP
-from dashboards.timeline_names import NameTable
-from dashboards.timeline_search import Place, place_of, search
-from dashboards.timeline_tiles import tiles
+from dashboards.timeline import rows as timeline_rows
+from dashboards.timeline.detail import describe, summarize
+from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.names import NameTable
+from dashboards.timeline.search import Place, place_of, search
+from dashboards.timeline.tiles import tiles
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
     from flask import Flask
 
-    from dashboards.timeline_model import RankTimeline, Track
+    from dashboards.timeline.model import RankTimeline, Track
     from traceprof.analysis import Analysis
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 MOST_COLUMNS = 8192  # more than any screen has pixels
 MOST_ROWS = 256

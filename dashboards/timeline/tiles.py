@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards import viewport
+from dashboards.timeline import viewport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dashboards.timeline_model import RankTimeline, Track
-    from dashboards.viewport import View
+    from dashboards.timeline.model import RankTimeline, Track
+    from dashboards.timeline.viewport import View
 
 MOST_BYTES = 290_000
 """Of a reply: below 300 kB, with room for HTTP's own headers."""

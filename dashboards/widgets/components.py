@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dashboards.address import Address
-    from dashboards.clock import Clock
+    from dashboards.time_axis import Clock
     from traceprof.findings import Evidence, Finding, NotApplicable
 
     Child = Component | str

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from dash import dcc, html
 
-from dashboards.components import evidence_address, evidence_list
+from dashboards.widgets.components import evidence_address, evidence_list
+from traceprof.communication.latency import size_text
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
-from traceprof.latency import size_text
 from traceprof.units import duration, percent, ranks_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.clock import Clock
+    from dashboards.time_axis import Clock
     from traceprof.findings import Finding, Metric
 
 _MOST_ADVICE = 2  # the most promising; the rest is behind a click

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 from dash_ag_grid import AgGrid
 
-from dashboards.components import UNKNOWN
+from dashboards.widgets.components import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import _functional_collectives
 
-from instrument import completion, nvtx_ranges, operations
-from instrument.wrapping import is_compiling, suspend, untraced
+from instrument.core import completion, nvtx_ranges, operations
+from instrument.core.wrapping import is_compiling, suspend, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
-    from instrument.operations import Operation
-    from instrument.patching import Patches
+    from instrument.core.operations import Operation
+    from instrument.core.patching import Patches
 
     Function = Callable[..., Any]
     Describe = Callable[..., Operation]

@@ -12,8 +12,8 @@ from torch.distributed import Work
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.futures import Future
 
-from instrument import nvtx_ranges
-from instrument.identity import ByIdentity
+from instrument.core import nvtx_ranges
+from instrument.core.identity import ByIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from instrument.identity import ByIdentity
+from instrument.core.identity import ByIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from instrument import groups
-from instrument.wrapping import functions_are_overridden
+from instrument.core import groups
+from instrument.core.wrapping import functions_are_overridden
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import torch
 from torch.compiler import is_compiling
 
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable

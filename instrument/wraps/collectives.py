@@ -8,15 +8,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from instrument import calls
-from instrument.operations import operation
+from instrument.core import calls
+from instrument.core.operations import operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from instrument.calls import Describe
-    from instrument.operations import Operation
-    from instrument.patching import Patches
+    from instrument.core.calls import Describe
+    from instrument.core.operations import Operation
+    from instrument.core.patching import Patches
 
     Group = dist.ProcessGroup | None
 

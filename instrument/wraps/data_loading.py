@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from torch.utils.data import dataloader, get_worker_info
 
-from instrument.wrapping import outermost
+from instrument.core.wrapping import outermost
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
 
 def install(patches: Patches) -> None:

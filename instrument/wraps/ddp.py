@@ -22,9 +22,9 @@ from torch import distributed
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument import calls, completion, groups, nvtx_ranges
-from instrument.operations import BLOCK, label, operation
-from instrument.wrapping import functions_are_overridden, is_compiling, suspend, untraced
+from instrument.core import calls, completion, groups, nvtx_ranges
+from instrument.core.operations import BLOCK, label, operation
+from instrument.core.wrapping import functions_are_overridden, is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket, Reducer
     from torch.futures import Future
 
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
     Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 

@@ -13,17 +13,18 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
-from instrument import calls, waits
-from instrument.operations import operation
+from instrument.core import calls
+from instrument.core.operations import operation
+from instrument.wraps import waits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from instrument.calls import Describe
-    from instrument.operations import Operation
-    from instrument.patching import Patches
+    from instrument.core.calls import Describe
+    from instrument.core.operations import Operation
+    from instrument.core.patching import Patches
 
 # The parameters are those of the functions that are described, whatever is needed of them: their
 # first is `self`, though they are no methods.

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from torch.optim import Optimizer
 
-from instrument.wrapping import outermost
+from instrument.core.wrapping import outermost
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CellType
 
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

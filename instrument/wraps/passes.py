@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument.importing import after_import
-from instrument.wrapping import outermost, untraced
+from instrument.core.importing import after_import
+from instrument.core.wrapping import outermost, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
 _FSDP = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
 """Where FSDP's classes are; before 2.6 `fully_shard` was in the second."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from instrument import calls, completion, operations
-from instrument.operations import BLOCK, TRANSFER, operation
-from instrument.wrapping import suspend, untraced
+from instrument.core import calls, completion, operations
+from instrument.core.operations import BLOCK, TRANSFER, operation
+from instrument.core.wrapping import suspend, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from instrument.calls import Describe
-    from instrument.operations import Operation
-    from instrument.patching import Patches
+    from instrument.core.calls import Describe
+    from instrument.core.operations import Operation
+    from instrument.core.patching import Patches
 
     Group = dist.ProcessGroup | None
 

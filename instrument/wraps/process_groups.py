@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
-from instrument import calls
-from instrument.operations import COLLECTIVE, TRANSFER, operation
+from instrument.core import calls
+from instrument.core.operations import COLLECTIVE, TRANSFER, operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from instrument.calls import Describe
-    from instrument.operations import Operation
-    from instrument.patching import Patches
+    from instrument.core.calls import Describe
+    from instrument.core.operations import Operation
+    from instrument.core.patching import Patches
 
 
 def install(patches: Patches) -> None:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from instrument import nvtx_ranges
-from instrument.wrapping import functions_are_overridden, is_compiling, suspend, untraced
+from instrument.core import nvtx_ranges
+from instrument.core.wrapping import functions_are_overridden, is_compiling, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
     Method = Callable[..., Any]
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from instrument import calls, completion
+from instrument.core import calls, completion
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
 
 def install(patches: Patches) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.analyses.agreement import analyzed, assert_agreement
-from tests.builders import TraceBuilder, global_pid
+from tests.support.agreement import analyzed, assert_agreement
+from tests.support.builders import TraceBuilder, global_pid
 from traceprof.analysis import FINDING_IDS, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.builders import TraceBuilder
-from tests.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
+from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
 from traceprof.analyses import collectives
+from traceprof.communication.latency import best_time_and_latency, size_text
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.latency import best_time_and_latency, size_text
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

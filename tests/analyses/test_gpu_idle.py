@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import CAUSES, GpuIdleResult
 from traceprof.findings import Finding, Severity
-from traceprof.run import Rank, Window, open_run
+from traceprof.run.opening import Rank, Window, open_run
 from traceprof.trace.open import open_trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

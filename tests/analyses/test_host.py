@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder
 from tests.reference.host import Answer, Export, RankReference
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.builders import How
-    from traceprof.run import Rank
+    from tests.support.builders import How
+    from traceprof.run.opening import Rank
 
 
 def answer(rank: Rank, window: Window) -> Answer:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder
 from tests.reference.host_ranks import host_ranks
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 

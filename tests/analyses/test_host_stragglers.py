@@ -12,16 +12,16 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import ranks as page
-from tests.builders import TraceBuilder
-from tests.dashboards import trees
-from tests.planted import analyzed, assert_clocks, made
-from tests.reports.schema import validator
-from traceprof.analyses import arrivals
+from tests.support import trees
+from tests.support.builders import TraceBuilder
+from tests.support.planted import analyzed, assert_clocks, made
+from tests.support.schema import validator
 from traceprof.errors import UsageError
-from traceprof.matching import LEAVE_TOGETHER
+from traceprof.ranks import arrivals
+from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.reports import json as json_report
 from traceprof.reports import text
-from traceprof.run import open_run
+from traceprof.run.opening import open_run
 from traceprof.simulate import RUN_SCENARIOS, simulate_run
 from traceprof.trace.open import open_trace
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import GPU_SAMPLES
 from tests.reference.late_allreduce import reference
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import late_allreduce
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import TraceBuilder, global_tid
 from tests.conftest import GPU_SAMPLES
 from tests.reference.launch_queue import Answer, Process, answers, read
+from tests.support.builders import TraceBuilder, global_tid
 from traceprof.analyses import launch_queue
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import GPU_SAMPLES
-from tests.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.reference.communication import kernels_of, serialization, uses
+from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import GPU_SAMPLES
 from tests.reference.overlap_slowdown import reference
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import overlap_slowdown
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
-from traceprof.trace.reader import NULL
+from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import pageable_copy
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Window, open_run
+from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

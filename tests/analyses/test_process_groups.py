@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import ddp_buckets, process_group_scaling, process_groups
 from traceprof.analyses.groups_at_once import MachineOperations, groups_at_once
 from traceprof.analyses.process_group_scaling_texts import MANY
 from traceprof.analyses.process_groups import Signature
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.rank import Window
-from traceprof.run import open_run
+from traceprof.run.opening import open_run
+from traceprof.run.rank import Window
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

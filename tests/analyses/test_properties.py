@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import global_tid
 from tests.conftest import GPU_SAMPLES, SAMPLES
+from tests.support.builders import global_tid
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
-from traceprof.trace import schema
-from traceprof.trace.database import quote
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
     from pathlib import Path

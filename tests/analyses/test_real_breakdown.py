@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.analyses.agreement import analyzed, assert_agreement, assert_agrees
 from tests.reference.breakdown import read
+from tests.support.agreement import analyzed, assert_agreement, assert_agrees
 
 if TYPE_CHECKING:
     from pathlib import Path

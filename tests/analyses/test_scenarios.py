@@ -11,7 +11,7 @@ from tests.conftest import SAMPLE, SAMPLES
 from traceprof.analysis import FINDING_IDS, RUN_ANALYSES, Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from pathlib import Path

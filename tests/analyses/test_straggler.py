@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.planted import analyzed, assert_clocks, made
-from tests.reports.schema import validator
+from tests.support.planted import analyzed, assert_clocks, made
+from tests.support.schema import validator
 from traceprof.analyses import straggler
 from traceprof.analysis import analyze
 from traceprof.findings import NotApplicable
 from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.simulate import RUN_SCENARIOS
-from traceprof.trace import schema as schema_names
+from traceprof.trace.nsight import schema as schema_names
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from collections import defaultdict
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from tests.builders import TraceBuilder
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import Options, analyze
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
+from tests.support.builders import TraceBuilder
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, main
 
 if TYPE_CHECKING:

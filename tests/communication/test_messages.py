@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import TraceBuilder
-from tests.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, payload, prepare
+from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, payload, prepare
+from traceprof.communication.messages import messages
 from traceprof.errors import TraceFormatError
-from traceprof.messages import messages
-from traceprof.run import open_run
+from traceprof.run.opening import open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.messages import Messages
+    from traceprof.communication.messages import Messages
 
 
 def read(builder: TraceBuilder, tmp_path: Path) -> list[Messages]:

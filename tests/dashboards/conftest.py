@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from werkzeug.serving import make_server
 
-from dashboards.app import create_app
-from dashboards.serving import HOST
+from dashboards.server.app import create_app
+from dashboards.server.serving import HOST
 from tests.conftest import SAMPLE
 from traceprof.analysis import analyze
 

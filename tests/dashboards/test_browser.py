@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dashboards.app import PAGES
-from dashboards.serving import DashboardServer
-from tests.builders import TraceBuilder
+from dashboards.server.app import PAGES
+from dashboards.server.serving import DashboardServer
 from tests.conftest import SAMPLE
 from tests.dashboards.conftest import serving
+from tests.support.builders import TraceBuilder
 from traceprof.analyses import breakdown
 from traceprof.analysis import analyze
-from traceprof.latency import size_text
+from traceprof.communication.latency import size_text
 from traceprof.reports import json as json_report
 from traceprof.units import duration, percent
 

@@ -10,14 +10,14 @@ import pytest
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.finding_card import metric_text
 from dashboards.pages import overview
-from dashboards.palette import PARTS
 from dashboards.view import device_text
-from tests.builders import TraceBuilder
+from dashboards.widgets.finding_card import metric_text
+from dashboards.widgets.palette import PARTS
 from tests.conftest import SAMPLE
-from tests.dashboards.trees import components, named, text
-from tests.planted import made
+from tests.support.builders import TraceBuilder
+from tests.support.planted import made
+from tests.support.trees import components, named, text
 from traceprof.analyses import breakdown
 from traceprof.analysis import analyze
 

@@ -14,19 +14,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.waiting import Waiting
-from traceprof import handover, measuring, processes
+from dashboards.server.progress import Waiting
 from traceprof.analysis import analyze
+from traceprof.execution import child_process as processes
+from traceprof.execution import handover, measuring
 from traceprof.reports import json
-from traceprof.simulate.ddp import simulate_ddp
-from traceprof.trace import events, host, nsight
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
+from traceprof.trace.nsight import export as nsight
+from traceprof.trace.nsight import host
+from traceprof.trace.nsight import nvtx_events as events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from traceprof.trace.database import Database
-    from traceprof.trace.model import Progress
+    from traceprof.trace.model.operations import Progress
+    from traceprof.trace.sqlite.database import Database
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
 

@@ -12,7 +12,7 @@ import pytest
 from distributed import LocalCluster
 
 from tests.cli.test_analyze import run
-from tests.workers import alone, hooked_path, openers, renamed, until, written
+from tests.support.workers import alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, UsageError, WorkerError
@@ -89,13 +89,13 @@ def test_a_mistake_in_the_options_ends_it_all(scheduler: str, reports: list[Path
 def test_where_no_scheduler_is(
     address: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceprof.cluster._CONNECT_S", 0.5)
+    monkeypatch.setattr("traceprof.execution.cluster._CONNECT_S", 0.5)
     with pytest.raises(UsageError, match=f"cannot use the scheduler {address}"):
         analyze_reports(reports, scheduler=address)
 
 
 def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.cluster._WORKERS_S", 0.2)
+    monkeypatch.setattr("traceprof.execution.cluster._WORKERS_S", 0.2)
     with (
         LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=0, processes=True, dashboard_address=":0"

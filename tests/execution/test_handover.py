@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceprof import processes
+from traceprof.execution import child_process as processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

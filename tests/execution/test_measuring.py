@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.cli.test_analyze import run
-from tests.reports.schema import validator
-from tests.trace.attempts import alter
-from tests.workers import alone, reports_of_run, written
-from traceprof import measuring
-from traceprof.analyses import arrivals
+from tests.support.attempts import alter
+from tests.support.builders import TraceBuilder
+from tests.support.schema import validator
+from tests.support.workers import alone, reports_of_run, written
+from traceprof.analyses.registry import RANK_ANALYSES
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
-from traceprof.facts import LostReport, MeasuredReport
-from traceprof.measuring import Task, measure_file
-from traceprof.modules import RANK_ANALYSES
+from traceprof.execution import measuring
+from traceprof.execution.measuring import Task, measure_file
+from traceprof.ranks import arrivals
+from traceprof.run.summary import LostReport, MeasuredReport
 from traceprof.simulate import simulate_ddp
-from traceprof.trace import schema
-from traceprof.trace.nsight import NsightTrace
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from traceprof.rank import Rank
-    from traceprof.trace.model import Trace
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.operations import Trace
 
 
 @pytest.fixture

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.test_analyze import run
-from tests.workers import (
-    alone,
-    hooked_path,
-    is_running,
-    openers,
-    renamed,
-    until,
-    written,
-)
+from tests.support.workers import alone, hooked_path, is_running, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE, SAMPLES
-from traceprof import processes
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
-from traceprof.first_look import first_looks
-from traceprof.measuring import Options
-from traceprof.run import run_of
-from traceprof.trace import nsight
+from traceprof.execution import child_process as processes
+from traceprof.execution.measuring import Options
+from traceprof.execution.preview import first_looks
+from traceprof.run.opening import run_of
+from traceprof.trace.nsight import export as nsight
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d
 
 import instrument
 from instrument import training
-from tests.instrument.recording import record
+from tests.support.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
-from tests.instrument.recording import pushed
+from tests.support.recording import pushed
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from instrument import importing
+from instrument.core import importing
 
 SHOW = '''
 """A script that tells what it finds."""

@@ -16,7 +16,7 @@ import instrument
 from instrument import switch
 
 if TYPE_CHECKING:
-    from instrument.patching import Patches
+    from instrument.core.patching import Patches
 
 
 def run(code: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from torch.multiprocessing.spawn import spawn
 
 from tests.instrument import three_ranks
-from tests.instrument.recording import pushed
+from tests.support.recording import pushed
 from traceprof import labels
 
 if TYPE_CHECKING:

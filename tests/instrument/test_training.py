@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import instrument
-from tests.instrument.recording import pushed
+from tests.support.recording import pushed
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 Result = TypeVar("Result")

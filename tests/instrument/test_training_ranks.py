@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.instrument import ranks, training_ranks
-from tests.instrument.recording import pushed
 from tests.instrument.training_ranks import ACCUMULATED, CASES, LAYER_BYTES, LAYERS, STEPS
+from tests.support.recording import pushed
 from traceprof import labels
 
 Seen = list[dict[str, Any]]

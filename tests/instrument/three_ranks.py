@@ -20,8 +20,8 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 
 import instrument
-from instrument import calls
-from tests.instrument.recording import record
+from instrument.core import calls
+from tests.support.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-from tests.instrument.recording import record
+from tests.support.recording import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from traceprof.alignment import Sequence, shift_between, spread
+from traceprof.ranks.alignment import Sequence, shift_between, spread
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ranks import arrivals, session
-from traceprof.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
-from traceprof.clocks import seeded
-from traceprof.matching import match
-from traceprof.waits import Waits, waits_of
+from tests.support.ranks import arrivals, session
+from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
+from traceprof.ranks.clocks import seeded
+from traceprof.ranks.matching import match
+from traceprof.ranks.waits import Waits, waits_of
 
 if TYPE_CHECKING:
-    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.ranks.arrivals import Arrivals
 
 MS = 1_000_000
 # Two operations: the ranks leave the first at 1 ms, and all but the late one are at the second at

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.ranks import arrivals, session
-from traceprof.clocks import NTP_NS, ONE_MACHINE_NS, Clocks, measured, seeded
-from traceprof.matching import match
+from tests.support.ranks import arrivals, session
+from traceprof.ranks.clocks import NTP_NS, ONE_MACHINE_NS, Clocks, measured, seeded
+from traceprof.ranks.matching import match
 
 if TYPE_CHECKING:
-    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.ranks.arrivals import Arrivals
 
 MS = 1_000_000
 STARTS = [(3 + 7 * index) * MS for index in range(40)]

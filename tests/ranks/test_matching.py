@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.ranks import arrivals
-from traceprof.matching import Group, Unmatched, match
+from tests.support.ranks import arrivals
+from traceprof.ranks.matching import Group, Unmatched, match
 
 if TYPE_CHECKING:
-    from traceprof.analyses.arrivals import Arrivals
+    from traceprof.ranks.arrivals import Arrivals
 
 MS = 1_000_000
 RNG = np.random.default_rng(5)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.ranks import arrivals, session
-from traceprof.clocks import measured, seeded
-from traceprof.lateness import lateness
-from traceprof.matching import Unmatched, match
-from traceprof.transfers import Key, latency_and_rate, transfers
-from traceprof.waits import Waits, split_by_leaving, wait_matrix, waits_of
+from tests.support.ranks import arrivals, session
+from traceprof.ranks.clocks import measured, seeded
+from traceprof.ranks.lateness import lateness
+from traceprof.ranks.matching import Unmatched, match
+from traceprof.ranks.transfers import Key, latency_and_rate, transfers
+from traceprof.ranks.waits import Waits, split_by_leaving, wait_matrix, waits_of
 
 if TYPE_CHECKING:
-    from traceprof.analyses.arrivals import Arrivals
-    from traceprof.clocks import Clocks
     from traceprof.intervals import Int64
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.clocks import Clocks
 
 MS = 1_000_000
 

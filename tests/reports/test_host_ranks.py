@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dashboards.address import Address
-from dashboards.app import create_app
 from dashboards.pages import overview
-from tests.builders import TraceBuilder, global_tid
-from tests.dashboards import trees
-from tests.reports.schema import validator
+from dashboards.server.app import create_app
+from tests.support import trees
+from tests.support.builders import TraceBuilder, global_tid
+from tests.support.schema import validator
 from traceprof.analysis import ANALYSES, FINDING_IDS, HOST_ANALYSES, Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
 from traceprof.reports import html, text
 from traceprof.reports import json as json_report
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

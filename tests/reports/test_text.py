@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from tests.builders import TraceBuilder
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
 from traceprof.reports import html, text
 

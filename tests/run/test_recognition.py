@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks import session
-from traceprof.recognition import (
+from tests.support.ranks import session
+from traceprof.run.recognition import (
     Report,
     numbered,
     program,

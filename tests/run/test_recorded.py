@@ -15,7 +15,7 @@ import pytest
 from traceprof.analyses import process_groups
 from traceprof.analysis import Analysis, analyze
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAIRS = ROOT / "benchmarks" / "gloo_pairs.py"
 COUNT = 1024
 

@@ -17,7 +17,7 @@ from tests.reference.breakdown import reference
 from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.scenarios.setup import FINDINGS
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

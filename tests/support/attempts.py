@@ -11,9 +11,9 @@ from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.builders import TraceBuilder, global_pid, global_tid
+from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,16 +12,16 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from traceprof import labels
-from traceprof.trace import schema
-from traceprof.trace.database import quote
-from traceprof.trace.writer import NsightWriter
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.writer import NsightWriter
+from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Self, Unpack
 
-    from traceprof.trace.writer import Scalar
+    from traceprof.trace.nsight.writer import Scalar
 
     Row = dict[str, Scalar]
 

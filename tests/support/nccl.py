@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from tests.builders import global_tid
+from tests.support.builders import global_tid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.builders import TraceBuilder
+    from tests.support.builders import TraceBuilder
 
 DOMAIN, LABELS = 5, 6
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

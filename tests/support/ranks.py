@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traceprof.analyses.arrivals import SPENT, Arrivals
-from traceprof.trace.model import Session
-from traceprof.trace.nccl_calls import OPERATIONS
+from traceprof.ranks.arrivals import SPENT, Arrivals
+from traceprof.trace.model.operations import Session
+from traceprof.trace.nsight.nccl_calls import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from dashboards.timeline_rows import read
+from dashboards.timeline.rows import read
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dashboards.timeline_model import RankTimeline
-    from tests.builders import TraceBuilder
+    from dashboards.timeline.model import RankTimeline
+    from tests.support.builders import TraceBuilder
 
     Event = tuple[int, int, str]
 

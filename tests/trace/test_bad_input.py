@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
-from tests.trace.attempts import (
+from tests.support.attempts import (
     NCCL,
     Outcome,
     alter,
@@ -28,10 +27,11 @@ from tests.trace.attempts import (
     everything,
     folder_of,
 )
+from tests.support.builders import TraceBuilder
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
 from traceprof.errors import TraceFileError
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

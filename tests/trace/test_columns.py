@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.trace.columns import Parts, groups, pieces
-from traceprof.trace.packed import Codes, Differences, Growing, GrowingTimes, Packed, pack
+from traceprof.trace.columns import Codes, Differences, Growing, GrowingTimes, Packed, pack
+from traceprof.trace.nsight.rows import Parts, groups, pieces
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -131,7 +131,7 @@ def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]
 
 @pytest.mark.parametrize("can_resize", [True, False])
 def test_many_parts(can_resize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.trace.packed._LEAST_MAPPED", 1 << 13)
+    monkeypatch.setattr("traceprof.trace.columns._LEAST_MAPPED", 1 << 13)
     if not can_resize:
         monkeypatch.setattr(mmap, "mmap", _Fixed)
     column = Growing()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder
-from traceprof.trace import device
-from traceprof.trace.model import Operations
+from tests.support.builders import TraceBuilder
+from traceprof.trace.columns import Differences, pack
+from traceprof.trace.model.operations import Operations
+from traceprof.trace.nsight import gpu as device
 from traceprof.trace.open import open_trace
-from traceprof.trace.packed import Differences, pack
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,15 +22,15 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.rank import Spans
-    from traceprof.run import Mask, Rank, Window
+    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.run.rank import Spans
 
 IDS: tuple[str, ...] = ("exposed-communication",)
 EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank
+    from traceprof.run.opening import Mask, Rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.communication.latency import SmallMessages, size_text, small_messages
+from traceprof.communication.messages import messages
 from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
 from traceprof.hardware import peaks
-from traceprof.latency import SmallMessages, size_text, small_messages
-from traceprof.messages import messages
-from traceprof.trace import schema
-from traceprof.trace.nccl_calls import UNKNOWN
-from traceprof.transfers import counted_bytes, rate
+from traceprof.ranks.transfers import counted_bytes, rate
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceprof.communication.messages import Messages
     from traceprof.intervals import Int64
-    from traceprof.messages import Messages
-    from traceprof.run import Rank, Window
-    from traceprof.transfers import Transfer
+    from traceprof.ranks.transfers import Transfer
+    from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.host_work import host_buckets
-from traceprof.trace import schema
-from traceprof.trace.events import OPEN_END
+from traceprof.run.cpu_rank import host_buckets
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import OPEN_END
 
 if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.rank import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 IDS: tuple[str, ...] = ()
 REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)

@@ -1,6 +1,6 @@
 """Why the GPU did nothing: the host launched late, synchronized, waited for data, or none of it.
 
-`traceprof.idle_gaps` defines the causes; the four of them add up to the idle time exactly.
+`traceprof.host.idle_gaps` defines the causes; the four of them add up to the idle time exactly.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
-from traceprof.host_activity import data_loading
-from traceprof.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
-from traceprof.trace import schema
+from traceprof.host.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
+from traceprof.host.synchronization import data_loading
+from traceprof.trace.nsight import schema
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.run import Rank, Window
+    from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("gpu-idle",)
 REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS

@@ -11,7 +11,7 @@ from traceprof import intervals
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank
+    from traceprof.run.opening import Mask, Rank
 
 # Where the first bucket starts after nine tenths of the compute, a tenth at most can hide it. DDP
 # starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.latency import SMALL_BYTES
-from traceprof.trace.call_labels import BARRIER
-from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.communication.latency import SMALL_BYTES
+from traceprof.trace.nsight.call_labels import BARRIER
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.process_groups import ProcessGroupsResult, Signature
     from traceprof.intervals import Int64
-    from traceprof.rank import Mask
+    from traceprof.run.rank import Mask
 
 
 @dataclass(frozen=True, slots=True)

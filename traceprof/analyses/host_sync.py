@@ -17,16 +17,16 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
-from traceprof.host_activity import by_thread, synchronizing_calls
-from traceprof.idle_gaps import IdleGaps, UnknownCause, idle_gaps
-from traceprof.trace import schema
+from traceprof.host.idle_gaps import IdleGaps, UnknownCause, idle_gaps
+from traceprof.host.synchronization import by_thread, synchronizing_calls
+from traceprof.trace.nsight import schema
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.host_activity import ThreadCalls
+    from traceprof.host.synchronization import ThreadCalls
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank, Window
-    from traceprof.trace.model import ApiCalls
+    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.trace.model.operations import ApiCalls
 
 IDS: tuple[str, ...] = ("host-sync",)
 REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)

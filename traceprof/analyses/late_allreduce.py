@@ -20,13 +20,13 @@ from traceprof.analyses.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.findings import MOST_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.findings import Metric
     from traceprof.intervals import Intervals
-    from traceprof.run import Rank, Window
+    from traceprof.run.opening import Rank, Window
 
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)

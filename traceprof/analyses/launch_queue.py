@@ -29,21 +29,21 @@ from traceprof.findings import (
     Severity,
     severity_of_cost,
 )
-from traceprof.late_launches import late_launches
-from traceprof.launch_stalls import LEAST_CAP, find_stalls
-from traceprof.queue_depth import launch_queue
-from traceprof.queue_holders import Holder, operation_name, queue_holders
-from traceprof.trace import schema
+from traceprof.host.late_launches import late_launches
+from traceprof.host.launch_stalls import LEAST_CAP, find_stalls
+from traceprof.host.queue_depth import launch_queue
+from traceprof.host.queue_holders import Holder, operation_name, queue_holders
+from traceprof.trace.nsight import schema
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from traceprof.host.late_launches import LateLaunches
+    from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
-    from traceprof.late_launches import LateLaunches
-    from traceprof.launch_stalls import Stalls
-    from traceprof.run import Rank, Window
-    from traceprof.trace.model import ApiCalls
+    from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.operations import ApiCalls
 
 __all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import intervals, queueing
+from traceprof import intervals
+from traceprof.communication import nccl_queues as queueing
 from traceprof.findings import (
     Evidence,
     Finding,
@@ -18,12 +19,12 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.trace import schema
-from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.run import Mask, Rank, Window
+    from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)

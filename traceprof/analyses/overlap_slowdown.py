@@ -13,7 +13,6 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
-from traceprof.communication import function_name
 from traceprof.findings import (
     MOST_EVIDENCE,
     Evidence,
@@ -23,13 +22,14 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.hardware import board
-from traceprof.trace import schema
+from traceprof.kernel_names import function_name
+from traceprof.trace.nsight import schema
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.findings import Metric
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank, Window
+    from traceprof.run.opening import Mask, Rank, Window
 
 ID = "overlap-slowdown"
 IDS: tuple[str, ...] = (ID,)

@@ -17,14 +17,14 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
-from traceprof.host_activity import clocks_disagree, memory_ids
-from traceprof.trace import schema
-from traceprof.trace.reader import NULL
+from traceprof.host.synchronization import clocks_disagree, memory_ids
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.read_columns import NULL
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Mask, Rank, Window
+    from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("pageable-copy",)
 REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)

@@ -26,6 +26,7 @@ from traceprof.analyses.process_group_scaling_texts import (
     LEAST_GROWTH,
     MANY,
 )
+from traceprof.communication.latency import size_text
 from traceprof.findings import (
     MOST_EVIDENCE,
     Evidence,
@@ -35,7 +36,6 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.latency import size_text
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.intervals import Int64
-    from traceprof.run import RunFacts
+    from traceprof.run.opening import RunFacts
 
 IDS: tuple[str, ...] = ("process-group-scaling",)
 OF = process_groups

@@ -13,20 +13,20 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
-from traceprof.operation_keys import ONE_SIDED
-from traceprof.rank import HostRank
-from traceprof.trace import schema
-from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.ranks.operation_keys import ONE_SIDED
+from traceprof.run.rank import HostRank
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.host_work import HostOperations
     from traceprof.intervals import Int64, Intervals
-    from traceprof.rank import Rank, Window
-    from traceprof.trace.call_labels import CallLabel
-    from traceprof.transfers import Transfer
+    from traceprof.ranks.transfers import Transfer
+    from traceprof.run.cpu_rank import HostOperations
+    from traceprof.run.rank import Rank, Window
+    from traceprof.trace.nsight.call_labels import CallLabel
 
 Value = TypeVar("Value")
 

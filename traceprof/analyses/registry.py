@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from traceprof.analyses import (
-    arrivals,
     breakdown,
     collectives,
     ddp_buckets,
@@ -13,24 +12,23 @@ from traceprof.analyses import (
     host_sync,
     late_allreduce,
     launch_queue,
-    link_counters,
-    link_usage,
     nccl_serialization,
     overlap_slowdown,
     pageable_copy,
-    peer_transfers,
     process_group_scaling,
     process_groups,
     straggler,
 )
+from traceprof.analyses.links import link_counters, link_usage, peer_transfers
+from traceprof.ranks import arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.rank import Rank, Window
-    from traceprof.run import RunFacts
-    from traceprof.trace import schema
+    from traceprof.run.opening import RunFacts
+    from traceprof.run.rank import Rank, Window
+    from traceprof.trace.nsight import schema
 
 
 class AnalysisModule(Protocol):

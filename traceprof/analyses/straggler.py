@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses import arrivals as arrivals_of_ranks
 from traceprof.analyses import straggler_texts as texts
-from traceprof.causes import Cause, Causes
-from traceprof.clocks import Clocks, measured
 from traceprof.findings import (
     MOST_EVIDENCE,
     Evidence,
@@ -24,18 +21,21 @@ from traceprof.findings import (
     NotApplicable,
     severity_of_cost,
 )
-from traceprof.lateness import Lateness, lateness
-from traceprof.matching import Unmatched, match
-from traceprof.transfers import Key, Transfer, transfers
+from traceprof.ranks import arrivals as arrivals_of_ranks
+from traceprof.ranks.causes import Cause, Causes
+from traceprof.ranks.clocks import Clocks, measured
+from traceprof.ranks.lateness import Lateness, lateness
+from traceprof.ranks.matching import Unmatched, match
+from traceprof.ranks.transfers import Key, Transfer, transfers
+from traceprof.ranks.waits import Waits, split_by_leaving, wait_matrix, waits_of
 from traceprof.units import duration, percent
-from traceprof.waits import Waits, split_by_leaving, wait_matrix, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.run import RunFacts
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.run.opening import RunFacts
 
 IDS: tuple[str, ...] = ("straggler",)
 OF = arrivals_of_ranks

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.analysis import RunResult
-    from traceprof.measuring import Options
-    from traceprof.windows import Range
+    from traceprof.execution.measuring import Options
+    from traceprof.run.windows import Range
 
 _WORTH_A_PROCESS = 100_000_000  # bytes of reports, which take more than a second
 _SEVERITIES = [str(each) for each in Severity]
@@ -84,7 +84,7 @@ def command(
     that is an error.
     """
     from traceprof.analysis import analyze_reports
-    from traceprof.cli.memory import keep_freed_memory
+    from traceprof.execution.memory import keep_freed_memory
 
     keep_freed_memory()
     options = replace(

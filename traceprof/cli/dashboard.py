@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from dashboards.serving import DashboardServer
-    from traceprof.measuring import Options
+    from dashboards.server.serving import DashboardServer
+    from traceprof.execution.measuring import Options
 
 
 @click.command("dashboard", short_help="Show the findings in a browser.")
@@ -51,9 +51,9 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
                 f"the package {package} is not installed",
                 "install the extra: pip install 'traceprof[dashboard]'",
             )
-    from dashboards.serving import DashboardServer
-    from traceprof.cli.memory import give_freed_memory_back, keep_freed_memory
-    from traceprof.processes import guarded_threads
+    from dashboards.server.serving import DashboardServer
+    from traceprof.execution.child_process import guarded_threads
+    from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
     options.check()
     paths = expand(reports)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from traceprof.run import Run
-    from traceprof.trace.model import Progress
+    from traceprof.run.opening import Run
+    from traceprof.trace.model.operations import Progress
 
 _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 
@@ -31,10 +31,10 @@ def command(reports: tuple[str, ...]) -> None:
     """
     from rich.console import Console
 
-    from traceprof.facts import LostReport
-    from traceprof.losses import all_lost, made_or_lost
     from traceprof.reports import text
-    from traceprof.run import open_run
+    from traceprof.run.failures import all_lost, made_or_lost
+    from traceprof.run.opening import open_run
+    from traceprof.run.summary import LostReport
 
     runs: list[Run] = []
     lost: list[LostReport] = []
@@ -62,7 +62,7 @@ def command(reports: tuple[str, ...]) -> None:
 
 def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> Run:
     """Open a report until `opened` is closed; return it as a run of its own."""
-    from traceprof.run import open_run
+    from traceprof.run.opening import open_run
     from traceprof.trace.open import open_trace
 
     trace = open_trace(path, shown)
@@ -75,7 +75,7 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> Run:
 def _table(run: Run, index: int) -> Table | None:
     """Return what a report of a run holds."""
     from traceprof.reports import info
-    from traceprof.trace.nsight import NsightTrace
+    from traceprof.trace.nsight.export import NsightTrace
 
     trace = run.traces[index]
     return info.render(trace, run, index) if isinstance(trace, NsightTrace) else None

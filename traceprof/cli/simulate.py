@@ -51,7 +51,7 @@ def command() -> None:
 @click.option("-o", "--output", required=True, metavar="X.sqlite", help="The export to write.")
 def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) -> None:
     """Simulate data-parallel training on one host; the answers go to X.truth.json."""
-    from traceprof.simulate.ddp import simulate_ddp
+    from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
     path = Path(output)
     truth = simulate_ddp(path, gpus=gpus, steps=steps, kernels_per_step=kernels_per_step, seed=seed)
@@ -79,7 +79,7 @@ def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
 
 
 def _scenario(name: str, summary: str) -> click.Command:
-    from traceprof.trace import schema
+    from traceprof.trace.nsight import schema
 
     @click.command(name, short_help=summary, help=f"{summary} The answers go to X.truth.json.")
     @click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
@@ -102,7 +102,7 @@ def _scenario(name: str, summary: str) -> click.Command:
 
 
 def _run(name: str, summary: str) -> click.Command:
-    from traceprof.trace import schema
+    from traceprof.trace.nsight import schema
 
     @click.command(
         name, short_help=summary, help=f"{summary} The answers go to truth.json beside the reports."

@@ -13,9 +13,9 @@ from traceprof.findings import MOST_EVIDENCE, Evidence
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from traceprof.communication.messages import Messages
     from traceprof.intervals import Int64
-    from traceprof.messages import Messages
-    from traceprof.run import Rank, Window
+    from traceprof.run.opening import Rank, Window
 
     Float64 = npt.NDArray[np.float64]
 

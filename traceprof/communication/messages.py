@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
+from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank
-    from traceprof.trace.nccl_calls import CommunicationCalls
+    from traceprof.run.opening import Mask, Rank
+    from traceprof.trace.nsight.nccl_calls import CommunicationCalls
 
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
 ROOTED = (*FROM_ROOT, *TO_ROOT)

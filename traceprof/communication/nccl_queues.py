@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication import UNKNOWN_OPERATION, function_name
+from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MOST_EVIDENCE, Evidence
-from traceprof.messages import Messages, messages
-from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.kernel_names import UNKNOWN_OPERATION, function_name
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Mask, Rank
+    from traceprof.run.opening import Mask, Rank
 
 # An operation that starts later than this after the one before it waited for something else: a
 # stream hands over to the next kernel within a few microseconds.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from traceprof.handover import Handover
-    from traceprof.trace.model import Progress
+    from traceprof.execution.handover import Handover
+    from traceprof.trace.model.operations import Progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -130,7 +130,7 @@ class Copy(Generic[Made]):
     ) -> None:
         from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
 
-        from traceprof.handover import Handover  # noqa: PLC0415
+        from traceprof.execution.handover import Handover  # noqa: PLC0415
 
         self._make, self._told = make, told
         self._handover = Handover()

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
-from traceprof.facts import LostReport, MeasuredReport
-from traceprof.measuring import measure_file
+from traceprof.execution.measuring import measure_file
+from traceprof.run.summary import LostReport, MeasuredReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from distributed import Client, KilledWorker
 
-    from traceprof.measuring import Task
+    from traceprof.execution.measuring import Task
 
 _CONNECT_S = 10  # a scheduler answers at once, or is not there
 _WORKERS_S = 30  # a cluster may just be starting

@@ -11,27 +11,27 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import traceprof
-from traceprof import processes
-from traceprof.communication import CommunicationPatterns, user_patterns
+from traceprof.analyses.registry import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
 from traceprof.errors import UsageError, WorkerError
-from traceprof.facts import LostReport, MeasuredRank, MeasuredReport, RankFacts
+from traceprof.execution import child_process as processes
 from traceprof.hardware import parse_peaks
-from traceprof.host_activity import data_loading
-from traceprof.losses import closed_if_lost, made_or_lost
-from traceprof.modules import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
-from traceprof.run import facts_of, open_report
-from traceprof.steps import user_pattern
+from traceprof.host.synchronization import data_loading
+from traceprof.kernel_names import CommunicationPatterns, user_patterns
+from traceprof.run.failures import closed_if_lost, made_or_lost
+from traceprof.run.opening import facts_of, open_report
+from traceprof.run.steps import user_pattern
+from traceprof.run.summary import LostReport, MeasuredRank, MeasuredReport, RankFacts
+from traceprof.run.windows import choose_windows
 from traceprof.trace.open import open_trace
-from traceprof.windows import choose_windows
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from traceprof.rank import Rank, Window
-    from traceprof.trace.model import Progress, Trace
-    from traceprof.windows import Range
+    from traceprof.run.rank import Rank, Window
+    from traceprof.run.windows import Range
+    from traceprof.trace.model.operations import Progress, Trace
 
 # A copy of the process takes some 20 ms, and these operations 50 ms of analyses.
 _WORTH_SHARING = 150_000

@@ -17,15 +17,15 @@ from multiprocessing import active_children, connection, get_context, parent_pro
 from typing import TYPE_CHECKING
 
 from traceprof.errors import WorkerError
-from traceprof.facts import LostReport
-from traceprof.measuring import measure_file
+from traceprof.execution.measuring import measure_file
+from traceprof.run.summary import LostReport
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from concurrent.futures import Future
 
-    from traceprof.facts import MeasuredReport
-    from traceprof.measuring import Task
+    from traceprof.execution.measuring import Task
+    from traceprof.run.summary import MeasuredReport
 
     Done = Iterator[tuple[int, MeasuredReport | LostReport]]
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import breakdown
-from traceprof.windows import choose_windows
+from traceprof.run.windows import choose_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.measuring import Options
-    from traceprof.rank import Rank
+    from traceprof.execution.measuring import Options
+    from traceprof.run.rank import Rank
 
 
 def first_looks(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[BreakdownResult, ...]]:

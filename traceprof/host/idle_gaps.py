@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host_activity import (
+from traceprof.host.synchronization import (
     by_thread,
     clocks_disagree,
     data_loading,
@@ -36,10 +36,10 @@ from traceprof.host_activity import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.host_activity import ThreadCalls
+    from traceprof.host.synchronization import ThreadCalls
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Mask, Rank, Window
-    from traceprof.trace.model import ApiCalls
+    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.trace.model.operations import ApiCalls
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
 # median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.launch_stalls import LONG_NS
-from traceprof.queue_depth import launch_queue
+from traceprof.host.launch_stalls import LONG_NS
+from traceprof.host.queue_depth import launch_queue
 
 if TYPE_CHECKING:
+    from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
-    from traceprof.launch_stalls import Stalls
-    from traceprof.run import Mask, Rank, Window
-    from traceprof.trace.model import ApiCalls
+    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.trace.model.operations import ApiCalls
 
 # An idle stream starts a launched operation 2 to 20 µs after the call returned.
 _PROMPT_NS = 50_000

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from traceprof.launches import launching_calls
-from traceprof.queue_depth import launch_queue
-from traceprof.trace.model import Operations
-from traceprof.trace.packed import Differences, pack
+from traceprof.host.queue_depth import launch_queue
+from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.columns import Differences, pack
+from traceprof.trace.model.operations import Operations
 
 if TYPE_CHECKING:
+    from traceprof.host.queue_depth import LaunchQueue
     from traceprof.intervals import Int64
-    from traceprof.queue_depth import LaunchQueue
-    from traceprof.run import Mask, Rank
-    from traceprof.trace.model import ApiCalls, LaunchStalls
+    from traceprof.run.opening import Mask, Rank
+    from traceprof.trace.model.operations import ApiCalls, LaunchStalls
 
     Source = Literal["overhead-records", "inferred"]
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.intervals import BEYOND_NS
-from traceprof.launches import launching_calls
-from traceprof.trace import schema
-from traceprof.trace.model import Copies
-from traceprof.trace.reader import NULL
+from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.operations import Copies
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank
-    from traceprof.trace.model import ApiCalls, Operations, Trace
+    from traceprof.run.opening import Mask, Rank
+    from traceprof.trace.model.operations import ApiCalls, Operations, Trace
 
     Int32 = npt.NDArray[np.int32]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication import function_name
+from traceprof.kernel_names import function_name
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Mask, Rank
-    from traceprof.trace.model import ApiCalls, NamedRanges, Trace
+    from traceprof.run.opening import Mask, Rank
+    from traceprof.trace.model.operations import ApiCalls, NamedRanges, Trace
 
 # Runtime and driver calls that return only when the GPU got somewhere; to allocate and free memory,
 # on the device or pinned, synchronizes, too (CUDA's programming guide, implicit synchronization).

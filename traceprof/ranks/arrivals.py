@@ -15,24 +15,24 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.pageable_copy import LEAST_BYTES
-from traceprof.idle_gaps import UnknownCause, idle_gaps
-from traceprof.late_launches import late_launches
-from traceprof.launch_stalls import find_stalls
-from traceprof.messages import ROOTED, messages
-from traceprof.operation_keys import EXCHANGE, ONE_SIDED
-from traceprof.rank import HostRank
-from traceprof.trace import schema
-from traceprof.trace.call_labels import BARRIER, CallLabel
-from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
-from traceprof.trace.nccl_payloads import NOTHING
+from traceprof.communication.messages import ROOTED, messages
+from traceprof.host.idle_gaps import UnknownCause, idle_gaps
+from traceprof.host.late_launches import late_launches
+from traceprof.host.launch_stalls import find_stalls
+from traceprof.ranks.operation_keys import EXCHANGE, ONE_SIDED
+from traceprof.run.rank import HostRank
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.call_labels import BARRIER, CallLabel
+from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
+from traceprof.trace.nsight.nccl_payloads import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.idle_gaps import IdleGaps
+    from traceprof.host.idle_gaps import IdleGaps
     from traceprof.intervals import Int64
-    from traceprof.run import Mask, Rank, Window
+    from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ()
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses.arrivals import SPENT
-from traceprof.messages import ROOTED
+from traceprof.communication.messages import ROOTED
+from traceprof.ranks.arrivals import SPENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.waits import Waits
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.waits import Waits
 
 SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
     "slower kernels", "more kernels", "launch queue full", "not explained",

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from traceprof.alignment import spread
+from traceprof.ranks.alignment import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.matching import Group
-    from traceprof.trace.model import Session
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.matching import Group
+    from traceprof.trace.model.operations import Session
 
     Float64 = npt.NDArray[np.float64]
     Source = Literal["reference", "operations", "session start", "none"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.matching import LEAVE_TOGETHER
+from traceprof.ranks.matching import LEAVE_TOGETHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.waits import Waits
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.waits import Waits
 
 # Less is no habit.
 LEAST_SHARE = 0.5

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.alignment import Sequence, shift_between
-from traceprof.operation_keys import EXCHANGE, Key, members_of, sorted_out
-from traceprof.trace.call_labels import BARRIER
-from traceprof.trace.nccl_calls import OPERATIONS, UNKNOWN
+from traceprof.ranks.alignment import Sequence, shift_between
+from traceprof.ranks.operation_keys import EXCHANGE, Key, members_of, sorted_out
+from traceprof.trace.nsight.call_labels import BARRIER
+from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Listed
 
-    from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.operation_keys import Source
-    from traceprof.run import Mask
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.operation_keys import Source
+    from traceprof.run.opening import Mask
 
 # No member can leave before the last one has come: each needs what every other one sends.
 LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER)

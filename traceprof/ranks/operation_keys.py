@@ -20,9 +20,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.analyses.arrivals import Arrivals
     from traceprof.intervals import Int64
-    from traceprof.run import Mask
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.run.opening import Mask
 
     Sorted = Iterable[tuple["Key", Int64, Int64 | None]]
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from traceprof.analyses.arrivals import Arrivals
-    from traceprof.clocks import Clocks
     from traceprof.intervals import Int64
-    from traceprof.waits import Waits
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.clocks import Clocks
+    from traceprof.ranks.waits import Waits
 
     Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]

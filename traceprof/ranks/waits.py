@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.clocks import ONE_MACHINE_NS
-from traceprof.matching import Unmatched
-from traceprof.messages import FROM_ROOT, ROOTED, TO_ROOT
-from traceprof.operation_keys import BETWEEN_TWO
-from traceprof.trace.nccl_calls import UNKNOWN
+from traceprof.communication.messages import FROM_ROOT, ROOTED, TO_ROOT
+from traceprof.ranks.clocks import ONE_MACHINE_NS
+from traceprof.ranks.matching import Unmatched
+from traceprof.ranks.operation_keys import BETWEEN_TWO
+from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.arrivals import Arrivals
-    from traceprof.clocks import Clocks
     from traceprof.intervals import Int64
-    from traceprof.matching import Group
-    from traceprof.run import Mask
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.clocks import Clocks
+    from traceprof.ranks.matching import Group
+    from traceprof.run.opening import Mask
 
 # How far apart members leave an operation, as a share of the time that it takes: in a ring of six
 # GPUs on two machines, half of it.

@@ -10,18 +10,18 @@ from rich.text import Text
 
 from traceprof import labels
 from traceprof.errors import one_line
-from traceprof.notes import host_rank_notes
-from traceprof.rank import HostRank
-from traceprof.trace import schema
-from traceprof.trace.call_labels import read_call
-from traceprof.trace.nvtx_domains import silence_note
+from traceprof.run.notes import host_rank_notes
+from traceprof.run.rank import HostRank
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.call_labels import read_call
+from traceprof.trace.nsight.nvtx_domains import silence_note
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.run import Run
-    from traceprof.trace.nsight import NsightTrace
+    from traceprof.run.opening import Run
+    from traceprof.trace.nsight.export import NsightTrace
 
 
 def render(trace: NsightTrace, run: Run, index: int) -> Table:

@@ -10,7 +10,7 @@ import traceprof
 
 if TYPE_CHECKING:
     from traceprof.analyses.breakdown import Measures
-    from traceprof.analyses.link_usage import LinkUse
+    from traceprof.analyses.links.link_usage import LinkUse
     from traceprof.analysis import RunResult
     from traceprof.findings import Finding
 

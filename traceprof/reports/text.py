@@ -15,7 +15,7 @@ from rich.text import Text
 import traceprof
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
-from traceprof.reports.communication import communication_tables
+from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.ranks_text import ranks_on_one_clock, transfer_table
 from traceprof.reports.tables import new_table
 from traceprof.units import duration, percent, ranks_text
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analysis import RunResult
-    from traceprof.facts import RankFacts
     from traceprof.findings import Evidence, Finding, NotApplicable
+    from traceprof.run.summary import RankFacts
 
 PLAIN_WIDTH = 110  # of output that goes to no terminal
 _BAR = 20  # characters

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.facts import LostReport
+from traceprof.run.summary import LostReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from traceprof.trace.model import Trace
+    from traceprof.trace.model.operations import Trace
 
 Made = TypeVar("Made")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.trace.model import ApiCalls, Operations
+    from traceprof.trace.model.operations import ApiCalls, Operations
 
 
 # Ids are given one after the other, so that most are there: then looking in a table of all takes a

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.facts import HostGaps
-    from traceprof.run import RunFacts
+    from traceprof.run.opening import RunFacts
+    from traceprof.run.summary import HostGaps
 
 
 def notes_of(run: RunFacts) -> Iterator[tuple[int, str]]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceprof.clocks import Clocks, seeded
-from traceprof.communication import CommunicationPatterns
-from traceprof.facts import HostGaps, RankFacts, ReportFacts
-from traceprof.host_work import is_rank
-from traceprof.rank import HostRank, Mask, Rank, Window
-from traceprof.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
-from traceprof.steps import find_steps
-from traceprof.trace.model import NO_OPERATIONS, RankKey
+from traceprof.kernel_names import CommunicationPatterns
+from traceprof.ranks.clocks import Clocks, seeded
+from traceprof.run.cpu_rank import is_rank
+from traceprof.run.rank import HostRank, Mask, Rank, Window
+from traceprof.run.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
+from traceprof.run.steps import find_steps
+from traceprof.run.summary import HostGaps, RankFacts, ReportFacts
+from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
 
-    from traceprof.trace.model import Trace
+    from traceprof.trace.model.operations import Trace
 
 __all__ = ["HostRank", "Mask", "Rank", "Run", "RunFacts", "Window", "open_report", "open_run"]
 

@@ -10,25 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof import intervals
-from traceprof.communication import function_name
-from traceprof.facts import RankFacts
-from traceprof.host_work import HostWork, host_work, text_at
-from traceprof.launches import launching_calls
-from traceprof.steps import (
-    StepRanges,
-    StepWindows,
-    host_step_windows,
-    step_windows,
-)
-from traceprof.trace import schema
-from traceprof.trace.model import RankKey
-from traceprof.trace.reader import NULL
+from traceprof.kernel_names import function_name
+from traceprof.run.cpu_rank import HostWork, host_work, text_at
+from traceprof.run.launching_calls import launching_calls
+from traceprof.run.steps import StepRanges, StepWindows, host_step_windows, step_windows
+from traceprof.run.summary import RankFacts
+from traceprof.trace.model.operations import RankKey
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.trace.model import ApiCalls, Operations, RankOperations, Trace
+    from traceprof.trace.model.operations import ApiCalls, Operations, RankOperations, Trace
 
     Label = Callable[[int], str]
     Spans = tuple[tuple[Int64, Int64], ...]

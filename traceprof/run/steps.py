@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model import ApiCalls, NamedRanges, Operations, RankOperations, Trace
+    from traceprof.trace.model.operations import (
+        ApiCalls,
+        NamedRanges,
+        Operations,
+        RankOperations,
+        Trace,
+    )
 
 
 @dataclass(frozen=True, slots=True)

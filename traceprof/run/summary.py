@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
-    from traceprof.recognition import Report
-    from traceprof.trace.model import Session
+    from traceprof.run.recognition import Report
+    from traceprof.trace.model.operations import Session
 
 
 @dataclass(frozen=True)

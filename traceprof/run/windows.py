@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from traceprof import intervals
 from traceprof.errors import UsageError
-from traceprof.rank import Window
+from traceprof.run.rank import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.rank import Rank
+    from traceprof.run.rank import Rank
 
 Range = tuple["int | None", "int | None"]
 

@@ -7,8 +7,8 @@ ranks have no GPU. None needs a GPU. What they write is marked as simulated in t
 metadata, and the truth beside it follows from the model, not from reading the export back.
 """
 
-from traceprof.simulate.ddp import simulate_ddp
 from traceprof.simulate.gloo import simulate_gloo
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.simulate.scenarios import SCENARIOS, simulate_scenario
 from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
 

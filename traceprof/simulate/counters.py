@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceprof.simulate import answers
-from traceprof.simulate.actions import CommunicationWork, CopyWork
-from traceprof.trace import schema
+from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model.actions import CommunicationWork, CopyWork
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.simulate.answers import Ranks
-    from traceprof.simulate.gpu import Operation
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.simulate.event_model.answers import Ranks
+    from traceprof.simulate.event_model.gpu import Operation
+    from traceprof.trace.nsight.writer import NsightWriter
 
 # Bytes per ns in one direction of the simulated A100 (DOMAIN 1.1 and 1.2).
 NVLINK_PEAK = 300.0

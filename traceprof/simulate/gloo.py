@@ -19,8 +19,8 @@ from traceprof import labels
 from traceprof.errors import UsageError
 from traceprof.simulate.machine import TRACEPROF_DOMAIN, Rank, write_metadata
 from traceprof.simulate.truth import SCHEMA
-from traceprof.trace import schema
-from traceprof.trace.writer import NsightWriter
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from traceprof import labels
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.trace.nsight.writer import NsightWriter
 
 _FIRST_PID = 4242
 _PIDS_APART = 100

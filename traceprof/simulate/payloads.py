@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from traceprof.simulate.machine import NCCL_DOMAIN
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.trace.nsight.writer import NsightWriter
 
 COMMUNICATOR, SIZE = "NCCL communicator ID", "Message size [bytes]"
 REDUCTION, PEER, ROOT = "Reduction operation", "Peer rank", "Root"

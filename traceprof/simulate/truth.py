@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.simulate.timeline import StepTimeline
+    from traceprof.simulate.large_ddp.timeline import StepTimeline
 
 SCHEMA = "traceprof.truth/1"
 

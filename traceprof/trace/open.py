@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
-from traceprof.trace.database import RE_EXPORT
-from traceprof.trace.nsight import NsightTrace
+from traceprof.trace.nsight.export import NsightTrace
+from traceprof.trace.sqlite.database import RE_EXPORT
 
 if TYPE_CHECKING:
     import os
 
-    from traceprof.trace.model import Progress, Trace
+    from traceprof.trace.model.operations import Progress, Trace
 
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REP = b"NVIDIA Tegra Profiler Report"

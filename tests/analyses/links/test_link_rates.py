@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
+from tests.support.builders import TraceBuilder
 from traceprof import intervals
-from traceprof.analyses.link_rates import link_rates
+from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import analyze
-from traceprof.run import Window
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import GPU_SAMPLES
 from tests.reference.links import reference_copies, reference_integral, reference_series
-from traceprof.analyses import link_counters, link_findings, link_usage
+from tests.support.builders import TraceBuilder
+from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Rank, Window, open_run
-from traceprof.trace import schema
+from traceprof.run.opening import Rank, Window, open_run
+from traceprof.trace.nsight import schema
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SAMPLES = Path(__file__).parent.parent.parent / "sample_traces"
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
 A100 = "NVIDIA A100-SXM4-80GB"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import GPU_SAMPLES
 from tests.reference.links import reference_staged
-from traceprof.analyses import peer_transfers
+from tests.support.builders import TraceBuilder
+from traceprof.analyses.links import peer_transfers
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run import Rank, Window, open_run
+from traceprof.run.opening import Rank, Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SAMPLES = Path(__file__).parent.parent.parent / "sample_traces"
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
 

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 
 from dashboards.address import PATHS, Address
-from dashboards.app import PAGES
-from dashboards.clock import Clock
 from dashboards.figures import launch_queue as queue_figures
 from dashboards.figures import links as link_figures
 from dashboards.figures import nccl as nccl_figures
 from dashboards.figures import overlap as overlap_figures
 from dashboards.figures import steps as step_figures
+from dashboards.figures.reduction import edges
 from dashboards.figures.style import plain, shortened
 from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
-from dashboards.reduction import edges
+from dashboards.server.app import PAGES
+from dashboards.time_axis import Clock
 from tests.conftest import GPU_SAMPLES
-from tests.dashboards.trees import components, named, text
+from tests.support.trees import components, named, text
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analyses.link_rates import link_rates
+from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import Analysis, analyze
 from traceprof.reports import json as json_report
 from traceprof.simulate import simulate_run

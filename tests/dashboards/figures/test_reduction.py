@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.clock import Clock
-from dashboards.reduction import covered_share, edges, envelope, group_starts
+from dashboards.figures.reduction import covered_share, edges, envelope, group_starts
+from dashboards.time_axis import Clock
 from traceprof import intervals
 
 series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1, max_size=30).map(

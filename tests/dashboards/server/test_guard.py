@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dashboards.app import create_app
-from dashboards.guard import Access
+from dashboards.server.app import create_app
+from dashboards.server.guard import Access
 from tests.conftest import SAMPLE
 from traceprof.analysis import analyze
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.serving import HOST, DashboardServer, is_loopback
-from dashboards.waiting import Waiting
+from dashboards.server.progress import Waiting
+from dashboards.server.serving import HOST, DashboardServer, is_loopback
 from tests.cli.test_analyze import run
 from tests.conftest import SAMPLE
 from traceprof.analysis import analyze

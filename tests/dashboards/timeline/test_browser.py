@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
 from tests.dashboards.conftest import serving
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,22 +8,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dashboards.timeline_detail import describe, summarize
-from dashboards.timeline_rows import read
-from dashboards.timeline_search import Place, place_of, search
-from tests.builders import TraceBuilder
+from dashboards.timeline.detail import describe, summarize
+from dashboards.timeline.rows import read
+from dashboards.timeline.search import Place, place_of, search
 from tests.conftest import SAMPLE
-from tests.dashboards.timelines import drawn, timelines
+from tests.support.builders import TraceBuilder
+from tests.support.timelines import drawn, timelines
 from traceprof.analysis import analyze
-from traceprof.communication import function_name
-from traceprof.messages import messages
-from traceprof.trace import schema
+from traceprof.communication.messages import messages
+from traceprof.kernel_names import function_name
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dashboards.timeline_model import RankTimeline
+    from dashboards.timeline.model import RankTimeline
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "void cutlass::Kernel<cutlass_80_gemm>(cutlass_80_gemm::Params)"
@@ -243,7 +243,7 @@ def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
 
 
 def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboards.timeline_search._MOST_COUNTED", 2)
+    monkeypatch.setattr("dashboards.timeline.search._MOST_COUNTED", 2)
     trace = TraceBuilder().kernel(0, 1, "k")
     for index in range(3):
         trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)

@@ -10,9 +10,9 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import timeline
-from tests.builders import TraceBuilder
 from tests.conftest import SAMPLE
-from tests.dashboards.trees import named, text
+from tests.support.builders import TraceBuilder
+from tests.support.trees import named, text
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.timeline_rows import read
-from tests.builders import TraceBuilder
+from dashboards.timeline.rows import read
 from tests.conftest import SAMPLE
-from tests.dashboards.timelines import drawn, timelines
+from tests.support.builders import TraceBuilder
+from tests.support.timelines import drawn, timelines
 from traceprof.analysis import analyze
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from flask import Flask
 
-from dashboards import timeline_server, timeline_tiles
-from dashboards.app import create_app
-from tests.builders import TraceBuilder
+from dashboards.server.app import create_app
+from dashboards.timeline import server as timeline_server
+from dashboards.timeline import tiles as timeline_tiles
 from tests.conftest import SAMPLE
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.viewport import Row, View, edges, view
+from dashboards.timeline.viewport import Row, View, edges, view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

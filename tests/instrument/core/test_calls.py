@@ -21,8 +21,8 @@ from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import distributed_c10d
 
 import instrument
-from instrument import calls, groups
-from tests.instrument.recording import pushed
+from instrument.core import calls, groups
+from tests.support.recording import pushed
 
 SELF = "group=0 rank=0 size=1"
 HELD = functools.partial(dist.all_reduce, async_op=False)

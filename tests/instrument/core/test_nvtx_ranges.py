@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from instrument.patching import Patches
+from instrument.core.patching import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

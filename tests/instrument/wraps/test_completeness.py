@@ -17,8 +17,8 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
 
 import instrument
-from instrument import collectives, point_to_point, process_groups
-from instrument import functional as our_functional
+from instrument.wraps import collectives, point_to_point, process_groups
+from instrument.wraps import functional as our_functional
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, dataloader
 
 import instrument
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,9 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-from instrument import calls, ddp
-from tests.instrument.recording import pushed
+from instrument.core import calls
+from instrument.wraps import ddp
+from tests.support.recording import pushed
 
 pytestmark = pytest.mark.usefixtures("alone")
 

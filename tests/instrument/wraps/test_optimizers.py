@@ -10,7 +10,7 @@ import torch
 from torch.optim import SGD, AdamW, Optimizer
 
 import instrument
-from tests.instrument.recording import pushed
+from tests.support.recording import pushed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

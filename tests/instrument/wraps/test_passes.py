@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import instrument
-from tests.instrument.recording import pushed
+from tests.support.recording import pushed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import instrument
-from instrument import tensor_copies
-from tests.instrument.recording import pushed
+from instrument.wraps import tensor_copies
+from tests.support.recording import pushed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.simulate import kernels
-from traceprof.simulate.actions import (
+from traceprof.simulate.event_model.actions import (
     Action,
     Busy,
     Call,
@@ -27,8 +27,8 @@ from traceprof.simulate.actions import (
     Wait,
     Work,
 )
-from traceprof.simulate.engine import Result, Simulation, Thread
-from traceprof.simulate.gpu import Latencies, Operation
+from traceprof.simulate.event_model.engine import Result, Simulation, Thread
+from traceprof.simulate.event_model.gpu import Latencies, Operation
 
 NONE = Latencies(launch=0, stream_gap=0, event=0, host_return=0, queue_check=0)
 S, T = Stream(0, 0, 7), Stream(0, 0, 20)  # two streams of one device

@@ -12,9 +12,9 @@ import pytest
 
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_run
-from traceprof.simulate.fleet import Capture, Node, seen
+from traceprof.simulate.event_model.fleet import Capture, Node, seen
 from traceprof.simulate.scenarios.ranks import STRAGGLERS, training
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from pathlib import Path

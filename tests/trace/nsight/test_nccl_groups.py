@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.trace.nccl_groups import grouped
+from traceprof.trace.nsight.nccl_groups import grouped
 
 CALL, BEGINS, CLOSES, OTHER = range(4)
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder, global_pid, global_tid
-from traceprof.trace import reader, schema
-from traceprof.trace.events import OPEN_END, events_of
-from traceprof.trace.nvtx import read_ranges, thread_names
+from tests.support.builders import TraceBuilder, global_pid, global_tid
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import OPEN_END, events_of
+from traceprof.trace.nsight.nvtx_names import read_ranges, thread_names
 from traceprof.trace.open import open_trace
-from traceprof.trace.pages import Unsupported
+from traceprof.trace.sqlite import read_columns as reader
+from traceprof.trace.sqlite.pages import Unsupported
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.trace.nsight import NsightTrace
+    from traceprof.trace.nsight.export import NsightTrace
 
 NAMES = [
     "step 1", "step 2", "step 22", "aten::mm, seq = 7", "aten::mm, seq = 8", "aten::mm, seq = 77",

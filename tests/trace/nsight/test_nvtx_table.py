@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builders import TraceBuilder, global_pid, global_tid
+from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.errors import TraceFormatError
-from traceprof.trace import reader, schema
-from traceprof.trace.events import OPEN_END
-from traceprof.trace.nsight import NsightTrace
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.export import NsightTrace
+from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.sqlite import read_columns as reader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.trace.model import RangeTable
+    from traceprof.trace.model.operations import RangeTable
 
 # Start, end, name, thread, whether it nests.
 Range = tuple[int, int, str, int, bool]

@@ -13,24 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder, global_pid, global_tid
-from tests.trace.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
+from tests.support.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
+from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
-from traceprof.trace import reader, schema
-from traceprof.trace.database import Database, quote
-from traceprof.trace.numbered import NumberedTexts
-from traceprof.trace.pages import Unsupported
-from traceprof.trace.reader import NULL, read_columns
-from traceprof.trace.records import decode_columns
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite import read_columns as reader
+from traceprof.trace.sqlite.database import Database, quote
+from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.pages import Unsupported
+from traceprof.trace.sqlite.read_columns import NULL, read_columns
+from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from traceprof.trace.layout import Layout
-    from traceprof.trace.numbered_rows import NumberedRows
-    from traceprof.trace.records import Chunk
+    from traceprof.trace.sqlite.layout import Layout
+    from traceprof.trace.sqlite.numbered_rows import NumberedRows
+    from traceprof.trace.sqlite.records import Chunk
 
 KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from traceprof.errors import TraceFileError, UsageError
-from traceprof.trace import schema
-from traceprof.trace.writer import NsightWriter
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from traceprof.trace.writer import Column
+    from traceprof.trace.nsight.writer import Column
 
 # One API call's columns that the schema requires.
 CALL: Mapping[str, Column] = {"start": 1, "end": 2, "eventClass": 0, "nameId": 1, "returnValue": 0}

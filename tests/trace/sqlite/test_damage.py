@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import REAL_TRACES
-from tests.trace.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
-from traceprof.trace import schema
-from traceprof.trace.database import quote
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable

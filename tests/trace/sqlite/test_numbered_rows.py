@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceprof.trace import numbered_rows, reader
-from traceprof.trace.database import Database
-from traceprof.trace.numbered_rows import NumberedRows
-from traceprof.trace.pages import Unsupported
-from traceprof.trace.reader import NULL, read_columns
+from traceprof.trace.sqlite import numbered_rows
+from traceprof.trace.sqlite import read_columns as reader
+from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.numbered_rows import NumberedRows
+from traceprof.trace.sqlite.pages import Unsupported
+from traceprof.trace.sqlite.read_columns import NULL, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +127,7 @@ def test_slots_and_room_for_few(folder: Path, rows: list[tuple[object, ...]]) ->
 
 
 def decode_page_by_page(*args: Any) -> Any:
-    from traceprof.trace.records import decode_columns  # noqa: PLC0415
+    from traceprof.trace.sqlite.records import decode_columns  # noqa: PLC0415
 
     return decode_columns(*args, window_bytes=512)
 

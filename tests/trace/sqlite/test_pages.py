@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from traceprof.trace import shapes
-from traceprof.trace.database import quote
-from traceprof.trace.layout import layout_of
-from traceprof.trace.numbered import NumberedTexts
-from traceprof.trace.pages import PADDING, Unsupported, varints
-from traceprof.trace.records import decode_columns
-from traceprof.trace.shapes import NULL
+from traceprof.trace.sqlite import record_formats as shapes
+from traceprof.trace.sqlite.database import quote
+from traceprof.trace.sqlite.layout import layout_of
+from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.pages import PADDING, Unsupported, varints
+from traceprof.trace.sqlite.record_formats import NULL
+from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -443,7 +443,7 @@ def test_texts_with_the_same_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -
     made(path, TABLE, "INSERT INTO t (a, b) VALUES (1, 'same size'), (2, 'size same')")
     assert outcome(path, "a", texts="b") == "read"
     monkeypatch.setattr(
-        "traceprof.trace.numbered.factors", lambda count: np.zeros(count, np.uint64)
+        "traceprof.trace.sqlite.numbered_texts.factors", lambda count: np.zeros(count, np.uint64)
     )
     assert outcome(path, "a", texts="b") == "partly"
 

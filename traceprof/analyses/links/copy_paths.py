@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Rank, Window
-    from traceprof.trace.model import Copies
+    from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.operations import Copies
 
     Mask = npt.NDArray[np.bool_]
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import hardware, intervals
-from traceprof.analyses import link_findings
-from traceprof.analyses.copy_paths import copies_by_direction, exposed_copies
-from traceprof.analyses.link_findings import Load
-from traceprof.analyses.link_series import AT_PEAK, Series
-from traceprof.analyses.link_usage import LinkUse
+from traceprof.analyses.links import link_findings
+from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_copies
+from traceprof.analyses.links.link_findings import Load
+from traceprof.analyses.links.link_series import AT_PEAK, Series
+from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.findings import NotApplicable, severity_of_cost
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from traceprof.findings import Finding
     from traceprof.hardware import Peaks
     from traceprof.intervals import Intervals
-    from traceprof.run import Rank, Window
+    from traceprof.run.opening import Rank, Window
 
 # `link_usage` names and explains them: these are the same findings from another source.
 IDS: tuple[str, ...] = ()

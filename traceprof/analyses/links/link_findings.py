@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from traceprof.findings import Metric
     from traceprof.intervals import Intervals
-    from traceprof.run import Rank
+    from traceprof.run.opening import Rank
 
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import hardware, intervals
-from traceprof.analyses.link_counters import sampled
-from traceprof.analyses.link_usage import copies_by_way, link_of
-from traceprof.trace.counters import PERCENT
+from traceprof.analyses.links.link_counters import sampled
+from traceprof.analyses.links.link_usage import copies_by_way, link_of
+from traceprof.trace.nsight.counters import PERCENT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from traceprof.analyses.link_series import Series
+    from traceprof.analyses.links.link_series import Series
     from traceprof.intervals import Int64
-    from traceprof.run import Rank, Window
+    from traceprof.run.opening import Rank, Window
 
     Float64 = npt.NDArray[np.float64]
 

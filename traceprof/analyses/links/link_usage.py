@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import hardware, intervals
-from traceprof.analyses import link_findings
-from traceprof.analyses.copy_paths import (
+from traceprof.analyses.links import link_findings
+from traceprof.analyses.links.copy_paths import (
     copies_by_direction,
     exposed_copies,
     is_device_memory,
 )
-from traceprof.analyses.link_findings import Load
+from traceprof.analyses.links.link_findings import Load
 from traceprof.findings import NotApplicable, severity_of_cost, share
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
     from traceprof.hardware import Peaks
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Rank, Window
+    from traceprof.run.opening import Rank, Window
 
     Mask = npt.NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ from traceprof.intervals import largest
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.analyses.peer_transfers import PeerComparison, PeerTransfersResult
+    from traceprof.analyses.links.peer_transfers import PeerComparison, PeerTransfersResult
     from traceprof.intervals import Intervals
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses import peer_findings
-from traceprof.analyses.copy_paths import is_staged, is_to_host
-from traceprof.messages import messages
-from traceprof.trace import schema
+from traceprof.analyses.links import peer_findings
+from traceprof.analyses.links.copy_paths import is_staged, is_to_host
+from traceprof.communication.messages import messages
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.findings import Evidence, Finding, NotApplicable
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run import Rank, Window
-    from traceprof.trace.model import RankKey
+    from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.operations import RankKey
 
     Mask = npt.NDArray[np.bool_]
 

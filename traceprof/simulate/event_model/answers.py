@@ -11,13 +11,13 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from traceprof.simulate.actions import CommunicationWork, CopyWork, KernelWork, Stream
+from traceprof.simulate.event_model.actions import CommunicationWork, CopyWork, KernelWork, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.simulate.engine import CallRecord, Result
-    from traceprof.simulate.gpu import Operation
+    from traceprof.simulate.event_model.engine import CallRecord, Result
+    from traceprof.simulate.event_model.gpu import Operation
 
     Interval = tuple[int, int]
     Place = tuple[int, int]

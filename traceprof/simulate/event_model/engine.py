@@ -25,14 +25,23 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
-from traceprof.simulate.actions import Busy, Call, Event, Pop, Push, Record, Stream, Wait
-from traceprof.simulate.clock import Clock
-from traceprof.simulate.gpu import Gpus, Latencies, Operation
+from traceprof.simulate.event_model.actions import (
+    Busy,
+    Call,
+    Event,
+    Pop,
+    Push,
+    Record,
+    Stream,
+    Wait,
+)
+from traceprof.simulate.event_model.clock import Clock
+from traceprof.simulate.event_model.gpu import Gpus, Latencies, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from traceprof.simulate.actions import Action
+    from traceprof.simulate.event_model.actions import Action
 
 QUEUE_LIMIT = 1024  # HTA, docs/source/features/augmented_counters.rst
 _NO_SLOWDOWN = Fraction(1)

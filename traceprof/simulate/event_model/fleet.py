@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceprof.simulate.actions import CommunicationWork
-from traceprof.simulate.engine import CallRecord, Result
+from traceprof.simulate.event_model.actions import CommunicationWork
+from traceprof.simulate.event_model.engine import CallRecord, Result
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from traceprof.simulate.gpu import Operation
+    from traceprof.simulate.event_model.gpu import Operation
 
 # Members of an operation leave it within so much of each other, as far as machines can be compared.
 _JITTER_NS = 20_000

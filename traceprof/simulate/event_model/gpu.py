@@ -9,14 +9,20 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
-from traceprof.simulate.actions import CommunicationWork, CopyWork, KernelWork, Record, Wait
+from traceprof.simulate.event_model.actions import (
+    CommunicationWork,
+    CopyWork,
+    KernelWork,
+    Record,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from traceprof.simulate.actions import Entry, Event, Stream, Work
-    from traceprof.simulate.clock import Clock
-    from traceprof.simulate.engine import CallRecord
+    from traceprof.simulate.event_model.actions import Entry, Event, Stream, Work
+    from traceprof.simulate.event_model.clock import Clock
+    from traceprof.simulate.event_model.engine import CallRecord
 
 _ALONE = Fraction(1)
 

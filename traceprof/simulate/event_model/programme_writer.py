@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from traceprof import labels
 from traceprof.simulate import kernels, payloads
-from traceprof.simulate.actions import (
+from traceprof.simulate.event_model.actions import (
     Busy,
     Call,
     CommunicationWork,
@@ -26,7 +26,7 @@ from traceprof.simulate.actions import (
     Wait,
 )
 from traceprof.simulate.machine import DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from traceprof.simulate.actions import Action, Communicator, Entry
+    from traceprof.simulate.event_model.actions import Action, Communicator, Entry
     from traceprof.simulate.kernels import Kernel
 
 _COPY_LATENCY_NS = 1_400

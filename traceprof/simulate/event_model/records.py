@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate import payloads
-from traceprof.simulate.actions import (
+from traceprof.simulate.event_model.actions import (
     CommunicationWork,
     CopyWork,
     Event,
@@ -25,15 +25,15 @@ from traceprof.simulate.machine import (
     Rank,
     write_metadata,
 )
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.simulate.boards import Board
-    from traceprof.simulate.engine import CallRecord, RangeRecord, Result, Thread
-    from traceprof.simulate.gpu import Operation
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.simulate.event_model.engine import CallRecord, RangeRecord, Result, Thread
+    from traceprof.simulate.event_model.gpu import Operation
+    from traceprof.trace.nsight.writer import NsightWriter
 
 _LEAD_NS = 1_000_000  # from the session's start to the first event
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.simulate.export import RunExport
-from traceprof.simulate.programme import MIN_KERNELS_PER_STEP, ddp_programme
-from traceprof.simulate.timeline import run_steps
+from traceprof.simulate.large_ddp.export import RunExport
+from traceprof.simulate.large_ddp.programme import MIN_KERNELS_PER_STEP, ddp_programme
+from traceprof.simulate.large_ddp.timeline import run_steps
 from traceprof.simulate.truth import SCHEMA, Truth
-from traceprof.trace.writer import NsightWriter
+from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

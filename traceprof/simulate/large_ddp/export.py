@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.simulate.kernels import KERNELS
+from traceprof.simulate.large_ddp.programme import Call, Phase
 from traceprof.simulate.machine import (
     DEFAULT_DOMAIN,
     NCCL_DOMAIN,
@@ -16,14 +17,13 @@ from traceprof.simulate.machine import (
     write_metadata,
     write_process,
 )
-from traceprof.simulate.programme import Call, Phase
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.simulate.programme import Programme
-    from traceprof.simulate.timeline import StepTimeline
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.simulate.large_ddp.programme import Programme
+    from traceprof.simulate.large_ddp.timeline import StepTimeline
+    from traceprof.trace.nsight.writer import NsightWriter
 
 _COMPUTE_STREAM = 7
 _NCCL_STREAM = 20

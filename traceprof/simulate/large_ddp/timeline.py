@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.simulate.programme import Call, Phase
+from traceprof.simulate.large_ddp.programme import Call, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.simulate.programme import Programme
+    from traceprof.simulate.large_ddp.programme import Programme
 
     Float64 = npt.NDArray[np.float64]
 

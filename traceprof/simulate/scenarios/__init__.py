@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.simulate import answers
-from traceprof.simulate.records import Machine, Records
+from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model.records import Machine, Records
 from traceprof.simulate.scenarios import copies, counters, pipeline, queue, training, waiting
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
 from traceprof.simulate.truth import SCHEMA
-from traceprof.trace.writer import NsightWriter
+from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

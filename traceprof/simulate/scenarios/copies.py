@@ -5,18 +5,19 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from traceprof.simulate import answers, kernels
-from traceprof.simulate.actions import CopyWork, Stream
+from traceprof.simulate import kernels
 from traceprof.simulate.boards import A100, RTX_3090
-from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model.actions import CopyWork, Stream
+from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from traceprof.simulate.answers import Ranks
     from traceprof.simulate.boards import Board
+    from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
 _LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)

@@ -6,14 +6,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import counters, kernels
-from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
 _LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from traceprof import labels
 from traceprof.simulate.machine import TRACEPROF_DOMAIN, Rank, write_metadata
 from traceprof.simulate.scenarios.ranks import NUM_RANKS
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
 
-    from traceprof.simulate.fleet import Capture
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.simulate.event_model.fleet import Capture
+    from traceprof.trace.nsight.writer import NsightWriter
 
 _US, _MS = 1_000, 1_000_000
 _STEPS, _BUCKETS = 60, 3

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.simulate import answers, kernels
-from traceprof.simulate.actions import Communicator
-from traceprof.simulate.host import Host
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model.actions import Communicator
+from traceprof.simulate.event_model.programme_writer import Host
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, NCCL, stream
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
 _PIPELINE_STREAM = 24

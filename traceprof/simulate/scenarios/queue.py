@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.simulate import answers, kernels
-from traceprof.simulate.host import Host
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model.programme_writer import Host
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from traceprof.simulate.answers import Ranks
-    from traceprof.simulate.engine import Result
+    from traceprof.simulate.event_model.answers import Ranks
+    from traceprof.simulate.event_model.engine import Result
     from traceprof.simulate.scenarios.setup import Finding
 
 _LAYER = (kernels.QKV, kernels.ATTENTION, kernels.DOWN, kernels.SOFTMAX)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
-from traceprof.simulate.actions import Communicator, Stream
-from traceprof.simulate.host import Host, Rates
+from traceprof.simulate.event_model.actions import Communicator, Stream
+from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, SIDE
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.simulate.actions import CommunicationWork
 from traceprof.simulate.boards import A100
-from traceprof.simulate.fleet import MEDIAN_EARLY_NS, Capture, Node, seen
+from traceprof.simulate.event_model.actions import CommunicationWork
+from traceprof.simulate.event_model.fleet import MEDIAN_EARLY_NS, Capture, Node, seen
+from traceprof.simulate.event_model.records import Machine, Records
 from traceprof.simulate.machine import SESSION_START_NS
-from traceprof.simulate.records import Machine, Records
 from traceprof.simulate.scenarios.host_runs import HOST_PLANS, host_training, write_host_run
 from traceprof.simulate.scenarios.ranks import (
     NCCL_RATES,
@@ -27,14 +27,14 @@ from traceprof.simulate.scenarios.ranks import (
     training,
 )
 from traceprof.simulate.truth import SCHEMA
-from traceprof.trace.writer import NsightWriter
+from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from traceprof.simulate.actions import Communicator
-    from traceprof.simulate.engine import Result
+    from traceprof.simulate.event_model.actions import Communicator
+    from traceprof.simulate.event_model.engine import Result
 
 # NTP keeps machines within some ms, now and then tens; crystals drift by tens of millionths.
 _AHEAD_NS, _DRIFT_PPB = 20_000_000, 50_000

@@ -7,17 +7,17 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate.boards import A100, Board
-from traceprof.simulate.engine import QUEUE_LIMIT, Simulation, Thread
+from traceprof.simulate.event_model.engine import QUEUE_LIMIT, Simulation, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
 
-    from traceprof.simulate.answers import Ranks
-    from traceprof.simulate.engine import Result
-    from traceprof.simulate.host import Host
-    from traceprof.trace.writer import NsightWriter
+    from traceprof.simulate.event_model.answers import Ranks
+    from traceprof.simulate.event_model.engine import Result
+    from traceprof.simulate.event_model.programme_writer import Host
+    from traceprof.trace.nsight.writer import NsightWriter
 
     Finding = dict[str, Any]
 

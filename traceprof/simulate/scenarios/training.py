@@ -5,17 +5,18 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from traceprof.simulate import answers, kernels
-from traceprof.simulate.actions import Communicator, Stream
-from traceprof.simulate.host import Host, Rates
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model.actions import Communicator, Stream
+from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.kernels import Kernel
 from traceprof.simulate.scenarios.setup import Setup, finding
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from traceprof.simulate.actions import Event
-    from traceprof.simulate.answers import Ranks
+    from traceprof.simulate.event_model.actions import Event
+    from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
 COMPUTE, COPY, NCCL, SIDE = 7, 13, 20, 27  # stream ids

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from traceprof.trace.packed import Differences, pack
+from traceprof.trace.columns import Differences, pack
 
 if TYPE_CHECKING:
     import re
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.counters import Counters
-    from traceprof.trace.label_ranges import LabelRanges
-    from traceprof.trace.nccl_calls import ProcessCalls
-    from traceprof.trace.packed import Packed
+    from traceprof.trace.columns import Packed
+    from traceprof.trace.nsight.counters import Counters
+    from traceprof.trace.nsight.label_ranges import LabelRanges
+    from traceprof.trace.nsight.nccl_calls import ProcessCalls
 
     Mask = npt.NDArray[np.bool_]
 

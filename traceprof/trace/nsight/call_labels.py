@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.trace.nccl_payloads import NOTHING, Fields
+from traceprof.trace.nsight.nccl_payloads import NOTHING, Fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.columns import check_times, groups
-from traceprof.trace.reader import expect_rows, read_columns
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.rows import check_times, groups
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.model import RankKey
+    from traceprof.trace.model.operations import RankKey
+    from traceprof.trace.sqlite.database import Database
 
 PERCENT, BYTES_PER_MS = "percent", "bytes/ms"
 _CACHE = "_link_counters"

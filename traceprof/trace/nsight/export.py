@@ -7,27 +7,35 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from traceprof import labels, processes
-from traceprof.trace import host, nccl_calls, nvtx, nvtx_domains, nvtx_table, schema
-from traceprof.trace.call_labels import rank_of
-from traceprof.trace.counters import read_counters
-from traceprof.trace.database import Database
-from traceprof.trace.device import read_device
-from traceprof.trace.events import columns_of_events, forget_events, keep_events
-from traceprof.trace.kernel_signatures import Signer
-from traceprof.trace.label_ranges import read_label_ranges
-from traceprof.trace.model import RankKey, RankOperations, Session
-from traceprof.trace.reader import NULL, count_rows
-from traceprof.trace.target import Target
+from traceprof import labels
+from traceprof.execution import child_process as processes
+from traceprof.trace.model.operations import RankKey, RankOperations, Session
+from traceprof.trace.nsight import (
+    host,
+    nccl_calls,
+    nvtx_domains,
+    nvtx_table,
+    schema,
+)
+from traceprof.trace.nsight import (
+    nvtx_names as nvtx,
+)
+from traceprof.trace.nsight.call_labels import rank_of
+from traceprof.trace.nsight.counters import read_counters
+from traceprof.trace.nsight.gpu import read_device
+from traceprof.trace.nsight.kernel_signatures import Signer
+from traceprof.trace.nsight.label_ranges import read_label_ranges
+from traceprof.trace.nsight.metadata import Target
+from traceprof.trace.nsight.nvtx_events import columns_of_events, forget_events, keep_events
+from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.read_columns import NULL, count_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
-    from traceprof.trace.counters import Counters
-    from traceprof.trace.label_ranges import LabelRanges
-    from traceprof.trace.model import (
+    from traceprof.trace.model.operations import (
         ApiCalls,
         LaunchStalls,
         NamedRanges,
@@ -36,7 +44,9 @@ if TYPE_CHECKING:
         Signatures,
         Waits,
     )
-    from traceprof.trace.nccl_calls import ProcessCalls
+    from traceprof.trace.nsight.counters import Counters
+    from traceprof.trace.nsight.label_ranges import LabelRanges
+    from traceprof.trace.nsight.nccl_calls import ProcessCalls
 
 # Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
@@ -275,7 +285,7 @@ class NsightTrace:
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
-        """Return NVTX ranges by process: see `traceprof.trace.nvtx.read_ranges`."""
+        """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx_names.read_ranges`."""
         return nvtx.read_ranges(self._database, matching)
 
     def range_table(self, process: int) -> RangeTable | None:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.columns import check_few_processes, check_times, pieces
-from traceprof.trace.kernel_signatures import Signer
-from traceprof.trace.model import (
+from traceprof.trace.columns import Differences, Growing, GrowingTimes, pack
+from traceprof.trace.model.operations import (
     Copies,
     Kernels,
     KernelsToMake,
@@ -19,15 +17,17 @@ from traceprof.trace.model import (
     RankKey,
     RankOperations,
 )
-from traceprof.trace.packed import Differences, Growing, GrowingTimes, pack
-from traceprof.trace.reader import NULL, expect_rows, read_columns
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.kernel_signatures import Signer
+from traceprof.trace.nsight.rows import check_few_processes, check_times, pieces
+from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.packed import Packed, Times
+    from traceprof.trace.columns import Packed, Times
+    from traceprof.trace.sqlite.database import Database
 
     Columns = dict[str, Int64]
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
-from traceprof.trace.model import ApiCalls, LaunchStalls, Waits
-from traceprof.trace.packed import Differences, pack
-from traceprof.trace.reader import NULL, expect_rows, read_columns
+from traceprof.trace.columns import Differences, pack
+from traceprof.trace.model.operations import ApiCalls, LaunchStalls, Waits
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times, pieces
+from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.trace.database import Database
-    from traceprof.trace.packed import Packed
+    from traceprof.trace.columns import Packed
+    from traceprof.trace.sqlite.database import Database
 
 _NOTHING = np.empty(0, np.int64)
 NO_CALLS = ApiCalls(Differences(_NOTHING), *[pack(_NOTHING)] * 4)

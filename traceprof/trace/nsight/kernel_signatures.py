@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.model import Signatures
-from traceprof.trace.numbered_rows import NumberedRows
-from traceprof.trace.reader import NULL
+from traceprof.trace.model.operations import Signatures
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.numbered_rows import NumberedRows
+from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace import schema
-from traceprof.trace.call_labels import number_of
-from traceprof.trace.columns import check_few_processes, check_times
-from traceprof.trace.events import OPEN_END, events_of
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.call_labels import number_of
+from traceprof.trace.nsight.nvtx_events import OPEN_END, events_of
+from traceprof.trace.nsight.rows import check_few_processes, check_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.labels import Label
-    from traceprof.trace.database import Database
+    from traceprof.trace.sqlite.database import Database
 
 # All calls and steps differ in their running number; without it they are of few kinds.
 _RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")

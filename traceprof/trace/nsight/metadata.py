@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from traceprof.trace import nvtx, schema
+from traceprof.trace.nsight import nvtx_names as nvtx
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from traceprof.trace.database import Database
-    from traceprof.trace.model import RankKey
+    from traceprof.trace.model.operations import RankKey
+    from traceprof.trace.sqlite.database import Database
 
 
 _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"

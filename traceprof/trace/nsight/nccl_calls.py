@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace.call_labels import BARRIER, read_call
-from traceprof.trace.nccl_groups import grouped
-from traceprof.trace.nccl_ranges import read_nccl_ranges
+from traceprof.trace.nsight.call_labels import BARRIER, read_call
+from traceprof.trace.nsight.nccl_groups import grouped
+from traceprof.trace.nsight.nccl_ranges import read_nccl_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.label_ranges import LabelRanges
-    from traceprof.trace.nccl_payloads import Fields
-    from traceprof.trace.nccl_ranges import NcclRanges
+    from traceprof.trace.nsight.label_ranges import LabelRanges
+    from traceprof.trace.nsight.nccl_payloads import Fields
+    from traceprof.trace.nsight.nccl_ranges import NcclRanges
+    from traceprof.trace.sqlite.database import Database
 
 UNKNOWN = -1
 _CACHE = "_communication_calls"

@@ -12,10 +12,10 @@ import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from traceprof.trace.database import Database
+    from traceprof.trace.sqlite.database import Database
 
 _HEADER = struct.Struct("<IIIIQQ")
 # nvToolsExtPayload.h: type to struct's code. An enumeration's type is the id of its own schema.

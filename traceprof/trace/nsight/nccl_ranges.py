@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.events import events_of, portions
-from traceprof.trace.nccl_payloads import Fields, PayloadReader
-from traceprof.trace.numbered import UNKEPT
-from traceprof.trace.reader import NULL
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nccl_payloads import Fields, PayloadReader
+from traceprof.trace.nsight.nvtx_events import events_of, portions
+from traceprof.trace.sqlite.numbered_texts import UNKEPT
+from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.events import Events
+    from traceprof.trace.nsight.nvtx_events import Events
+    from traceprof.trace.sqlite.database import Database
 
 NCCL_DOMAIN = "NCCL"
 

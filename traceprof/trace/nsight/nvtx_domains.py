@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.events import RANGES, events_of
-from traceprof.trace.reader import NULL
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import RANGES, events_of
+from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.trace.database import Database
+    from traceprof.trace.sqlite.database import Database
 
 # Libraries make these when they are loaded, whether they come to be used or not.
 _OF_LIBRARIES = {

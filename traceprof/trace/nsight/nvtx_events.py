@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.columns import Parts
-from traceprof.trace.numbered import NONE, NumberedTexts
-from traceprof.trace.packed import Codes, pack
-from traceprof.trace.reader import NULL, expect_rows, read_columns
+from traceprof.trace.columns import Codes, pack
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.rows import Parts
+from traceprof.trace.sqlite.numbered_texts import NONE, NumberedTexts
+from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.numbered import Text
-    from traceprof.trace.packed import Packed
+    from traceprof.trace.columns import Packed
+    from traceprof.trace.sqlite.database import Database
+    from traceprof.trace.sqlite.numbered_texts import Text
 
     Mask = npt.NDArray[np.bool_]
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import schema
-from traceprof.trace.events import events_of
-from traceprof.trace.model import NamedRanges
+from traceprof.trace.model.operations import NamedRanges
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import events_of
 
 if TYPE_CHECKING:
     import re
 
-    from traceprof.trace.database import Database
+    from traceprof.trace.sqlite.database import Database
 
 _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 

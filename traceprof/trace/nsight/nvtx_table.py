@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace import nvtx, schema
-from traceprof.trace.columns import Parts, check_few_processes, check_times, pieces
-from traceprof.trace.events import OPEN_END
-from traceprof.trace.model import RangeTable
-from traceprof.trace.numbered import NumberedTexts
-from traceprof.trace.reader import NULL, expect_rows, read_columns
-from traceprof.trace.texts import Texts
+from traceprof.trace.model.operations import RangeTable
+from traceprof.trace.nsight import nvtx_names as nvtx
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times, pieces
+from traceprof.trace.nsight.texts import Texts
+from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.packed import Packed
+    from traceprof.trace.columns import Packed
+    from traceprof.trace.sqlite.database import Database
 
 _LONGEST = 1000  # characters of a text
 _UNNAMED = "(unnamed)"

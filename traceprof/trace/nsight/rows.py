@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.packed import Growing
+from traceprof.trace.columns import Growing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.database import Database
-    from traceprof.trace.packed import Packed
+    from traceprof.trace.columns import Packed
+    from traceprof.trace.sqlite.database import Database
 
 # A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
 # otherwise make every operation a rank.

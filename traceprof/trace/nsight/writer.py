@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.errors import TraceFileError, UsageError
-from traceprof.trace import schema
-from traceprof.trace.database import quote
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

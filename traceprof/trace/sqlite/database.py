@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
-from traceprof.trace import schema
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from traceprof.trace.model import Progress
+    from traceprof.trace.model.operations import Progress
 
     Columns = Mapping[str, type[int | str]]
 

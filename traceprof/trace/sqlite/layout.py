@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceprof.trace.pages import Unsupported
+from traceprof.trace.sqlite.pages import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

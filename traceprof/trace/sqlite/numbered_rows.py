@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.pages import gathered
-from traceprof.trace.shapes import factors
+from traceprof.trace.sqlite.pages import gathered
+from traceprof.trace.sqlite.record_formats import factors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.pages import Bytes, Words
+    from traceprof.trace.sqlite.pages import Bytes, Words
 
 _ROOM = 1 << 10
 _MOST_KNOWN = 1 << 15

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from traceprof.trace.pages import gathered
-from traceprof.trace.shapes import factors
+from traceprof.trace.sqlite.pages import gathered
+from traceprof.trace.sqlite.record_formats import factors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.pages import Bytes, Words
+    from traceprof.trace.sqlite.pages import Bytes, Words
 
 Text: TypeAlias = "str | bytes"
 

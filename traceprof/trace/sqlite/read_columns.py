@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traceprof.trace import shapes
-from traceprof.trace.database import Database, quote
-from traceprof.trace.layout import layout_of
-from traceprof.trace.pages import Unsupported
-from traceprof.trace.records import decode_columns
+from traceprof.trace.sqlite import record_formats as shapes
+from traceprof.trace.sqlite.database import Database, quote
+from traceprof.trace.sqlite.layout import layout_of
+from traceprof.trace.sqlite.pages import Unsupported
+from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from traceprof.intervals import Int64
-    from traceprof.trace.numbered import NumberedTexts
-    from traceprof.trace.numbered_rows import NumberedRows
+    from traceprof.trace.sqlite.numbered_rows import NumberedRows
+    from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 
 NULL = shapes.NULL
 """What stands in a column where the export has NULL."""

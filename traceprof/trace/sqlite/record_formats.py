@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traceprof.trace.pages import gathered
+from traceprof.trace.sqlite.pages import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.layout import Layout
-    from traceprof.trace.pages import Bytes, Words
+    from traceprof.trace.sqlite.layout import Layout
+    from traceprof.trace.sqlite.pages import Bytes, Words
 
     Mask = npt.NDArray[np.bool_]
 

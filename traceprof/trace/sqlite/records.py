@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.pages import PageFile, Unsupported, varints
-from traceprof.trace.shapes import Shapes, Span
+from traceprof.trace.sqlite.pages import PageFile, Unsupported, varints
+from traceprof.trace.sqlite.record_formats import Shapes, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
-    from traceprof.trace.layout import Layout
-    from traceprof.trace.numbered import NumberedTexts
-    from traceprof.trace.numbered_rows import NumberedRows
-    from traceprof.trace.pages import Leaves
+    from traceprof.trace.sqlite.layout import Layout
+    from traceprof.trace.sqlite.numbered_rows import NumberedRows
+    from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+    from traceprof.trace.sqlite.pages import Leaves
 
 # Large enough that the cost per call vanishes, small enough that it stays in the cache.
 _WINDOW_BYTES = 2 << 20

@@ -1,0 +1,1 @@
+"""The web application: pages, data, and who may ask for them."""

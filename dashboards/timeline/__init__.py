@@ -1,0 +1,1 @@
+"""The timeline: rows, tiles, details and search."""

@@ -1,0 +1,1 @@
+"""What all wrappers are made with."""

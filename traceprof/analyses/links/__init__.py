@@ -1,0 +1,1 @@
+"""What links carried: NVLink, PCIe, InfiniBand."""

@@ -1,0 +1,1 @@
+"""What was communicated: messages, NCCL queues, latency."""

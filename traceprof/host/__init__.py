@@ -1,0 +1,1 @@
+"""What the host did: launches, full queues, late launches, idle gaps, synchronization."""

@@ -1,0 +1,1 @@
+"""Ranks against each other: arrivals, matching, clocks, waits, transfers, lateness, causes."""

@@ -1,0 +1,1 @@
+"""From the tables of reports to the ranks of a run."""

@@ -1,0 +1,1 @@
+"""A model of streams, links and ranks, event by event."""

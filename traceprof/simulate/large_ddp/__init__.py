@@ -1,0 +1,1 @@
+"""Large data-parallel runs, made in columns: millions of kernels in seconds."""
