@@ -106,7 +106,7 @@ def children() -> list[str]:
 def test_not_beside_other_threads() -> None:
     program = """
 import threading
-from traceprof import processes
+from traceprof.execution import child_process as processes
 assert processes.can_fork()
 done = threading.Event()
 thread = threading.Thread(target=done.wait)
@@ -122,7 +122,7 @@ assert processes.can_fork()
 def test_beside_threads_that_hold_nothing() -> None:
     program = """
 import os, threading, time
-from traceprof import processes
+from traceprof.execution import child_process as processes
 begun, done = threading.Event(), threading.Event()
 def work():
     done.wait()
@@ -276,7 +276,8 @@ def only_elsewhere() -> Callable[[nsight.NsightTrace], object]:
 def test_ctrl_c_leaves_nobody_behind(export: Path) -> None:
     program = f"""
 import os, signal, time
-from traceprof import analyze, measuring
+from traceprof import analyze
+from traceprof.execution import measuring
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 measuring._WORTH_SHARING = 0
 first = os.getpid()

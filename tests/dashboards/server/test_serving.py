@@ -237,7 +237,7 @@ def test_a_large_report_is_read_by_two_processes() -> None:
     program = """
 import sys
 from dashboards import serving
-from traceprof import processes
+from traceprof.execution import child_process as processes
 from traceprof.cli.main import main
 from traceprof.trace import nsight
 serving._LONGEST_OPENING_S = 60

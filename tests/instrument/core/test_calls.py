@@ -181,7 +181,7 @@ def test_a_spawned_child_starts_without(recorded: list[str]) -> None:
 def test_an_operation_under_way_ends_before_the_interpreter() -> None:
     code = """
 import threading, time, torch
-from instrument import completion, nvtx_ranges
+from instrument.core import completion, nvtx_ranges
 nvtx_ranges.end = lambda handle: print("end", handle, flush=True)
 future = torch.futures.Future()
 def complete():

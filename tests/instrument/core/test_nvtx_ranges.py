@@ -33,7 +33,7 @@ def run(code: str, **environment: str) -> str:
 
 
 def test_without_a_tool_or_nvtx_nobody_records() -> None:
-    code = "from instrument import nvtx_ranges; print(nvtx_ranges.is_recording())"
+    code = "from instrument.core import nvtx_ranges; print(nvtx_ranges.is_recording())"
     assert run(code) == "False"
     assert run(code, **TOOL) == "True"
     assert run(code, **TOOL, NVTX_DISABLE="1") == "False"
@@ -51,7 +51,7 @@ def test_nothing_happens_where_nobody_records(monkeypatch: pytest.MonkeyPatch) -
 def test_distinct_labels_are_not_kept() -> None:
     code = """
 import resource
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 def write(labels):
@@ -161,7 +161,7 @@ def test_an_unknown_nvtx_is_used_by_its_public_functions(monkeypatch: pytest.Mon
 def test_nsight_systems_records_every_range(nsys: str, tmp_path: Path) -> None:
     code = """
 import threading
-from instrument import nvtx_ranges
+from instrument.core import nvtx_ranges
 prepared = nvtx_ranges.prepare("all_reduce bytes=8 seq=0")
 nvtx_ranges.push("all_reduce bytes=8 seq=0")
 handle = nvtx_ranges.start(prepared)
