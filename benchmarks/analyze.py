@@ -73,7 +73,7 @@ def commands(export: Path) -> dict[str, list[str]]:
         found[LIBRARY] = [sys.executable, str(script), str(export)]
     if shutil.which("sqlite3"):
         tables = (schema.KERNEL.name, schema.API_CALL.name, schema.NVTX.name)
-        scan = "".join(f"SELECT sum(start), count(*) FROM {each};" for each in tables)  # noqa: S608
+        scan = "".join(f"SELECT sum(start), count(*) FROM {table};" for table in tables)  # noqa: S608
         found[SCAN] = ["sqlite3", "-readonly", str(export), scan]
     return found
 

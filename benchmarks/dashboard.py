@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
 
 GPU_KINDS = ("compute", "communication", "copy")
-MOST_MS, MOST_BYTES = 150, 300_000
+MAX_MS, MAX_BYTES = 150, 300_000
 
 
 @dataclass
@@ -167,8 +167,8 @@ def show(replies: dict[str, Replies]) -> None:
         )
     Console().print(table)
     print(
-        f"views: median {statistics.median(views.ms):.1f} ms of {MOST_MS} ms allowed,"
-        f" largest {max(views.size)} bytes of {MOST_BYTES} allowed"
+        f"views: median {statistics.median(views.ms):.1f} ms of {MAX_MS} ms allowed,"
+        f" largest {max(views.size)} bytes of {MAX_BYTES} allowed"
     )
 
 

@@ -101,7 +101,7 @@ def _show(rows: dict[int, list[tuple[float, ...]]]) -> None:
     for number, runs in rows.items():
         clock_mean, clock_median, trace_mean, trace_median = zip(*runs, strict=True)
         columns = (clock_mean, trace_mean, clock_median, trace_median)
-        table.add_row(str(number), *(_span(each) for each in columns))
+        table.add_row(str(number), *(_span(column) for column in columns))
     Console().print(table)
 
 

@@ -59,10 +59,10 @@ class Tally:
             self.offset_errors.append(abs(found - each["offset_ns"]))
             self.uncertainties.append(clock.uncertainty_ns or 0)
         planted = truth["straggler"]
-        found_ranks = [each for each in analysis.findings if each.id == "straggler"]
-        wrong = [each for each in found_ranks if not planted or each.rank != planted["rank"]]
+        found_ranks = [finding for finding in analysis.findings if finding.id == "straggler"]
+        wrong = [rank for rank in found_ranks if not planted or rank.rank != planted["rank"]]
         self.num_false += len(wrong)
-        right = [each for each in found_ranks if planted and each.rank == planted["rank"]]
+        right = [rank for rank in found_ranks if planted and rank.rank == planted["rank"]]
         if not planted:
             self.verdicts[name]["silent" if not wrong else "false alarm"] += 1
         elif not right:

@@ -24,8 +24,8 @@ OVERVIEW, TIMELINE, STEPS, OVERLAP = "/", "/timeline", "/steps", "/overlap"
 NCCL, LAUNCH_QUEUE, LINKS, RANKS = "/nccl", "/launch-queue", "/links", "/ranks"
 PATHS = (OVERVIEW, TIMELINE, STEPS, OVERLAP, NCCL, LAUNCH_QUEUE, LINKS, RANKS)
 
-_MOST_NUMBERS = 10_000  # ranks in one address
-_LONGEST_TEXT = 1_000  # characters
+_MAX_NUMBERS = 10_000  # ranks in one address
+_MAX_TEXT = 1_000  # characters
 _LONGEST = 100_000  # characters of a whole query
 
 
@@ -131,7 +131,7 @@ def _index(key: str, text: str) -> int:
 
 def _numbers(key: str, text: str) -> tuple[int, ...]:
     parts = text.split(",") if text else []
-    if len(parts) > _MOST_NUMBERS:
+    if len(parts) > _MAX_NUMBERS:
         raise _unreadable(key, "there are too many")
     return tuple(dict.fromkeys(_index(key, part) for part in parts))
 
@@ -143,7 +143,7 @@ def _finding(key: str, text: str) -> str:
 
 
 def _text(key: str, text: str) -> str:
-    if len(text) > _LONGEST_TEXT:
+    if len(text) > _MAX_TEXT:
         raise _unreadable(key, "it is too long")
     return text
 

@@ -39,20 +39,20 @@ class View:
             UsageError: the address names a rank or a report that the run has not.
         """
         run, address = self.analysis.run, self.address
-        _check("rank", address.rank, [each.rank for each in run.ranks])
+        _check("rank", address.rank, [rank.rank for rank in run.ranks])
         _check("report", address.report, range(len(run.traces)))
         chosen = (
-            each
-            for each in run.ranks
-            if (not address.rank or each.rank in address.rank)
-            and (not address.report or each.report in address.report)
+            rank
+            for rank in run.ranks
+            if (not address.rank or rank.rank in address.rank)
+            and (not address.report or rank.report in address.report)
         )
         return tuple(sorted(chosen, key=lambda each: each.rank))
 
     @cached_property
     def numbers(self) -> frozenset[int]:
         """The numbers of the ranks chosen."""
-        return frozenset(each.rank for each in self.ranks)
+        return frozenset(rank.rank for rank in self.ranks)
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
         """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers."""
@@ -62,7 +62,7 @@ class View:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of the ranks chosen, in the analysis' order."""
-        return tuple(each for each in self.analysis.findings if each.rank in self.numbers)
+        return tuple(finding for finding in self.analysis.findings if finding.rank in self.numbers)
 
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
         """Return what of these findings, or of all, could not be judged on the ranks chosen."""
@@ -74,7 +74,7 @@ class View:
 
     def rank(self, number: int) -> Rank:
         """Return a rank of the run by its number."""
-        return next(each for each in self.analysis.run.ranks if each.rank == number)
+        return next(rank for rank in self.analysis.run.ranks if rank.rank == number)
 
     @cached_property
     def clock(self) -> Clock:

@@ -12,21 +12,21 @@ from traceprof.analyses import breakdown, collectives, ddp_buckets, process_grou
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.analyses.registry import (
     ANALYSES,
+    CPU_ANALYSES,
     EXPLANATIONS,
     FINDING_IDS,
-    HOST_ANALYSES,
     RANK_ANALYSES,
     RUN_ANALYSES,
     AnalysisModule,
 )
 from traceprof.errors import TraceprofError
 from traceprof.execution.measuring import Options, Task, measure, measure_file
-from traceprof.execution.preview import first_looks
+from traceprof.execution.preview import previews
 from traceprof.findings import Finding, NotApplicable
-from traceprof.run.failures import all_lost, closed_if_lost, made_or_lost
+from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.notes import notes_of
-from traceprof.run.opening import Run, RunFacts, run_of, run_of_reports, with_ranks
-from traceprof.run.summary import LostReport, MeasuredReport
+from traceprof.run.opening import Run, RunSummary, run_of, run_of_reports, with_ranks
+from traceprof.run.summary import FailedReport, MeasuredReport
 from traceprof.run.windows import no_such_steps
 from traceprof.trace.open import open_trace
 
@@ -38,8 +38,17 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Progress, Trace
 
 __all__ = [
-    "ANALYSES", "EXPLANATIONS", "FINDING_IDS", "HOST_ANALYSES", "RUN_ANALYSES",
-    "Analysis", "AnalysisModule", "Options", "RunResult", "analyze", "analyze_reports",
+    "ANALYSES",
+    "CPU_ANALYSES",
+    "EXPLANATIONS",
+    "FINDING_IDS",
+    "RUN_ANALYSES",
+    "Analysis",
+    "AnalysisModule",
+    "Options",
+    "RunResult",
+    "analyze",
+    "analyze_reports",
 ]  # fmt: skip
 
 
@@ -57,13 +66,13 @@ class RunResult:
         lost: reports that could not be analysed; the run has none of them.
     """
 
-    run: RunFacts
+    run: RunSummary
     results: Mapping[AnalysisModule, tuple[Any, ...]]
     findings: tuple[Finding, ...]
     not_applicable: tuple[NotApplicable, ...]
     notes: tuple[tuple[int, str], ...]
     ranks: straggler.RanksResult
-    lost: tuple[LostReport, ...]
+    lost: tuple[FailedReport, ...]
 
     def of(self, module: AnalysisModule) -> tuple[Any, ...]:
         """Return what a module measured, by rank: see each result's `rank`."""
@@ -138,22 +147,22 @@ def analyze(
     traces: list[Trace] = []
     try:
         opened = [
-            made_or_lost(path, partial(_opened, path, options, progress, traces))
+            try_report(path, partial(_opened, path, options, progress, traces))
             for path in map(Path, paths)
         ]
-        if early is not None and len(opened) == 1 and not isinstance(opened[0], LostReport):
+        if early is not None and len(opened) == 1 and not isinstance(opened[0], FailedReport):
             _tell_early(*opened[0], options, early)
         made = [
             each
-            if isinstance(each, LostReport)
-            else made_or_lost(each[0].path, partial(_measured, *each, options))
+            if isinstance(each, FailedReport)
+            else try_report(each[0].path, partial(_measured, *each, options))
             for each in opened
         ]
         result = _judged(made, options)
         kept = [
             each
             for each, measured in zip(opened, made, strict=True)
-            if not isinstance(each, LostReport) and not isinstance(measured, LostReport)
+            if not isinstance(each, FailedReport) and not isinstance(measured, FailedReport)
         ]
         run = with_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
         return Analysis(**{**vars(result), "run": run})
@@ -191,7 +200,7 @@ def analyze_reports(
     options = options or Options()
     options.check()
     tasks = [Task(Path(path), Path(path), options) for path in paths]
-    made: list[MeasuredReport | LostReport | None] = [None] * len(tasks)
+    made: list[MeasuredReport | FailedReport | None] = [None] * len(tasks)
     if progress is not None and len(tasks) > 1:
         progress.expect(len(tasks))
     for index, measured in _anywhere(tasks, jobs, scheduler, progress):
@@ -203,7 +212,7 @@ def analyze_reports(
 
 def _anywhere(
     tasks: Sequence[Task], jobs: int, scheduler: str | None, progress: Progress | None
-) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
+) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
     """Yield the index of each report, as it is done, and what was measured of it."""
     if scheduler is not None:
         from traceprof.execution.cluster import measured_on_cluster  # noqa: PLC0415  (an extra)
@@ -225,7 +234,7 @@ def _opened(
     """Open a report, which `traces` then holds, and sort its operations into ranks."""
     trace = open_trace(path, progress)
     traces.append(trace)
-    with closed_if_lost(trace):
+    with close_on_error(trace):
         return trace, options.ranks_of(trace)
 
 
@@ -237,29 +246,30 @@ def _tell_early(
         run = run_of([trace], [ranks])
         nothing: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
         known = Analysis(run, nothing, (), (), (), straggler.run(run, ()), ())
-        for found in first_looks(run.ranks, options):
+        for found in previews(run.ranks, options):
             early(replace(known, results={**nothing, breakdown: found}))
             if not trace.is_being_read:
                 break
 
 
 def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:
-    with closed_if_lost(trace):
+    with close_on_error(trace):
         return measure(trace, ranks, options)
 
 
-def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> RunResult:
+def _judged(made: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
     """Bring together what was measured of the reports, and say what it means."""
     reports = [each for each in made if isinstance(each, MeasuredReport)]
-    lost = [each for each in made if isinstance(each, LostReport)]
+    lost = [each for each in made if isinstance(each, FailedReport)]
     if lost and not reports:
-        raise all_lost(lost)
+        raise all_failed(lost)
     ranks = [rank for report in reports for rank in report.ranks]
     if options.steps is not None and not any(rank.results for rank in ranks):
         numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
         raise no_such_steps(options.steps, numbers)
     run = run_of_reports(
-        [each.facts for each in reports], [[rank.facts for rank in each.ranks] for each in reports]
+        [report.facts for report in reports],
+        [[rank.facts for rank in report.ranks] for report in reports],
     )
     numbered = [rank.renumbered(facts) for rank, facts in zip(ranks, run.ranks, strict=True)]
     results: dict[AnalysisModule, tuple[Any, ...]] = {
@@ -274,7 +284,7 @@ def _judged(made: Sequence[MeasuredReport | LostReport], options: Options) -> Ru
         for result in of_module
         for each in module.findings(result)
     ]
-    met = [each.run(run, results[each.OF]) for each in RUN_ANALYSES]
+    met = [analysis.run(run, results[analysis.OF]) for analysis in RUN_ANALYSES]
     for module, result in zip(RUN_ANALYSES, met, strict=True):
         judged += module.findings(result)
     ranks_met: straggler.RanksResult = met[RUN_ANALYSES.index(straggler)]
@@ -304,17 +314,17 @@ def _is_wanted(finding: str, options: Options) -> bool:
     return finding not in options.skip and (not options.only or finding in options.only)
 
 
-def _without_ranks(run: RunFacts) -> list[NotApplicable]:
+def _without_ranks(run: RunSummary) -> list[NotApplicable]:
     """Say that nothing can be judged where no report holds anything of a rank."""
     if run.ranks:
         return []
     return [
         NotApplicable(
-            each,
+            id_,
             "no report holds a GPU operation",
             "nsys profile --trace=cuda,nvtx … (and see `traceprof info` for what it does hold)",
         )
-        for each in FINDING_IDS
+        for id_ in FINDING_IDS
     ]
 
 
@@ -322,9 +332,7 @@ def _merged(
     missing: Sequence[NotApplicable], results: Mapping[AnalysisModule, Sequence[Any]]
 ) -> Iterable[NotApplicable]:
     """Say once, of the whole run, what is missing in the same way on every rank it is judged on."""
-    num_ranks = {
-        each: len(of_module) for module, of_module in results.items() for each in module.IDS
-    }
+    num_ranks = {id_: len(of_module) for module, of_module in results.items() for id_ in module.IDS}
     of_run = [replace(each, rank=None) for each in missing]
     said = set()
     for each, whole in zip(missing, of_run, strict=True):

@@ -40,7 +40,7 @@ def severity_of_cost(fraction: float) -> Severity | None:
     return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
 
 
-MOST_EVIDENCE = 5
+MAX_EVIDENCE = 5
 """Intervals shown as evidence: what a reader looks at before believing the rest."""
 
 
@@ -116,8 +116,8 @@ class NotApplicable:
 def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Put the same finding on several ranks together; the first of each keeps its place."""
     groups: dict[str, list[Finding]] = {}
-    for each in findings:
-        groups.setdefault(each.id, []).append(each)
+    for finding in findings:
+        groups.setdefault(finding.id, []).append(finding)
     return list(groups.values())
 
 

@@ -113,7 +113,7 @@ def board(gpu: str | None) -> Board | None:
     """Return the board of this name, or None for one that is not known."""
     if gpu is None:
         return None
-    return next((each for each in BOARDS if re.search(each.pattern, gpu, re.IGNORECASE)), None)
+    return next((board for board in BOARDS if re.search(board.pattern, gpu, re.IGNORECASE)), None)
 
 
 def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peaks:

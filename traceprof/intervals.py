@@ -83,12 +83,12 @@ def union(start_ns: Int64, end_ns: Int64) -> Intervals:
 
 def merge(*sets: Intervals) -> Intervals:
     """Return the union of several interval sets."""
-    sets = tuple(each for each in sets if len(each)) or (empty(),)
+    sets = tuple(set_ for set_ in sets if len(set_)) or (empty(),)
     if len(sets) == 1:
         return sets[0]
     return union(
-        np.concatenate([each.start_ns for each in sets]),
-        np.concatenate([each.end_ns for each in sets]),
+        np.concatenate([set_.start_ns for set_ in sets]),
+        np.concatenate([set_.end_ns for set_ in sets]),
     )
 
 

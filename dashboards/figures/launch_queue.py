@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.figures.reduction import MOST_POINTS, covered_share, edges, envelope
+from dashboards.figures.reduction import MAX_POINTS, covered_share, edges, envelope
 from dashboards.figures.style import limit, rows
 from dashboards.widgets.palette import BLUE, COMMUNICATION
 
@@ -48,7 +48,7 @@ class QueueRow:
 
 def depth_over_time(queues: list[QueueRow], clock: Clock) -> go.Figure:
     """Return the depth of each queue over time, a row for each, and the stalls behind it."""
-    figure = rows([f"rank {each.rank}" for each in queues], _ROW, clock.title)
+    figure = rows([f"rank {queue.rank}" for queue in queues], _ROW, clock.title)
     for row, each in enumerate(queues):
         _add_stalls(figure, row, each, clock)
         _add_depth(figure, row, each, clock)
@@ -56,7 +56,7 @@ def depth_over_time(queues: list[QueueRow], clock: Clock) -> go.Figure:
             whose = "a stream" if each.cap_scope == "stream" else "the process"
             limit(figure, row, each.cap, f"limit of {whose}: {each.cap}")
     figure.update_yaxes(title_text="launches", rangemode="tozero")
-    start, end = min(each.start_ns for each in queues), max(each.end_ns for each in queues)
+    start, end = min(queue.start_ns for queue in queues), max(queue.end_ns for queue in queues)
     figure.update_xaxes(range=[clock.second(start), clock.second(end)])
     figure.update_layout(meta={"base": str(clock.base_ns)}, bargap=0)
     return figure
@@ -64,7 +64,7 @@ def depth_over_time(queues: list[QueueRow], clock: Clock) -> go.Figure:
 
 def _add_stalls(figure: go.Figure, row: int, queue: QueueRow, clock: Clock) -> None:
     """Shade the pieces of time in which the host was blocked, as strongly as it was."""
-    limits = edges(queue.start_ns, queue.end_ns, MOST_POINTS)
+    limits = edges(queue.start_ns, queue.end_ns, MAX_POINTS)
     share = covered_share(queue.blocked, limits)
     hit = np.flatnonzero(share > 0)
     top = max(int(queue.depth.max(initial=1)), queue.cap or 0) * 1.05

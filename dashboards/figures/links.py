@@ -107,7 +107,7 @@ def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None
         results: by rank.
         devices: of the ranks.
     """
-    uses = [{use.peer: use for use in each.uses if use.direction == "p2p"} for each in results]
+    uses = [{use.peer: use for use in result.uses if use.direction == "p2p"} for result in results]
     known = {device for device in devices if device is not None}
     peers = sorted(known | {peer for each in uses for peer in each if peer is not None})
     # Copies whose other side is not known have a column of their own.
@@ -124,7 +124,7 @@ def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None
     figure = chart(_CELL * len(uses), "the other device, as the rank counts them")
     figure.add_heatmap(
         z=size,
-        x=["not known" if each is None else f"GPU {each}" for each in columns],
+        x=["not known" if column is None else f"GPU {column}" for column in columns],
         y=[
             f"rank {each.rank} ({device_text(device, None)})"
             for each, device in zip(results, devices, strict=True)

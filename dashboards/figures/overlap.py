@@ -21,11 +21,11 @@ _ROW = 26
 
 def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     """Return for each rank what overlap hides, to the right, and what it costs, to the left."""
-    names = [f"rank {each.rank}" for each in results]
+    names = [f"rank {result.rank}" for result in results]
     figure = chart(max(_ROW * len(results), 60), "time (ms)")
     figure.add_bar(
         y=names,
-        x=[each.hidden_ns / 1e6 for each in results],
+        x=[result.hidden_ns / 1e6 for result in results],
         orientation="h",
         name="hidden behind compute",
         marker_color=BLUE,
@@ -33,16 +33,16 @@ def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     )
     figure.add_bar(
         y=names,
-        x=[-each.wall_excess_ns / 1e6 for each in results],
+        x=[-result.wall_excess_ns / 1e6 for result in results],
         orientation="h",
         name="tax: kernels run longer",
         marker_color=COMMUNICATION,
-        customdata=[each.wall_excess_ns / 1e6 for each in results],
+        customdata=[result.wall_excess_ns / 1e6 for result in results],
         hovertemplate="<b>%{y}</b><br>kernels run %{customdata:.3f} ms longer<extra></extra>",
     )
     figure.add_scatter(
         y=names,
-        x=[net_gain_ns(each) / 1e6 for each in results],
+        x=[net_gain_ns(result) / 1e6 for result in results],
         mode="markers",
         name="net gain",
         marker={

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Float64 = npt.NDArray[np.float64]
 
-MOST_POINTS = 1500
+MAX_POINTS = 1500
 """About as many as a wide chart has pixels across."""
 
 
@@ -42,7 +42,7 @@ def envelope(
     values: npt.NDArray[Any],
     start_ns: int,
     end_ns: int,
-    num: int = MOST_POINTS,
+    num: int = MAX_POINTS,
 ) -> Envelope:
     """Return what a series that holds each value until the next takes in a window.
 
@@ -75,7 +75,7 @@ def envelope(
     )
 
 
-def edges(start_ns: int, end_ns: int, num: int = MOST_POINTS) -> Int64:
+def edges(start_ns: int, end_ns: int, num: int = MAX_POINTS) -> Int64:
     """Return the limits of pieces of equal length, whole nanoseconds, int64[m + 1], m <= num."""
     num = max(min(num, end_ns - start_ns), 1)
     offsets: Int64 = np.arange(num + 1, dtype=np.int64) * (end_ns - start_ns) // num

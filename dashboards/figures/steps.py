@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Float64 = npt.NDArray[np.float64]
 
-MOST_BARS = 300  # of one rank: more would be thinner than three pixels
+MAX_BARS = 300  # of one rank: more would be thinner than three pixels
 _BAR_ROW = 90
 _ROW = 22
 
@@ -48,16 +48,16 @@ class StepBars(NamedTuple):
     shortest_ms: Float64
 
 
-def step_bars(result: BreakdownResult, most: int = MOST_BARS) -> StepBars:
+def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
     """Put the steps of a rank into at most so many bars."""
     steps = result.steps
-    numbers = np.array([each.number for each in steps], np.int64)
+    numbers = np.array([step.number for step in steps], np.int64)
     if (np.diff(numbers) <= 0).any():  # where numbers come again, the order counts
         numbers = np.arange(len(numbers))
     parts = np.array(
-        [[getattr(each.measures, measure) for measure, *_ in PARTS] for each in steps], np.float64
+        [[getattr(step.measures, measure) for measure, *_ in PARTS] for step in steps], np.float64
     ).reshape(-1, len(PARTS))
-    windows = np.array([each.measures.window_ns for each in steps], np.float64)
+    windows = np.array([step.measures.window_ns for step in steps], np.float64)
     first = group_starts(len(steps), most)
     stop = np.append(first[1:], len(steps))[: len(first)]
     if len(first) == 0:
@@ -85,7 +85,7 @@ def stacked(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.
 
     All rows have the same scale, so that ranks can be compared. The `meta` of a trace is its row.
     """
-    figure = rows([f"rank {each.rank}" for each in results], _BAR_ROW, "step")
+    figure = rows([f"rank {result.rank}" for result in results], _BAR_ROW, "step")
     for row, each in enumerate(bars):
         _add_row(figure, row, each)
     figure.update_layout(
@@ -137,7 +137,7 @@ def _add_row(figure: go.Figure, row: int, bars: StepBars) -> None:
 
 def heat(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.Figure:
     """Return the longest step of each bar, a row for each rank, dark where it took longest."""
-    longest = max(len(each.first) for each in bars)
+    longest = max(len(bar.first) for bar in bars)
     values = np.full((len(bars), longest), np.nan)
     texts = np.full((len(bars), longest), "", object)
     for row, each in enumerate(bars):
@@ -146,7 +146,7 @@ def heat(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.Fig
     figure = chart(max(_ROW * len(bars), 60), "step, in the order they ran")
     figure.add_heatmap(
         z=values,
-        y=[f"rank {each.rank}" for each in results],
+        y=[f"rank {result.rank}" for result in results],
         text=texts,
         colorscale=INTENSITY,
         colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0},

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.straggler import RanksResult
 
 _CELL = 34
-_MOST_WRITTEN = 24  # with more ranks the cells are too small for text
+_MAX_WRITTEN = 24  # with more ranks the cells are too small for text
 
 
 def wait_matrix(met: RanksResult, shown: Collection[int]) -> go.Figure | None:
@@ -45,7 +45,7 @@ def wait_matrix(met: RanksResult, shown: Collection[int]) -> go.Figure | None:
         for row, of_rank in enumerate(waited)
     ]
     figure = chart(_CELL * len(members), "the rank that came last")
-    is_written = len(members) <= _MOST_WRITTEN
+    is_written = len(members) <= _MAX_WRITTEN
     figure.add_heatmap(
         z=np.where(waited > 0, waited / 1e6, np.nan),
         x=names,

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 PATH = addresses.LAUNCH_QUEUE
 TITLE = "Launch queue"
 
-_MOST_ROWS = 8
-_MOST_LISTED = 4  # ranks whose stalls are listed
-_MOST_HOLDERS = 5  # of a rank
+_MAX_ROWS = 8
+_MAX_LISTED = 4  # ranks whose stalls are listed
+_MAX_HOLDERS = 5  # of a rank
 
 _QUEUES = (
     Column("rank", "rank", IDENTIFIER, 70),
@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "What a process has launched and its GPU has not finished. A launch into a full queue"
         " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
     )
-    known = [each for each in results if each.stalls is not None]
+    known = [result for result in results if result.stalls is not None]
     gaps = missing(view.missing(*launch_queue.IDS))
     if not known:
         empty = nothing(
@@ -93,7 +93,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         card("Queues", table("queues", _QUEUES, [_row(each) for each in known])),
         _holders(worst),
         html.Div(
-            [_stalls(view, each) for each in worst[:_MOST_LISTED] if each.longest or each.late],
+            [_stalls(view, each) for each in worst[:_MAX_LISTED] if each.longest or each.late],
             className="columns",
         ),
         gaps,
@@ -106,13 +106,13 @@ def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
         kept = rank.__dict__.get("depth_series")
         if kept is None:
             kept = launch_queue.depth_over_time(rank, rank.window)
-            rank.forget()
-        return rank.once("depth_series", lambda: kept)
+            rank.release()
+        return rank.cached("depth_series", lambda: kept)
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
-    drawn = results[:_MOST_ROWS]
+    drawn = results[:_MAX_ROWS]
     queues = []
     for each in drawn:
         start, end = view.window(each.window.start_ns, each.window.end_ns)
@@ -162,13 +162,13 @@ def _row(each: LaunchQueueResult) -> dict[str, Any]:
 def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
     rows = [
         {
-            "rank": each.rank,
+            "rank": result.rank,
             "name": one_line(holder.name),
             "held": holder.held_ns / 1e6,
-            "share": 100 * holder.held_ns / each.blocked_ns if each.blocked_ns else None,
+            "share": 100 * holder.held_ns / result.blocked_ns if result.blocked_ns else None,
         }
-        for each in results
-        for holder in each.holders[:_MOST_HOLDERS]
+        for result in results
+        for holder in result.holders[:_MAX_HOLDERS]
     ]
     if not rows:
         return card(
@@ -191,6 +191,8 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     parts: list[Any] = []
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):
         if entries:
-            places = ((each, interval_address(each, result.rank, view.address)) for each in entries)
+            places = (
+                (entry, interval_address(entry, result.rank, view.address)) for entry in entries
+            )
             parts += [html.H4(title), evidence_list(places, view.clock)]
     return card(f"Stalls of rank {result.rank}", *parts)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 PATH = addresses.LINKS
 TITLE = "Links"
 
-_MOST_ROWS = 16
+_MAX_ROWS = 16
 _PIECES = 800
-_MOST_RANKS = 64  # of the matrix
+_MAX_RANKS = 64  # of the matrix
 
 _USES = (
     Column("rank", "rank", IDENTIFIER, 70),
@@ -68,7 +68,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " NCCL's traffic included. Peaks are of one direction; 1 GB = 1e9 bytes."
     )
     rows = [
-        (each.rank, use) for results in (used, counted) for each in results for use in each.uses
+        (result.rank, use)
+        for results in (used, counted)
+        for result in results
+        for use in result.uses
     ]
     return page(
         TITLE,
@@ -92,7 +95,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         for rates in link_rates(rank, Window(start, end), pieces):
             if rates.direction == "d2d":  # takes no link; the table has it
                 continue
-            if len(found) < _MOST_ROWS:
+            if len(found) < _MAX_ROWS:
                 found.append((number, rates))
             limits.append(pieces)
     if not found:
@@ -124,7 +127,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
                 " among the copies: sampled counters of NVLink and PCIe show it."
             ),
         )
-    drawn = used[:_MOST_RANKS]
+    drawn = used[:_MAX_RANKS]
     chart = graph(
         "peer-matrix",
         figures.peer_matrix(drawn, [view.rank(each.rank).device for each in drawn]),

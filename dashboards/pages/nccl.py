@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 PATH = addresses.NCCL
 TITLE = "NCCL"
 
-_MOST_OPERATIONS = 25  # drawn; the table has them all
-_MOST_CHAINS = 3  # ranks whose chains are listed
+_MAX_OPERATIONS = 25  # drawn; the table has them all
+_MAX_CHAINS = 3  # ranks whose chains are listed
 
 _OPERATIONS = (
     Column("rank", "rank", IDENTIFIER, 70),
@@ -75,7 +75,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " is done: times hold waiting, and bandwidths are lower bounds."
     )
     gaps = missing(view.missing(*collectives.IDS, *nccl_serialization.IDS))
-    uses = [(each.rank, use) for each in results for use in each.uses]
+    uses = [(result.rank, use) for result in results for use in result.uses]
     if not uses:
         empty = nothing(
             "No communication kernel ran in the window.",
@@ -99,7 +99,7 @@ def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, Operatio
     for _, use in uses:
         key = (use.operation, use.communicator)
         totals[key] = totals.get(key, 0) + use.total_ns
-    order = sorted(totals, key=lambda key: -totals[key])[:_MOST_OPERATIONS]
+    order = sorted(totals, key=lambda key: -totals[key])[:_MAX_OPERATIONS]
     place = {key: index for index, key in enumerate(order)}
     kept = [(rank, use) for rank, use in uses if (use.operation, use.communicator) in place]
     return sorted(kept, key=lambda row: place[row[1].operation, row[1].communicator])
@@ -151,22 +151,22 @@ def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
 def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
     rows = [
         {
-            "rank": each.rank,
-            "num_operations": each.num_operations,
-            "num_judged": each.num_judged,
-            "num_blocked": each.num_blocked,
-            "blocked": each.blocked_ns / 1e6,
-            "longest": each.max_blocked_ns / 1e6,
-            "independent": each.independent_blocked_ns / 1e6 if each.known_blocked_ns else None,
-            "queued": each.queued_ns / 1e6,
-            "avoidable": each.avoidable_ns / 1e6,
-            "streams": each.num_on_compute_streams,
+            "rank": result.rank,
+            "num_operations": result.num_operations,
+            "num_judged": result.num_judged,
+            "num_blocked": result.num_blocked,
+            "blocked": result.blocked_ns / 1e6,
+            "longest": result.max_blocked_ns / 1e6,
+            "independent": result.independent_blocked_ns / 1e6 if result.known_blocked_ns else None,
+            "queued": result.queued_ns / 1e6,
+            "avoidable": result.avoidable_ns / 1e6,
+            "streams": result.num_on_compute_streams,
         }
-        for each in results
+        for result in results
     ]
     parts: list[Any] = [table("nccl-waits", _WAITS, rows)]
     worst = sorted(results, key=lambda each: (-each.avoidable_ns, -each.blocked_ns))
-    listed = [each for each in worst if each.chains][:_MOST_CHAINS]
+    listed = [each for each in worst if each.chains][:_MAX_CHAINS]
     for each in listed:
         parts += [
             html.H4(f"rank {each.rank}: {duration(each.blocked_ns)} in all, the worst first"),

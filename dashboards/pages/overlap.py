@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 PATH = addresses.OVERLAP
 TITLE = "Overlap"
 
-_MOST_DRAWN = 15
-_MOST_ROWS = 2000  # of the table; the costliest
-_MOST_RANKS = 32
+_MAX_DRAWN = 15
+_MAX_ROWS = 2000  # of the table; the costliest
+_MAX_RANKS = 32
 
 _BY_RANK = (
     Column("rank", "rank", IDENTIFIER, 70),
@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "Communication beside compute is hidden, but takes SMs and memory bandwidth from it."
         " Kernels of one name, grid and block are compared: alone, and beside communication."
     )
-    judged = [each for each in results if each.num_communication]
+    judged = [result for result in results if result.num_communication]
     gaps = missing(view.missing(*overlap_slowdown.IDS))
     if not judged:
         empty = nothing("No communication ran in the window: there is nothing to overlap.")
@@ -99,7 +99,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
     worst = max(results, key=lambda each: each.wall_excess_ns)
     best = max(results, key=lambda each: each.hidden_ns)
-    slowdowns = [each.comparison.slowdown for each in results if each.comparison.slowdown]
+    slowdowns = [result.comparison.slowdown for result in results if result.comparison.slowdown]
     least = min(results, key=figures.net_gain_ns)
     return numbers(
         ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
@@ -118,21 +118,21 @@ def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
 def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
     rows = [
         {
-            "rank": each.rank,
-            "hidden": each.hidden_ns / 1e6,
-            "tax": each.wall_excess_ns / 1e6,
-            "gain": figures.net_gain_ns(each) / 1e6,
-            "slowdown": each.comparison.slowdown,
-            "compared": each.comparison.num_overlapped,
-            "matched": 100 * each.matched_fraction,
-            "sms": each.num_sms_taken,
-            "num_sms": each.num_sms,
+            "rank": result.rank,
+            "hidden": result.hidden_ns / 1e6,
+            "tax": result.wall_excess_ns / 1e6,
+            "gain": figures.net_gain_ns(result) / 1e6,
+            "slowdown": result.comparison.slowdown,
+            "compared": result.comparison.num_overlapped,
+            "matched": 100 * result.matched_fraction,
+            "sms": result.num_sms_taken,
+            "num_sms": result.num_sms,
         }
-        for each in results
+        for result in results
     ]
     drawn = graph(
         "overlap-gain",
-        figures.gain_and_tax(results[:_MOST_RANKS]),
+        figures.gain_and_tax(results[:_MAX_RANKS]),
         "what overlap hides and what it costs, by rank",
     )
     return card("Gain and tax by rank", drawn, table("overlap-ranks", _BY_RANK, rows))
@@ -149,7 +149,7 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
                 "record more steps, some without communication: under DDP's no_sync()",
             ),
         )
-    drawn = rows[:_MOST_DRAWN]
+    drawn = rows[:_MAX_DRAWN]
     places = [
         [
             interval_address(Evidence(*each.longest, label=""), rank, view.address)
@@ -163,9 +163,9 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
         places,
     )
     note = f"the {len(drawn)} with the largest excess; click one for its longest run"
-    entries = [_entry(*row) for row in rows[:_MOST_ROWS]]
+    entries = [_entry(*row) for row in rows[:_MAX_ROWS]]
     parts: list[Any] = [chart, table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv")]
-    rest = rows[_MOST_ROWS:]
+    rest = rows[_MAX_ROWS:]
     if rest:
         excess = sum(each.excess_ns for _, each in rest)
         parts.append(f"{len(rest)} more, with an excess of {duration(round(excess))} together")

@@ -65,11 +65,11 @@ def first_look(analysis: Analysis, address: Address) -> Component | None:
 def _summary(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
     if not results:
         return []
-    wholes = [each.whole for each in results]
-    longest = max(each.window_ns for each in wholes)
-    steps = [step.measures.window_ns for each in results for step in each.steps]
+    wholes = [result.whole for result in results]
+    longest = max(whole.window_ns for whole in wholes)
+    steps = [step.measures.window_ns for result in results for step in result.steps]
     worst = worst_of(view.findings) if view.findings else None
-    shares = [_share(each, "compute_ns") for each in wholes]
+    shares = [_share(whole, "compute_ns") for whole in wholes]
     pairs = [
         ("ranks", str(len(results)), f"in {_counted(len(view.analysis.run.traces), 'report')}"),
         ("window", duration(longest), "first GPU operation to last, the longest of the ranks"),
@@ -118,7 +118,7 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
             html.Thead(
                 html.Tr(
                     [
-                        *(html.Th(each, scope="col") for each in heads),
+                        *(html.Th(head, scope="col") for head in heads),
                         *(
                             html.Th(each, scope="col", className="number")
                             for each in ("window (ms)", *parts, "comm. hidden (%)")
@@ -126,7 +126,7 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
                     ]
                 )
             ),
-            html.Tbody([_row(view, each, several=several) for each in results]),
+            html.Tbody([_row(view, result, several=several) for result in results]),
         ],
         className="breakdown",
     )
@@ -158,10 +158,10 @@ def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
     shares = (_share(whole, measure) for measure, _, _ in PARTS)
     texts = (
         f"{whole.window_ns / 1e6:.3f}",
-        *(f"{100 * each:.1f}" for each in shares),
+        *(f"{100 * share:.1f}" for share in shares),
         f"{100 * hidden:.1f}" if whole.communication_ns else UNKNOWN,
     )
-    return html.Tr([*cells, *(html.Td(each, className="number") for each in texts)])
+    return html.Tr([*cells, *(html.Td(text, className="number") for text in texts)])
 
 
 def _bar(measures: Measures) -> Component:
@@ -206,7 +206,7 @@ def _findings(view: View) -> Component | None:
 
 
 def _notes(view: View) -> Component | None:
-    reports = {each.report for each in view.ranks}
+    reports = {rank.report for rank in view.ranks}
     several = len(view.analysis.run.traces) > 1
     notes = [
         html.Li([html.Strong(f"{view.report_name(report)}: ") if several else "", one_line(note)])

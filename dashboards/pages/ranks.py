@@ -59,7 +59,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         )
         return page(TITLE, lead, card("Ranks", empty))
     results: dict[int, BreakdownResult] = {each.rank: each for each in view.of(breakdown)}
-    rows = [_row(view, each, results.get(each.rank)) for each in view.ranks]
+    rows = [_row(view, rank, results.get(rank.rank)) for rank in view.ranks]
     shown = table("ranks", _COLUMNS, rows, "ranks.csv")
     return page(TITLE, lead, card("Where each rank's time went", shown), *_waits(view))
 
@@ -86,7 +86,7 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
         return row
     whole = result.whole
     window = whole.window_ns or 1
-    steps = [each.measures.window_ns / 1e6 for each in result.steps]
+    steps = [step.measures.window_ns / 1e6 for step in result.steps]
     hidden = whole.overlapped_communication_ns
     return row | {
         "window": whole.window_ns / 1e6,
@@ -103,7 +103,7 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
 
 
 def _findings(view: View, rank: int) -> str:
-    severities = [each.severity for each in view.analysis.findings if each.rank == rank]
+    severities = [finding.severity for finding in view.analysis.findings if finding.rank == rank]
     counts = (
         f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
     )

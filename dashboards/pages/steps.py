@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PATH = addresses.STEPS
 TITLE = "Steps"
 
-_MOST_ROWS = 16
+_MAX_ROWS = 16
 _HOW = (
     "instrument.step, or a range of your own and --step-pattern REGEX; record with"
     " nsys profile --trace=cuda,nvtx …"
@@ -44,12 +44,12 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
     if not results:
         return page(TITLE, lead, card("Steps", nothing("No training step was found.", _HOW)))
-    bars = [figures.step_bars(each) for each in results]
+    bars = [figures.step_bars(result) for result in results]
     return page(
         TITLE,
         lead,
         _heat(view, results, bars),
-        _stacked(view, results[:_MOST_ROWS], bars[:_MOST_ROWS], len(results)),
+        _stacked(view, results[:_MAX_ROWS], bars[:_MAX_ROWS], len(results)),
         _table(view, results),
     )
 
@@ -122,7 +122,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
             ),
         ]
     )
-    body = html.Tbody([_row(view, each) for each in results])
+    body = html.Tbody([_row(view, result) for result in results])
     return card(
         "Medians over the steps",
         html.Div(html.Table([html.Thead(head), body]), className="scroll"),
@@ -132,7 +132,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 def _row(view: View, result: BreakdownResult) -> Component:
     slowest = max(range(len(result.steps)), key=lambda at: result.steps[at].measures.window_ns)
-    measures = [each.measures for each in result.steps]
+    measures = [step.measures for step in result.steps]
     medians = (
         median(getattr(each, measure) for each in measures) / 1e6
         for measure in ("window_ns", *(part[0] for part in PARTS))
@@ -147,6 +147,6 @@ def _row(view: View, result: BreakdownResult) -> Component:
     return html.Tr(
         [
             html.Th(f"rank {result.rank}", scope="row"),
-            *(html.Td(each, className="number") for each in cells),
+            *(html.Td(cell, className="number") for cell in cells),
         ]
     )

@@ -43,10 +43,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
             "",
             nothing("No report holds GPU work: there is no rank to show.", "nsys profile …"),
         )
-    numbers = [each.rank for each in view.ranks]
+    numbers = [rank.rank for rank in view.ranks]
     # All ranks are offered; of none chosen in particular the first is open.
     opened = numbers if address.rank else numbers[:1]
-    labels = {each.rank: _label(view, each) for each in view.ranks}
+    labels = {rank.rank: _label(view, rank) for rank in view.ranks}
     base = Clock.of(analysis).base_ns
     said = "time since the first GPU operation" if base else "time in the report"
     attributes: dict[str, Any] = {

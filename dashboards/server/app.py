@@ -32,7 +32,7 @@ from traceprof.errors import TraceprofError, one_line
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from dashboards.server.progress import Waiting
+    from dashboards.server.progress import AnalysisProgress
     from traceprof.analysis import Analysis
 
 
@@ -74,7 +74,7 @@ _INDEX = (Path(__file__).parents[1] / "index.html").read_text(encoding="utf-8")
 def create_app(
     analysis: Analysis | None,
     *,
-    waiting: Waiting | None = None,
+    waiting: AnalysisProgress | None = None,
     access: guard.Access | None = None,
 ) -> Dash:
     """Return the application; everything it needs is served by itself.
@@ -105,7 +105,7 @@ def create_app(
     return app
 
 
-def _show_pages(app: Dash, analysis: Analysis | None, waiting: Waiting | None) -> None:
+def _show_pages(app: Dash, analysis: Analysis | None, waiting: AnalysisProgress | None) -> None:
     """Register what an address shows, the same with and without an analysis."""
 
     @app.callback(
@@ -148,7 +148,7 @@ def _show_pages(app: Dash, analysis: Analysis | None, waiting: Waiting | None) -
         )
 
 
-def _first_look(waiting: Waiting | None, pathname: str, search: str) -> Component | None:
+def _first_look(waiting: AnalysisProgress | None, pathname: str, search: str) -> Component | None:
     """Return what can be shown at an address while the analysis is made; None for nothing."""
     found = waiting.first_look if waiting is not None else None
     if found is None:
@@ -160,13 +160,13 @@ def _first_look(waiting: Waiting | None, pathname: str, search: str) -> Componen
     return None
 
 
-def _progress(waiting: Waiting | None) -> dict[str, int | bool]:
+def _progress(waiting: AnalysisProgress | None) -> dict[str, int | bool]:
     """Return how far the analysis is."""
     if waiting is None:
         return {"is_over": True}
-    is_over, num_looks = waiting.wait(0), waiting.num_looks
+    is_over, num_previews = waiting.wait(0), waiting.num_previews
     done, expected = waiting.so_far()
-    return {"is_over": is_over, "done": done, "expected": expected, "looks": num_looks}
+    return {"is_over": is_over, "done": done, "expected": expected, "looks": num_previews}
 
 
 def _page(analysis: Analysis, address: Address) -> Component:

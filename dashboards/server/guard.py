@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOKEN = "token"  # noqa: S105  (the name of the parameter)
 _COOKIE = "traceprof-token"
-_MOST_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
+_MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 _CALLBACKS = "/_dash-update-component"
 
 _log = logging.getLogger("traceprof.dashboard")
@@ -48,7 +48,7 @@ class Access:
 def protect(app: Dash, access: Access) -> None:
     """Check all requests to an application, and answer with headers that bind the browser."""
     server: Flask = app.server
-    server.config["MAX_CONTENT_LENGTH"] = _MOST_BYTES
+    server.config["MAX_CONTENT_LENGTH"] = _MAX_BYTES
 
     def check() -> AnyResponse | None:
         answer = _check_host() if access.token is None else _check_token(access.token)

@@ -14,19 +14,19 @@ PROGRESS = "/progress"
 """The path at which the server tells how far the analysis is."""
 
 
-class Waiting:
+class AnalysisProgress:
     """Rows read and expected, and whether it is over; passes on what it learns to another listener.
 
     Attributes:
         also: who else wants to know.
         first_look: what is known so far, None where that is nothing.
-        num_looks: how often it changed.
+        num_previews: how often it changed.
     """
 
     def __init__(self, also: Progress | None = None) -> None:
         self.also = also
         self.first_look: Analysis | None = None
-        self.num_looks = 0
+        self.num_previews = 0
         self._changed = threading.Condition()
         self._begun = threading.Event()
         self._is_over = False
@@ -58,17 +58,17 @@ class Waiting:
         """Return when rows are being read, or none will be, and after this time at the latest."""
         self._begun.wait(seconds)
 
-    def wait(self, seconds: float, num_looks: int | None = None) -> bool:
+    def wait(self, seconds: float, num_previews: int | None = None) -> bool:
         """Return whether it is over, as soon as it is, and after this time at the latest.
 
         Args:
             seconds: this time.
-            num_looks: how often `first_look` had changed when the caller saw it; where it changed
-                since then, there is nothing to wait for.
+            num_previews: how often `first_look` had changed when the caller saw it; where it
+                changed since then, there is nothing to wait for.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_over or num_looks not in {None, self.num_looks}, seconds
+                lambda: self._is_over or num_previews not in {None, self.num_previews}, seconds
             )
             return self._is_over
 
@@ -76,7 +76,7 @@ class Waiting:
         """Learn what is known so far."""
         with self._changed:
             self.first_look = analysis
-            self.num_looks += 1
+            self.num_previews += 1
             self._changed.notify_all()
 
     def so_far(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from dashboards.server.progress import PROGRESS, Waiting
+from dashboards.server.progress import PROGRESS, AnalysisProgress
 from traceprof.errors import UsageError
 from traceprof.execution import child_process as processes
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 _POLL_S = 0.5
-_LONGEST_OPENING_S = 2.0
+_MAX_OPENING_S = 2.0
 
 
 class DashboardServer:
@@ -56,7 +56,7 @@ class DashboardServer:
         self._host, self._port = host, self._socket.getsockname()[1]
         self.is_open = not is_loopback(self._socket.getsockname()[0])
         self._token = secrets.token_urlsafe(24) if self.is_open else None
-        self.waiting = Waiting()
+        self.waiting = AnalysisProgress()
         self._application: Application | None = None
         self._server: BaseWSGIServer | None = None
         self._failure: BaseException | None = None
@@ -108,7 +108,7 @@ class DashboardServer:
 
     def _serve(self) -> None:
         # By then a copy of this process reads a part: beside an import none could be made.
-        self.waiting.wait_for_rows(_LONGEST_OPENING_S)
+        self.waiting.wait_for_rows(_MAX_OPENING_S)
         with processes.uncopied():
             self._begin()
         if self._server is not None:

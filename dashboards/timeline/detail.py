@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Fact = tuple[str, str]
 
 _KERNELS, _COPIES, _MEMSETS = range(3)  # of `RankOperations.groups`
-_MOST_NAMES = 5  # of a block: what takes most of its time
-_MOST_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
+_MAX_NAMES = 5  # of a block: what takes most of its time
+_MAX_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
 
 
 def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     elif source == STEP:
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
-    linked = [_brief(timeline, *each) for each in links[:_MOST_LAUNCHED]]
+    linked = [_brief(timeline, *link) for link in links[:_MAX_LAUNCHED]]
     return {**(described or {}), "facts": list(facts), "links": [each for each in linked if each]}
 
 
@@ -93,7 +93,7 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
             "total": str(total[each]),
             "longest": str(longest[each]),
         }
-        for each in largest(total, _MOST_NAMES).tolist()
+        for each in largest(total, _MAX_NAMES).tolist()
     ]
     return summary
 

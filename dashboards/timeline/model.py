@@ -95,12 +95,12 @@ class RankTimeline:
     @property
     def num_events(self) -> int:
         """How many events its rows hold."""
-        return sum(len(each.row) for each in self.tracks)
+        return sum(len(track.row) for track in self.tracks)
 
     @cached_property
     def extent_ns(self) -> tuple[int, int] | None:
         """From the first event's start to the last end; None where there is nothing."""
-        rows = [each.row for each in self.tracks if len(each.row)]
+        rows = [track.row for track in self.tracks if len(track.row)]
         if not rows:
             return None
         return (

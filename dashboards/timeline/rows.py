@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import ApiCalls, RangeTable
 
 _GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
-_MOST_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
-_MOST_PACKED = 8
+_MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
+_MAX_PACKED = 8
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
@@ -63,15 +63,15 @@ def read(
         TraceFormatError: the report is damaged where the analysis had not read it yet.
     """
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
-    ends = [each.end_ns for each in rank.operations.groups]
+    ends = [group.end_ns for group in rank.operations.groups]
     ends += [] if calls is None else [calls.end_ns]
-    latest = max((int(each.max()) for each in ends if len(each)), default=0)
+    latest = max((int(end.max()) for end in ends if len(end)), default=0)
     events = {OPERATION: _operations(rank)}
     tracks: list[Track] = []
     if steps:
-        events[STEP] = _named([f"step {each.number}" for each in steps])
-        start = np.array([each.measures.window_start_ns for each in steps], np.int64)
-        length = np.array([each.measures.window_ns for each in steps], np.int64)
+        events[STEP] = _named([f"step {step.number}" for step in steps])
+        start = np.array([step.measures.window_start_ns for step in steps], np.int64)
+        length = np.array([step.measures.window_ns for step in steps], np.int64)
         index = np.arange(len(steps), dtype=np.int32)
         row = viewport.Row.of(start, start + length)
         tracks.append(Track("", "steps on the GPU", STEPS, STEP, index, row))
@@ -81,7 +81,7 @@ def read(
         events[CALL] = _calls(rank, calls)
     busiest, others = _threads(rank, calls, ranges, latest)
     # The GPU stands below the threads that keep it busy, and is not lost below all the others.
-    tracks += [*busiest, *_gpu_tracks(rank), *(replace(each, is_folded=True) for each in others)]
+    tracks += [*busiest, *_gpu_tracks(rank), *(replace(other, is_folded=True) for other in others)]
     return RankTimeline(rank, tuple(tracks), events, ranges, tuple(steps))
 
 
@@ -155,7 +155,7 @@ def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
     start, end = calls.start_ns[index], calls.end_ns[index]
     order = np.lexsort((-end, start))
     index, start, end = index[order], start[order], end[order]
-    lane = lanes.nested(start, end, _MOST_NESTED)
+    lane = lanes.nested(start, end, _MAX_NESTED)
     yield from _lanes(group, "CUDA API", HOST, CALL, lane, index, start, end)
 
 
@@ -166,8 +166,8 @@ def _range_tracks(group: str, ranges: RangeTable, index: Int32, latest: int) -> 
     index, start, end = index[order], start[order], end[order]
     nests = ranges.nests[index]
     for chosen, label, split, most in (
-        (~nests, "NVTX start/end", lanes.packed, _MOST_PACKED),
-        (nests, "NVTX", lanes.nested, _MOST_NESTED),
+        (~nests, "NVTX start/end", lanes.packed, _MAX_PACKED),
+        (nests, "NVTX", lanes.nested, _MAX_NESTED),
     ):
         if chosen.any():
             lane = split(start[chosen], end[chosen], most)

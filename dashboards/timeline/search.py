@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from dashboards.timeline.names import NameTable
     from traceprof.intervals import Int64
 
-_MOST_NAMES = 20
-_MOST_COUNTED = 100_000  # PyTorch can number every operation in its range's name
+_MAX_NAMES = 20
+_MAX_COUNTED = 100_000  # PyTorch can number every operation in its range's name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,7 +104,7 @@ def search(
     counts, num_names = _names(rows)
     found = _following(rows, at, backwards=backwards)
     return {
-        "count": sum(len(each.place) for each in rows),
+        "count": sum(len(row.place) for row in rows),
         "num_names": num_names,
         "names": [{"label": label, "count": count} for label, count in counts],
         "next": found and _event(*found, rows),
@@ -114,14 +114,14 @@ def search(
 def place_of(timelines: Sequence[RankTimeline], rank: int, source: str, index: int) -> Place | None:
     """Return where an event is; None where it is not."""
     row = 0
-    for each in timelines:
-        if each.rank.rank == rank:
-            found = each.find(source, index)
+    for timeline in timelines:
+        if timeline.rank.rank == rank:
+            found = timeline.find(source, index)
             if found is None:
                 return None
             number, place = found
-            return Place(int(each.tracks[number].row.start_ns[place]), row + number, place)
-        row += len(each.tracks)
+            return Place(int(timeline.tracks[number].row.start_ns[place]), row + number, place)
+        row += len(timeline.tracks)
     return None
 
 
@@ -146,14 +146,14 @@ def _matches(timelines: Sequence[RankTimeline], text: str) -> list[_Matches]:
 def _names(rows: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
     """Return the most frequent names of the matches, in short, with their counts; and how many."""
     counts: Counter[str] = Counter()
-    found = [(each.names, *np.unique(each.number_of_name, return_counts=True)) for each in rows]
+    found = [(row.names, *np.unique(row.number_of_name, return_counts=True)) for row in rows]
     num_names = sum(len(number) for _, number, _ in found)
-    if num_names > _MOST_COUNTED:
+    if num_names > _MAX_COUNTED:
         return [], num_names
     for names, number, count in found:
         for name, times in zip(number.tolist(), count.tolist(), strict=True):
             counts[names.label(name)] += times
-    return counts.most_common(_MOST_NAMES), len(counts)
+    return counts.most_common(_MAX_NAMES), len(counts)
 
 
 def _following(
@@ -162,10 +162,10 @@ def _following(
     """Return the match after or before a place, going round; None where nothing matches."""
     for start in (at, _LAST if backwards else _FIRST):
         found = []
-        for each in rows:
-            index = each.before(start) - 1 if backwards else each.before(start, inclusive=True)
-            if 0 <= index < len(each.place):
-                found.append((each.at(index), each, index))
+        for row in rows:
+            index = row.before(start) - 1 if backwards else row.before(start, inclusive=True)
+            if 0 <= index < len(row.place):
+                found.append((row.at(index), row, index))
         if found:
             chosen = (max if backwards else min)(found, key=lambda one: one[0])
             return chosen[1], chosen[2]
@@ -179,5 +179,5 @@ def _event(found: _Matches, index: int, rows: Sequence[_Matches]) -> dict[str, A
         "row": f"{found.timeline.rank.rank}.{found.number}",
         "start": str(at.start_ns),
         "end": str(track.row.end_ns[at.place]),
-        "number": 1 + sum(each.before(at) for each in rows),
+        "number": 1 + sum(row.before(at) for row in rows),
     }

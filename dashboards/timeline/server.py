@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
 
-MOST_COLUMNS = 8192  # more than any screen has pixels
-MOST_ROWS = 256
-_MOST_RANKS = 64  # searched at once
-_LONGEST_TEXT = 200  # characters searched for
-_MOST_EVENTS = 32_000_000  # in the rows of ranks that are kept, at some thirty bytes each
+MAX_COLUMNS = 8192  # more than any screen has pixels
+MAX_ROWS = 256
+_MAX_RANKS = 64  # searched at once
+_MAX_TEXT = 200  # characters searched for
+_MAX_EVENTS = 32_000_000  # in the rows of ranks that are kept, at some thirty bytes each
 
-_MOST_INDEX = (1 << 31) - 1
+_MAX_INDEX = (1 << 31) - 1
 
 _log = logging.getLogger("traceprof.dashboard")
 
@@ -57,11 +57,11 @@ def register(server: Flask, analysis: Analysis) -> None:
     @routes.get("/tiles")
     def view() -> Response:
         """Return what a screen so wide can show of some rows between two times."""
-        keys = _text("rows", 16 * MOST_ROWS).split(",")
-        if len(keys) > MOST_ROWS:
-            abort(400, f"more than {MOST_ROWS} rows")
+        keys = _text("rows", 16 * MAX_ROWS).split(",")
+        if len(keys) > MAX_ROWS:
+            abort(400, f"more than {MAX_ROWS} rows")
         start, end = _times()
-        columns = _integer("columns", 1, MOST_COLUMNS)
+        columns = _integer("columns", 1, MAX_COLUMNS)
         rows = {key: store.track(key) for key in dict.fromkeys(keys)}
         return Response(tiles(rows, start, end, columns), mimetype="application/json")
 
@@ -81,9 +81,9 @@ def register(server: Flask, analysis: Analysis) -> None:
     @routes.get("/search")
     def find() -> Response:
         """Return how many events have a text in their names, and the next one."""
-        numbers = [_read("rank", each, 0) for each in _text("rank", 8 * _MOST_RANKS).split(",")]
-        if len(numbers) > _MOST_RANKS:
-            abort(400, f"more than {_MOST_RANKS} ranks")
+        numbers = [_read("rank", each, 0) for each in _text("rank", 8 * _MAX_RANKS).split(",")]
+        if len(numbers) > _MAX_RANKS:
+            abort(400, f"more than {_MAX_RANKS} ranks")
         timelines = [store.timeline(each) for each in dict.fromkeys(numbers)]
         at: Place | None = Place(_integer("at", -BEYOND_NS, BEYOND_NS))
         if "from" in request.args:
@@ -101,7 +101,7 @@ class Timelines:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
-        self._ranks = {each.rank: each for each in analysis.run.ranks}
+        self._ranks = {rank.rank: rank for rank in analysis.run.ranks}
         self._steps = {each.rank: each.steps for each in analysis.breakdown}
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._range_names: dict[int, NameTable] = {}
@@ -117,7 +117,7 @@ class Timelines:
                 steps = self._steps.get(number, ())
                 self._kept[number] = timeline_rows.read(rank, steps, self._names(rank))
             self._kept.move_to_end(number)
-            while len(self._kept) > 1 and self._num_events > _MOST_EVENTS:
+            while len(self._kept) > 1 and self._num_events > _MAX_EVENTS:
                 self._kept.popitem(last=False)
             return self._kept[number]
 
@@ -187,7 +187,7 @@ def _refuse(name: str, why: str) -> NoReturn:
     abort(400, f"{name}: {why}")
 
 
-def _text(name: str, longest: int = _LONGEST_TEXT) -> str:
+def _text(name: str, longest: int = _MAX_TEXT) -> str:
     given = request.args.getlist(name)
     if len(given) != 1:
         _refuse(name, "it must be given once")
@@ -225,7 +225,7 @@ def _event_id(name: str) -> tuple[int, str, int]:
     parts = _text(name).split(".")
     if len(parts) != 3 or parts[1] not in {OPERATION, CALL, RANGE, STEP}:
         _refuse(name, "it is no event")
-    return _read(name, parts[0], 0), parts[1], _read(name, parts[2], 0, _MOST_INDEX)
+    return _read(name, parts[0], 0), parts[1], _read(name, parts[2], 0, _MAX_INDEX)
 
 
 # -- what is answered -----------------------------------------------------------------------------

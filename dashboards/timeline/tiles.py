@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from dashboards.timeline.model import RankTimeline, Track
     from dashboards.timeline.viewport import View
 
-MOST_BYTES = 290_000
+MAX_BYTES = 290_000
 """Of a reply: below 300 kB, with room for HTTP's own headers."""
 
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
-_MOST_ALONE = 20_000
+_MAX_ALONE = 20_000
 
 # What a block and an event take at most, and a row by itself: to guess what fits.
 _BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
@@ -48,7 +48,7 @@ def tiles(
     """
     allowed = dict.fromkeys(rows, columns)
     views = {key: _view(each, start_ns, end_ns, columns) for key, each in rows.items()}
-    budget = MOST_BYTES - 100
+    budget = MAX_BYTES - 100
     while True:
         for key, part in _shares(views, budget).items():
             while _guess(views[key]) > part and allowed[key] > 1:
@@ -59,14 +59,14 @@ def tiles(
             for key, each in views.items()
         ]
         text = f'{{"start":"{start_ns}","end":"{end_ns}","rows":{{{",".join(parts)}}}}}'  # exact
-        if len(text) <= MOST_BYTES or max(allowed.values(), default=1) == 1:
+        if len(text) <= MAX_BYTES or max(allowed.values(), default=1) == 1:
             return text
         budget //= 2
 
 
 def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: int) -> View:
     # Where events overlap, more of them may be long than there are columns.
-    return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MOST_ALONE))
+    return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MAX_ALONE))
 
 
 def _guess(view: View) -> int:

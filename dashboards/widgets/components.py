@@ -115,7 +115,7 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
         ids = dict.fromkeys(each.id for each in group)
         ranks = {each.rank for each in group if each.rank is not None}
         where = f" on {ranks_text(ranks)}" if ranks else ""
-        names: list[Child] = [html.Code(each) for each in ids]
+        names: list[Child] = [html.Code(id_) for id_ in ids]
         entries.append(
             html.Li(
                 [
@@ -187,9 +187,9 @@ def _joined(parts: Sequence[Child]) -> list[Child]:
 
 def _flat(children: Iterable[Children]) -> list[Child]:
     flat: list[Child] = []
-    for each in children:
-        if isinstance(each, (str, Component)):
-            flat.append(each)
-        elif each is not None:
-            flat += each
+    for child in children:
+        if isinstance(child, (str, Component)):
+            flat.append(child)
+        elif child is not None:
+            flat += child
     return flat

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dashboards.time_axis import Clock
     from traceprof.findings import Finding, Metric
 
-_MOST_ADVICE = 2  # the most promising; the rest is behind a click
+_MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
 
 def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Component:
@@ -106,9 +106,9 @@ def _advice(advice: Sequence[str]) -> list[Component]:
         return []
     shown: list[Component] = [
         html.H4("What to do"),
-        html.Ul([html.Li(each) for each in advice[:_MOST_ADVICE]]),
+        html.Ul([html.Li(each) for each in advice[:_MAX_ADVICE]]),
     ]
-    rest = advice[_MOST_ADVICE:]
+    rest = advice[_MAX_ADVICE:]
     if rest:
         items = html.Ul([html.Li(each) for each in rest])
         shown.append(html.Details([html.Summary(f"{len(rest)} more"), items]))

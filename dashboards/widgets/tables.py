@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 IDENTIFIER = -1
-_MOST_SHOWN = 16  # rows without a scroll bar
+_MAX_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
 _LETTER, _PADDING = 8.5, 36  # of a head, in pixels; no letter of it is wider on average
 
@@ -73,10 +73,10 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         rows: their values by field; None where there is none.
         csv: file name under which it can be saved.
     """
-    scrolls = len(rows) > _MOST_SHOWN
+    scrolls = len(rows) > _MAX_SHOWN
     grid = AgGrid(
         id={"table": name},
-        columnDefs=[each.definition() for each in columns],
+        columnDefs=[column.definition() for column in columns],
         rowData=list(rows),
         columnSize=None,
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
@@ -90,7 +90,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
             "ensureDomOrder": True,
             "suppressFieldDotNotation": True,
         },
-        style={"height": f"{_HEAD + _ROW * _MOST_SHOWN}px" if scrolls else None},
+        style={"height": f"{_HEAD + _ROW * _MAX_SHOWN}px" if scrolls else None},
     )
     if not csv:
         return html.Div(grid, className="table")

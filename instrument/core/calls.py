@@ -65,7 +65,7 @@ def wrapped(
     """Return each function of these names, from the first module that has it, and its wrapper."""
     pairs = []
     for name, described in describe.items():
-        original = next((vars(each)[name] for each in modules if name in vars(each)), None)
+        original = next((vars(module)[name] for module in modules if name in vars(module)), None)
         if original is not None:
             pairs.append((original, around(original, described, name)))
     return pairs

@@ -73,7 +73,7 @@ def _let_finish() -> None:
     The destructor of Gloo's group waits for them, too, but only when Python has gone, and then
     the callbacks would end the process with an abort.
     """
-    last = time.monotonic() + LONGEST_WAIT_S
+    last = time.monotonic() + MAX_WAIT_S
     was_awaited = bool(_awaited)
     while _awaited and time.monotonic() < last:
         time.sleep(1e-3)
@@ -81,7 +81,7 @@ def _let_finish() -> None:
         time.sleep(1e-2)  # in which Gloo's threads let go of the callbacks
 
 
-LONGEST_WAIT_S = 5.0
+MAX_WAIT_S = 5.0
 """Longer than any operation takes whose partners are there; without them, exiting fails anyhow."""
 
 atexit.register(_let_finish)

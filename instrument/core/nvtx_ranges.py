@@ -117,11 +117,11 @@ def _ending(end_range: Callable[..., object]) -> Callable[[Sequence[Any]], None]
     """Return what ends ranges by what `start_range` returned."""
 
     def end(handles: Sequence[Any]) -> None:
-        for each in handles:
-            if type(each) is tuple:  # since 0.2.12: (identifier, domain)
-                end_range(*each)
-            elif each is not None:
-                end_range(each)
+        for handle in handles:
+            if type(handle) is tuple:  # since 0.2.12: (identifier, domain)
+                end_range(*handle)
+            elif handle is not None:
+                end_range(handle)
 
     return end
 
@@ -137,9 +137,9 @@ def _from_functions() -> _Writer:
         return handle
 
     def end(handles: Sequence[object]) -> None:
-        for each in handles:
-            if each is not None:
-                nvtx.end_range(each)
+        for handle in handles:
+            if handle is not None:
+                nvtx.end_range(handle)
 
     return _Writer(str, push, partial(nvtx.pop_range, domain=domain), start, start_and_push, end)
 

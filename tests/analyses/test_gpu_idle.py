@@ -191,7 +191,7 @@ def test_without_api_calls_the_causes_are_not_known(tmp_path: Path) -> None:
     result = gpu_idle.run(rank, rank.window)
     finding = one(result)
     causes = ("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns")
-    assert [finding.metrics[each] for each in causes] == [None] * 4
+    assert [finding.metrics[cause] for cause in causes] == [None] * 4
     assert (finding.metrics["idle_ns"], finding.metrics["coverage"]) == (60, 0.0)
     assert "--trace=cuda" in finding.advice[0]
 

@@ -250,7 +250,7 @@ def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
     analysis = analyzed(path, steps=(1, 2))
     assert [asdict(each.whole)["window_start_ns"] for each in analysis.breakdown] == [1100, 2100]
     assert [each.whole.num_communication for each in analysis.breakdown] == [1, 1]
-    assert [each.uses[0].count for each in analysis.collectives] == [1, 1]
+    assert [collective.uses[0].count for collective in analysis.collectives] == [1, 1]
     inside = analyzed(path, time_range=(1000, 1050)).breakdown
     assert parts(inside[0].whole) == (20, 30, 30, 0)
     assert parts(inside[1].whole) == (0, 0, 0, 50)
@@ -276,7 +276,7 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> N
     hosts = [rank.pid for rank in analysis.run.ranks if rank.device is None]
     assert hosts == [each.pid for each in expected]
     by_pid = {pids[each.rank]: each for each in analysis.breakdown}
-    uses_of = {pids[each.rank]: each.uses for each in analysis.collectives}
+    uses_of = {pids[collective.rank]: collective.uses for collective in analysis.collectives}
     for other in expected:
         found = by_pid[other.pid]
         for measures, true in (

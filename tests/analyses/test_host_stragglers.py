@@ -37,7 +37,7 @@ BOUNDS = {"error_ns": 20_000, "uncertainty_ns": 1_000_000}  # clocks are up to 4
 def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool) -> None:
     truth = made(name, tmp_path / "run", seed=3 + per_rank, per_rank=per_rank)
     analysis = analyzed(tmp_path / "run", truth)
-    (found,) = [each for each in analysis.findings if each.id == "straggler"]
+    (found,) = [finding for finding in analysis.findings if finding.id == "straggler"]
     planted = truth["straggler"]
     assert (found.metrics["rank"], found.metrics["cause"]) == (planted["rank"], planted["cause"])
     assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=500_000)
@@ -53,7 +53,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool)
 def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     truth = made("cpu-ranks-balanced", tmp_path / "run", seed=seed, per_rank=seed > 1)
     analysis = analyzed(tmp_path / "run", truth)
-    assert [each.title for each in analysis.findings if each.id == "straggler"] == []
+    assert [finding.title for finding in analysis.findings if finding.id == "straggler"] == []
     assert_clocks(truth, analysis, **BOUNDS)
 
 
@@ -142,14 +142,14 @@ def test_time_is_spent_by_the_ranges_and_the_rest_is_other(tmp_path: Path) -> No
     with closing(open_trace(builder.write(tmp_path / "t.sqlite"))) as trace:
         (rank,) = open_run([trace]).ranks
         result = arrivals.run(rank, rank.window)
-    at = dict.fromkeys(arrivals.SPENT, 0)
+    at = dict.fromkeys(arrivals.TIME_CATEGORIES, 0)
     first = at | {"compute": 5, "data loading": 10, "other": 5}
-    assert result.spent_at_start_ns[0].tolist() == list(first.values())
+    assert result.cumulative_ns_at_start[0].tolist() == list(first.values())
     assert result.spent_at_end_ns[0].tolist() == list((first | {"communication": 5}).values())
     last = at | {"compute": 78, "communication": 7, "data loading": 10, "other": 15}
-    assert result.spent_at_start_ns[2].tolist() == list(last.values())
+    assert result.cumulative_ns_at_start[2].tolist() == list(last.values())
     for times, spent in (
-        (result.start_ns, result.spent_at_start_ns),
+        (result.start_ns, result.cumulative_ns_at_start),
         (result.end_ns, result.spent_at_end_ns),
     ):
         assert spent.sum(axis=1).tolist() == times.tolist()

@@ -45,14 +45,14 @@ def assert_agreement(
                 assert getattr(result, name) == getattr(other, name), name
             steps = result.steps
             assert [
-                (each.number, each.num_buckets, *each.tail, each.is_late) for each in other.steps
+                (step.number, step.num_buckets, *step.tail, step.is_late) for step in other.steps
             ] == list(
                 zip(steps.number.tolist(), steps.num_buckets.tolist(),
                     steps.tail_start_ns.tolist(), steps.tail_end_ns.tolist(),
                     steps.is_late.tolist(), strict=True)
             )  # fmt: skip
             assert steps.hideable.tolist() == pytest.approx(
-                [float(each.hideable) for each in other.steps], abs=1e-12
+                [float(step.hideable) for step in other.steps], abs=1e-12
             )
             assert 0 <= result.exposed_ns <= result.tail_ns <= result.window_ns
             assert 0 <= result.coverage <= 1

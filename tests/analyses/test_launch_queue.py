@@ -80,7 +80,7 @@ def answered(
         result.blocked_ns,
         result.costly.measure_ns,
         [(each.start_ns, each.late_ns) for each in result.late],
-        {each.name: each.held_ns for each in result.holders},
+        {holder.name: holder.held_ns for holder in result.holders},
         result.coverage,
     )
 

@@ -170,7 +170,7 @@ def test_two_devices_are_compared_apart(tmp_path: Path) -> None:
         builder.kernel(start, start + 10, device=0)
     builder.kernel(1000, 1050, device=1)
     results = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert [each.comparison.num_overlapped for each in results] == [0, 0]
+    assert [result.comparison.num_overlapped for result in results] == [0, 0]
 
 
 def test_kernels_count_in_the_window_that_they_start_in(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
     (host,) = process_group_scaling.run(analysis.run, analysis.of(process_groups))
     analysis.close()
     # A third of 30 ms and three fifths of 50 ms, for those that were there.
-    assert {each.rank: each.impact_ns // MS for each in host.losses} == {
+    assert {loss.rank: loss.impact_ns // MS for loss in host.losses} == {
         0: 40, 1: 40, 2: 40, 3: 40, 4: 30, 5: 30,
     }  # fmt: skip
     assert [tuple(level) for level in host.levels[0]] == [

@@ -46,7 +46,7 @@ def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[
 def test_the_ends_of_a_ring_agree_to_some_milliseconds_only(traces: Path) -> None:
     analysis = analyze(*sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite")))
     analysis.close()
-    (other,) = [each for each in analysis.ranks.clocks.hosts if each.source == "operations"]
+    (other,) = [host for host in analysis.ranks.clocks.hosts if host.source == "operations"]
     # One operation, whose members on one machine leave it up to 7.4 ms apart.
     assert other.num_operations == 1
     assert other.uncertainty_ns == pytest.approx(7_441_982, abs=1)
@@ -74,7 +74,7 @@ def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -
     analysis = analyze(*tree, *ring)
     analysis.close()
     assert analysis.run.run_of == (0,) * 9 + (1,) * 6
-    assert [len(each.group.members) for each in analysis.ranks.waits] == [9, 6]
+    assert [len(wait.group.members) for wait in analysis.ranks.waits] == [9, 6]
     assert sum("not of the same run" in note for _, note in analysis.notes) == 6
 
 
@@ -95,7 +95,7 @@ def test_sends_and_receives_of_two_gpus(traces: Path) -> None:
             ).fetchall()
         )
     waited = [max(b - a, 0) for (a, _), (b, _) in zip(first, second, strict=True)]
-    uses = {each.rank: each.uses for each in analysis.collectives}
+    uses = {collective.rank: collective.uses for collective in analysis.collectives}
     found = {rank: next(use for use in uses[rank] if use.operation == "SendRecv") for rank in uses}
     assert found[0].wait_ns == sum(waited)
     assert found[0].wait_ns == pytest.approx(0.635 * found[0].total_ns, rel=0.01)

@@ -43,9 +43,11 @@ def assert_true(analysis: Analysis, truth: dict[str, Any]) -> None:
             if (finding.id, finding.rank) == (expected["id"], expected["rank"])
         ]
         assert candidates, expected
-        assert any(_agrees(dict(each.metrics), expected["metrics"]) for each in candidates), (
+        assert any(
+            _agrees(dict(candidate.metrics), expected["metrics"]) for candidate in candidates
+        ), (
             expected["metrics"],
-            [each.metrics for each in candidates],
+            [candidate.metrics for candidate in candidates],
         )
 
 
@@ -91,11 +93,13 @@ def _without_payloads(metrics: dict[str, Any]) -> dict[str, Any]:
 def test_a_healthy_run_is_silent() -> None:
     analysis = analyze(SAMPLE.with_name("healthy.sqlite"))
     analysis.close()
-    assert [each.title for each in analysis.findings if each.severity > Severity.INFO] == []
+    assert [
+        finding.title for finding in analysis.findings if finding.severity > Severity.INFO
+    ] == []
 
 
 def test_every_finding_has_a_scenario() -> None:
     shown = {each["id"] for path in SAMPLES for each in truth_of(path).get("findings", ())}
     # Runs of several reports are too large to be samples: test_straggler.py makes them.
-    of_runs = {each for module in RUN_ANALYSES for each in module.IDS}
+    of_runs = {id_ for module in RUN_ANALYSES for id_ in module.IDS}
     assert shown | of_runs == set(FINDING_IDS)

@@ -37,7 +37,7 @@ HOWS: list[dict[str, Any]] = [
 def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, Any]) -> None:
     truth = made(name, tmp_path / "run", seed=HOWS.index(how) + 11, **how)
     analysis = analyzed(tmp_path / "run", truth)
-    (found,) = [each for each in analysis.findings if each.id == "straggler"]
+    (found,) = [finding for finding in analysis.findings if finding.id == "straggler"]
     planted = truth["straggler"]
     assert (found.metrics["rank"], found.metrics["cause"]) == (planted["rank"], planted["cause"])
     assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=100_000)
@@ -53,7 +53,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, 
 def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
     analysis = analyzed(tmp_path / "run", truth)
-    assert [each.title for each in analysis.findings if each.id == "straggler"] == []
+    assert [finding.title for finding in analysis.findings if finding.id == "straggler"] == []
     assert [each for each in analysis.not_applicable if each.id == "straggler"] == []
     assert not analysis.ranks.unmatched
 
@@ -62,7 +62,7 @@ def test_one_report_of_a_run_is_no_comparison_of_machines(tmp_path: Path) -> Non
     truth = made("straggler-host", tmp_path / "run", seed=1)
     truth["reports"] = [each for each in truth["reports"] if each["host"] == "node-0"]
     analysis = analyzed(tmp_path / "run", truth)
-    assert [each for each in analysis.findings if each.id == "straggler"] == []
+    assert [finding for finding in analysis.findings if finding.id == "straggler"] == []
 
 
 def test_two_runs_are_told_apart(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
     analysis = analyze(*files)
     analysis.close()
     assert analysis.run.run_of == (0, 0, 0, 0, 1, 1, 1, 1)
-    members = [{rank // 8 for rank in each.group.members} for each in analysis.ranks.waits]
+    members = [{rank // 8 for rank in wait.group.members} for wait in analysis.ranks.waits]
     assert members == [{0}, {1}]
-    (found,) = [each for each in analysis.findings if each.id == "straggler"]
+    (found,) = [finding for finding in analysis.findings if finding.id == "straggler"]
     assert found.rank < 8
     notes = [note for report, note in analysis.notes if report == 4]
     assert any("not of the same run as node_0.sqlite" in note for note in notes)
@@ -93,7 +93,7 @@ def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
     truth = made("straggler-slow-kernels", tmp_path / "run", seed=4)
     analysis = analyzed(tmp_path / "run", truth)
     late = truth["straggler"]["rank"]
-    uses = {each.rank: each.uses[0] for each in analysis.collectives}
+    uses = {collective.rank: collective.uses[0] for collective in analysis.collectives}
     for rank, use in uses.items():
         assert not use.is_lower_bound
         assert use.scope == "inter-node"
@@ -130,8 +130,8 @@ def test_the_order_of_the_reports_does_not_matter(tmp_path: Path) -> None:
     other = analyzed(tmp_path / "run", truth)
     place = {rank.pid: rank.rank for rank in one.run.ranks}
     same = {rank.rank: place[rank.pid] for rank in other.run.ranks}
-    (first,) = [each for each in one.findings if each.id == "straggler"]
-    (second,) = [each for each in other.findings if each.id == "straggler"]
+    (first,) = [finding for finding in one.findings if finding.id == "straggler"]
+    (second,) = [finding for finding in other.findings if finding.id == "straggler"]
     assert same[second.rank] == first.rank
     assert second.metrics["cause"] == first.metrics["cause"]
     # The reference is another machine: differences of offsets stay what they are.
@@ -148,11 +148,11 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(tmp_path: Path) ->
     met = analysis.ranks
     blurred = tuple(
         replace(
-            each,
-            uncertainty_ns=each.uncertainty_ns + 50_000_000,
-            is_last=np.zeros_like(each.is_last),
+            wait,
+            uncertainty_ns=wait.uncertainty_ns + 50_000_000,
+            is_last=np.zeros_like(wait.is_last),
         )
-        for each in met.waits
+        for wait in met.waits
     )
     (found,) = straggler.findings(replace(met, waits=blurred, stragglers=()))
     assert isinstance(found, NotApplicable)
@@ -174,8 +174,8 @@ def test_steps_restrict_what_is_judged(tmp_path: Path) -> None:
     truth = made("straggler-copy", tmp_path / "run", seed=7)
     whole = analyzed(tmp_path / "run", truth)
     some = analyzed(tmp_path / "run", truth, steps=(10, 15))
-    (of_all,) = [each for each in whole.findings if each.id == "straggler"]
-    (of_some,) = [each for each in some.findings if each.id == "straggler"]
+    (of_all,) = [finding for finding in whole.findings if finding.id == "straggler"]
+    (of_some,) = [finding for finding in some.findings if finding.id == "straggler"]
     assert of_some.metrics["rank"] == of_all.metrics["rank"]
     assert of_some.metrics["num_operations"] == 5 * 4
     assert whole.ranks.clocks == some.ranks.clocks  # which all operations tell

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def run(*arguments: str | os.PathLike[str]) -> int:
     with pytest.raises(SystemExit) as exit_info:
-        main([os.fspath(each) for each in arguments])
+        main([os.fspath(argument) for argument in arguments])
     assert isinstance(exit_info.value.code, int)
     return exit_info.value.code
 

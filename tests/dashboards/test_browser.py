@@ -128,7 +128,7 @@ def test_steps(page: Page, sample_url: str) -> None:
         assert row[:3] == [
             f"rank {rank}",
             str(len(steps)),
-            f"{median(each['window_ns'] for each in steps) / 1e6:.3f}",
+            f"{median(step['window_ns'] for step in steps) / 1e6:.3f}",
         ]
         assert row[-2:] == [f"{slowest['window_ns'] / 1e6:.3f}", f"step {slowest['step']}"]
     # Four parts of each of six steps of two ranks.

@@ -56,7 +56,7 @@ def test_a_first_look_shows_the_ranks_that_are_known() -> None:
         )
         rows = named(overview.first_look(first, Address()), "Tbody")[0].children
         whole = named(overview.layout(analysis, Address()), "Tbody")[0].children
-        assert [text(each) for each in rows] == [text(whole[0])]
+        assert [text(row) for row in rows] == [text(whole[0])]
         shown = text(overview.first_look(first, Address()))
         assert "1 rank to come" in shown
         assert "Findings" not in shown
@@ -158,7 +158,7 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
     with closing(analyze(*reports[::-1])) as analysis:
         tree = overview.layout(analysis, Address())
         _, choices = shell.choices(analysis)
-    assert [each.rank for each in analysis.run.ranks] != list(range(8))
+    assert [rank.rank for rank in analysis.run.ranks] != list(range(8))
     heads = [text(each) for each in named(tree, "Th") if text(each).startswith("rank ")]
     assert heads[:8] == [f"rank {each}" for each in range(8)]
-    assert [each["value"] for each in choices] == list(range(8))
+    assert [choice["value"] for choice in choices] == list(range(8))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.server.progress import Waiting
+from dashboards.server.progress import AnalysisProgress
 from traceprof.analysis import analyze
 from traceprof.execution import child_process as processes
 from traceprof.execution import handover, measuring
@@ -156,7 +156,7 @@ def test_others_give_way_to_what_is_needed_first() -> None:
     with processes.ahead(makes, nothing) as found:
         first, *others = [copy.made() for copy in found]
     assert first == [os.nice(0)]
-    assert all(each > first for each in others)
+    assert all(other > first for other in others)
 
 
 def test_while_something_is_still_being_made_no_more_copies_are() -> None:
@@ -229,8 +229,8 @@ def test_what_a_copy_reads_is_the_same_and_is_read_once(
     assert analysed(export) == expected
     assert read == []  # what a copy does is not seen here
     monkeypatch.setattr(processes, "has_company", lambda: True)  # then all is read elsewhere
-    waiting = Waiting()
-    monkeypatch.setattr(handover, "_LEAST_SHARED", 1)
+    waiting = AnalysisProgress()
+    monkeypatch.setattr(handover, "_MIN_SHARED", 1)
     monkeypatch.setattr(nsight.NsightTrace, "_read_operations", only_elsewhere())
     gc.collect()  # what errors of other tests hold
     with_copies = analyze(export, progress=waiting)
@@ -247,7 +247,7 @@ def test_rows_that_a_lost_copy_read_are_not_told_of_twice(
     monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
     monkeypatch.setattr(processes, "has_company", lambda: True)
     monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
-    whole, waiting = Waiting(), Waiting()
+    whole, waiting = AnalysisProgress(), AnalysisProgress()
     analyze(export, progress=whole).close()
     here, read = os.getpid(), nsight.NsightTrace._read_operations
 
@@ -301,8 +301,8 @@ analyze({str(export)!r})
     said = process.stderr.read()
     assert process.wait(30) != 0
     assert said.count("KeyboardInterrupt") == 1
-    for each in numbers:
+    for number in numbers:
         with pytest.raises(ProcessLookupError):
-            os.kill(each, 0)
+            os.kill(number, 0)
     process.stdout.close()
     process.stderr.close()

@@ -22,7 +22,7 @@ from traceprof.errors import TraceFileError, TraceFormatError, UsageError, Worke
 from traceprof.execution import measuring
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.ranks import arrivals
-from traceprof.run.summary import LostReport, MeasuredReport
+from traceprof.run.summary import FailedReport, MeasuredReport
 from traceprof.simulate import simulate_ddp
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
@@ -55,7 +55,7 @@ def test_open_and_closed_reports_tell_the_same(tmp_path: Path, is_labelled: bool
     analysis = analyze(*paths)
     try:
         assert written(analysis) == alone(paths)
-        assert [each.trace for each in analysis.run.ranks[::2]] == list(analysis.run.traces)
+        assert [rank.trace for rank in analysis.run.ranks[::2]] == list(analysis.run.traces)
     finally:
         analysis.close()
 
@@ -136,8 +136,8 @@ def test_open_reports_are_analysed_without_the_damaged_ones(
     analysis = analyze(damaged[0], *reports, damaged[1])
     try:
         assert [each.path for each in analysis.lost] == damaged[:2]
-        assert [each.path for each in analysis.run.traces] == reports
-        assert {each.report for each in analysis.run.ranks} == {0, 1, 2, 3}
+        assert [trace.path for trace in analysis.run.traces] == reports
+        assert {rank.report for rank in analysis.run.ranks} == {0, 1, 2, 3}
         assert analysis.run.ranks[-1].trace is analysis.run.traces[-1]
     finally:
         analysis.close()
@@ -249,4 +249,4 @@ def test_steps_are_asked_of_the_whole_run(tmp_path: Path) -> None:
     assert [each.rank for each in found.breakdown] == [1]
     with pytest.raises(UsageError, match="the steps found are 0 to 11"):
         analyze_reports(paths, Options(steps=(5, 7)))
-    assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), LostReport)
+    assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), FailedReport)

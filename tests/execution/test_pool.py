@@ -90,7 +90,7 @@ def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> N
 def test_no_process_is_left_when_the_first_one_ends(
     reports: list[Path], number: signal.Signals
 ) -> None:
-    stuck = [renamed(each, "never-done") for each in reports]
+    stuck = [renamed(report, "never-done") for report in reports]
     command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", *map(str, stuck)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         until(lambda: openers(stuck[0]) and openers(stuck[1]))
@@ -101,7 +101,7 @@ def test_no_process_is_left_when_the_first_one_ends(
     assert not out
     if number == signal.SIGINT:
         assert (err, first.returncode) == (b"\n", 130)  # the line ends after the terminal's ^C
-    until(lambda: not any(is_running(each) for each in workers))
+    until(lambda: not any(is_running(worker) for worker in workers))
 
 
 def test_jobs_are_chosen_on_the_command_line(

@@ -15,7 +15,7 @@ from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import child_process as processes
 from traceprof.execution.measuring import Options
-from traceprof.execution.preview import first_looks
+from traceprof.execution.preview import previews
 from traceprof.run.opening import run_of
 from traceprof.trace.nsight import export as nsight
 from traceprof.trace.open import open_trace
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:
     """Return the same without steps, by the ranks' numbers."""
-    return sorted((replace(each, steps=()) for each in results), key=lambda each: each.rank)
+    return sorted((replace(result, steps=()) for result in results), key=lambda each: each.rank)
 
 
 def assert_agrees(path: Path, options: Options) -> None:
     """Look at a report in both ways."""
     with closing(analyze(path, options=options)) as analysis:
         expected = without_steps(analysis.breakdown)
-        ranks = [(each.rank, each.process, each.device) for each in analysis.run.ranks]
+        ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
         run = run_of([trace], [options.ranks_of(trace)])
-        looks = list(first_looks(run.ranks, options))
+        looks = list(previews(run.ranks, options))
         assert [len(found) for found in looks] == [*range(1, len(expected) + 1)]
         assert [*(looks[-1] if looks else ())] == expected
-        assert [(each.rank, each.process, each.device) for each in run.ranks] == ranks
+        assert [(rank.rank, rank.process, rank.device) for rank in run.ranks] == ranks
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
@@ -66,7 +66,7 @@ def test_of_a_time_range() -> None:
 def test_of_some_steps_nothing_is_known_yet() -> None:
     options = Options(steps=(1, 3))
     with closing(open_trace(SAMPLE)) as trace:
-        assert list(first_looks(options.ranks_of(trace), options)) == []
+        assert list(previews(options.ranks_of(trace), options)) == []
 
 
 # -- while a report is read -----------------------------------------------------------------------

@@ -65,26 +65,26 @@ Recorded = tuple[dict[str, Any], list[dict[str, Any]]]
 def test_ranks_are_the_processes_of_the_script(recorded: Recorded) -> None:
     report, truths = recorded
     found = [(each["rank"], each["pid"], each["device"]) for each in report["ranks"]]
-    assert found == [(each["rank"], each["pid"], None) for each in truths]
+    assert found == [(truth["rank"], truth["pid"], None) for truth in truths]
 
 
 def test_steps_begin_when_the_script_began_them(recorded: Recorded) -> None:
     report, truths = recorded
     for truth in truths:
         steps = [each for each in report["steps"] if each["rank"] == truth["rank"]]
-        assert [each["step"] for each in steps] == list(range(STEPS))
+        assert [step["step"] for step in steps] == list(range(STEPS))
         offsets = [
             step["start_ns"] - began for step, began in zip(steps, truth["began_ns"], strict=True)
         ]
         # The clocks' zeros differ, and a busy machine interrupts between looking and beginning.
-        assert statistics.median(each - min(offsets) for each in offsets) < 1_000_000
+        assert statistics.median(offset - min(offsets) for offset in offsets) < 1_000_000
 
 
 def test_each_gradient_is_in_one_bucket(recorded: Recorded) -> None:
     report, truths = recorded
     for truth in truths:
         buckets = [each for each in report["buckets"] if each["rank"] == truth["rank"]]
-        sizes = {(each["index"], each["bytes"]): each["count"] for each in buckets}
+        sizes = {(bucket["index"], bucket["bytes"]): bucket["count"] for bucket in buckets}
         # DDP reduces all in one bucket in the first step, and makes the buckets anew after it.
         half = truth["gradient_bytes"] // 2
         assert sizes == {

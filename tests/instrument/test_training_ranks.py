@@ -46,8 +46,8 @@ def test_parameters_and_gradients_are_the_same_bit_for_bit(seen: Seen, way: str)
 def test_every_range_is_closed(seen: Seen, way: str) -> None:
     events = of_rank_0(seen, way)
     assert events.count("pop") == len(pushed(events)) > 0
-    started = Counter(each.split(" ", 1)[1] for each in events if each.startswith("start "))
-    ended = Counter(each.split(" ", 1)[1] for each in events if each.startswith("end "))
+    started = Counter(event.split(" ", 1)[1] for event in events if event.startswith("start "))
+    ended = Counter(event.split(" ", 1)[1] for event in events if event.startswith("end "))
     assert started == ended
 
 

@@ -162,7 +162,10 @@ def sharded(wrap: Wrap) -> list[torch.Tensor]:
     model(torch.randn(6, WIDTH)).square().mean().backward()
     optimizer.step()
     parameters = [each.detach() for each in model.parameters()]
-    return [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
+    return [
+        parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        for parameter in parameters
+    ]
 
 
 def fsdp1(model: torch.nn.Module) -> torch.nn.Module:

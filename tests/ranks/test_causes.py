@@ -10,7 +10,7 @@ from tests.support.ranks import arrivals, session
 from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.clocks import seeded
 from traceprof.ranks.matching import match
-from traceprof.ranks.waits import Waits, waits_of
+from traceprof.ranks.waits import GroupWaits, waits_of
 
 if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
@@ -22,10 +22,12 @@ ON_TIME: dict[str, Any] = {"start": [0, 11 * MS], "end": [MS, 18 * MS]}
 LATE: dict[str, Any] = {"start": [0, 17 * MS], "end": [MS, 18 * MS]}
 
 
-def causes(*ranks: Arrivals) -> tuple[Causes, list[Waits]]:
+def causes(*ranks: Arrivals) -> tuple[Causes, list[GroupWaits]]:
     groups, _ = match(list(ranks), [0] * len(ranks), [0] * len(ranks), [0] * len(ranks))
     clocks = seeded([session("a")])
-    waits = [each for group in groups if isinstance(each := waits_of(group, ranks, clocks), Waits)]
+    waits = [
+        each for group in groups if isinstance(each := waits_of(group, ranks, clocks), GroupWaits)
+    ]
     return Causes(waits, ranks), waits
 
 

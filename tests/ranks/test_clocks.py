@@ -21,7 +21,7 @@ ENDS = [start + MS for start in STARTS]
 
 def clocks_of(ranks: list[Arrivals], hosts: list[str | None], starts: list[int | None]) -> Clocks:
     seeds = seeded([session(host, start) for host, start in zip(hosts, starts, strict=True)])
-    of = [each.report for each in ranks]
+    of = [rank.report for rank in ranks]
     groups, unmatched = match(
         ranks,
         [seeds.seeds_ns[each] for each in of],
@@ -34,16 +34,16 @@ def clocks_of(ranks: list[Arrivals], hosts: list[str | None], starts: list[int |
 
 def shown(times: list[int], ahead: int, drift: float = 0.0, session_start: int = 0) -> list[int]:
     """Return true times as a report has them whose clock is ahead and runs fast."""
-    return [round(each * (1 + drift)) + ahead - session_start for each in times]
+    return [round(time * (1 + drift)) + ahead - session_start for time in times]
 
 
 def test_reports_of_one_machine_need_their_sessions_starts_only() -> None:
     first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
     later = 250_000
-    moved = [each - later for each in STARTS], [each - later for each in ENDS]
+    moved = [start - later for start in STARTS], [end - later for end in ENDS]
     second = arrivals(1, *moved, group="0", sequence=range(40))
     clocks = clocks_of([first, second], ["a", "a"], [0, later])
-    assert [each.source for each in clocks.hosts] == ["reference"]
+    assert [host.source for host in clocks.hosts] == ["reference"]
     assert clocks.to_run(0, first.start_ns).tolist() == STARTS
     assert clocks.to_run(1, second.start_ns).tolist() == STARTS
     assert clocks.uncertainty_ns(0, 1) == ONE_MACHINE_NS
@@ -90,15 +90,15 @@ def test_machines_are_reached_by_way_of_others() -> None:
         3, shown(STARTS, 5 * MS), shown(ENDS, 5 * MS), report=2, group="bc", sequence=range(40)
     )
     clocks = clocks_of([first, middle, same, last], ["a", "b", "c"], [0, 0, 0])
-    assert [each.offset_ns for each in clocks.hosts] == [0, -MS, -5 * MS]
+    assert [host.offset_ns for host in clocks.hosts] == [0, -MS, -5 * MS]
 
 
 def test_a_machine_without_common_operations_keeps_its_seed() -> None:
     first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
     other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
     clocks = clocks_of([first, other], ["a", "b"], [0, MS])
-    assert [each.source for each in clocks.hosts] == ["reference", "session start"]
-    assert clocks.to_run(1, other.start_ns).tolist() == [each + MS for each in STARTS]
+    assert [host.source for host in clocks.hosts] == ["reference", "session start"]
+    assert clocks.to_run(1, other.start_ns).tolist() == [start + MS for start in STARTS]
     assert clocks.uncertainty_ns(0, 1) == NTP_NS
 
 
@@ -143,11 +143,11 @@ def test_one_operation_of_two_ranks_is_as_good_as_it_is_short() -> None:
 
 def test_times_in_utc_are_brought_to_the_first_session() -> None:
     epoch = 1_767_225_600_000_000_000
-    first = arrivals(0, [each + epoch for each in STARTS], [each + epoch for each in ENDS])
+    first = arrivals(0, [start + epoch for start in STARTS], [end + epoch for end in ENDS])
     clocks = seeded([session("a", 5, is_utc=True), session("a", 9, is_utc=True)])
     assert clocks.start_utc_ns == epoch + 5
-    assert clocks.to_run(0, first.start_ns).tolist() == [each - 5 for each in STARTS]
-    assert clocks.to_run(1, first.start_ns).tolist() == [each - 5 for each in STARTS]
+    assert clocks.to_run(0, first.start_ns).tolist() == [start - 5 for start in STARTS]
+    assert clocks.to_run(1, first.start_ns).tolist() == [start - 5 for start in STARTS]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -105,7 +105,7 @@ def test_what_cannot_be_lined_up_is_said() -> None:
 
 def test_one_operation_that_differs_does_not_spoil_a_hundred() -> None:
     starts = [each * MS for each in range(200)]
-    ends = [each + 1000 for each in starts]
+    ends = [start + 1000 for start in starts]
     sizes = [8] * 199 + [16]
     first = arrivals(0, starts, ends, group="0", sequence=range(200), bytes=8)
     second = arrivals(1, starts, ends, group="0", sequence=range(200), bytes=sizes)
@@ -156,7 +156,7 @@ def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> Non
 def test_reports_of_two_runs_are_not_matched() -> None:
     ranks = [arrivals(rank, STARTS, ENDS, group="0", sequence=range(30)) for rank in range(4)]
     groups, unmatched = match(ranks, [0] * 4, [0, 1, 2, 3], [0, 0, 1, 1])
-    assert [each.members for each in groups] == [(0, 1), (2, 3)]
+    assert [group.members for group in groups] == [(0, 1), (2, 3)]
     assert not unmatched
 
 

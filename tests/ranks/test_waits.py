@@ -1,4 +1,4 @@
-"""Waiting and transfer, against what they are by definition."""
+"""AnalysisProgress and transfer, against what they are by definition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traceprof.ranks.clocks import measured, seeded
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, latency_and_rate, transfers
-from traceprof.ranks.waits import Waits, split_by_leaving, wait_matrix, waits_of
+from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -27,7 +27,7 @@ MS = 1_000_000
 def met(
     start: Int64, end: Int64, hosts: list[str], *, operation: str = "AllReduce",
     size: int | Int64 = 1 << 20, root: int = -1,
-) -> tuple[Waits, Clocks, list[Arrivals]]:  # fmt: skip
+) -> tuple[GroupWaits, Clocks, list[Arrivals]]:  # fmt: skip
     """Return the waits of ranks (columns) in labelled operations (rows)."""
     ranks = [
         arrivals(
@@ -41,7 +41,7 @@ def met(
     groups, _ = match(ranks, [0] * len(ranks), list(seeds.host_of), [0] * len(ranks))
     clocks = measured(seeds, ranks, groups)
     waits = waits_of(groups[0], ranks, clocks)
-    assert isinstance(waits, Waits)
+    assert isinstance(waits, GroupWaits)
     return waits, clocks, ranks
 
 
@@ -85,7 +85,7 @@ def test_members_that_left_before_another_came_were_elsewhere() -> None:
     starts, ends = [0, 10 * MS, 20 * MS], [MS, 11 * MS, 21 * MS]
     first = arrivals(0, starts, ends, group="0", sequence=range(3), report=0)
     second = arrivals(
-        1, [each + 2 * MS for each in starts], [each + 2 * MS for each in ends], group="0",
+        1, [start + 2 * MS for start in starts], [end + 2 * MS for end in ends], group="0",
         sequence=range(3), report=0,
     )  # fmt: skip
     groups, _ = match([first, second], [0, 0], [0, 0], [0, 0])
@@ -155,11 +155,11 @@ def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
             operation="SendRecv", group="0", sequence=range(3), peer=0, direction=2,
         ),
     ]  # fmt: skip
-    ranks = [replace(each, device=None) for each in ranks]
+    ranks = [replace(rank, device=None) for rank in ranks]
     groups, _ = match(ranks, [0, 0], [0, 0], [0, 0])
     clocks = seeded([session("a")])
-    (waits,) = (waits_of(each, ranks, clocks) for each in groups)
-    assert isinstance(waits, Waits)
+    (waits,) = (waits_of(group, ranks, clocks) for group in groups)
+    assert isinstance(waits, GroupWaits)
     assert not waits.wait_ns.any()
     assert not wait_matrix([waits], 2).any()
 
@@ -174,7 +174,7 @@ def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:
     ]
     groups, _ = match(ranks, [0] * 4, [0, 1, 2, 3], [0] * 4)
     clocks = seeded([session("a")])
-    split = [part for each in groups for part in split_by_leaving(each, ranks, clocks)]
+    split = [part for group in groups for part in split_by_leaving(group, ranks, clocks)]
     assert sorted(tuple(sorted(each.members)) for each in split) == [(0, 2), (1, 3)]
 
 
@@ -260,7 +260,7 @@ def test_the_shortest_stay_is_the_transfer_where_clocks_tell_no_waits() -> None:
     ]
     groups, _ = match(ranks, [0, 0], [0, 1], [0, 0])
     waits = waits_of(groups[0], ranks, seeded([session("a"), session("b")]))  # as good as NTP
-    assert isinstance(waits, Waits)
+    assert isinstance(waits, GroupWaits)
     assert waits.transfer_ns.tolist() == [MS, MS]
 
 

@@ -174,10 +174,10 @@ def add_facts(
     index, members = kernel["calls"]
     thread = kernel["launch"][2]
     here = [
-        each for each in others
-        if each["calls"] and each["calls"][0] == index and each["launch"][2] == thread
+        other for other in others
+        if other["calls"] and other["calls"][0] == index and other["launch"][2] == thread
     ]  # fmt: skip
-    own = [each for each in members if kind(each["name"]) == kind(kernel["operation"])]
+    own = [member for member in members if kind(member["name"]) == kind(kernel["operation"])]
     alike = [each for each in here if kind(each["operation"]) == kind(kernel["operation"])]
     alike.sort(key=lambda each: (each["launch"][0], each["start"], each["end"]))
     alone = len(alike) == 1
@@ -186,14 +186,14 @@ def add_facts(
         if len(ids) == len(alike) and None not in ids:
             mine = ids[next(i for i, each in enumerate(alike) if each is kernel)]
             own = [each for each in own if each["communicator"] == mine]
-            members_seen = [each for each in members if each["communicator"] == mine]
+            members_seen = [member for member in members if member["communicator"] == mine]
             alone = True
         else:
             members_seen = members
     else:
         members_seen = members
     chosen = own or members_seen
-    strangers = {kind(each["name"]) for each in members} - {kind(e["operation"]) for e in here}
+    strangers = {kind(member["name"]) for member in members} - {kind(e["operation"]) for e in here}
     for fact in ("communicator", "peer"):
         kernel[fact] = agreed(chosen, fact) if chosen else None
     if kind(kernel["operation"]) != "SendRecv":
@@ -242,26 +242,26 @@ def serialization(kernels: list[dict[str, Any]], start: int, end: int) -> dict[s
     by_stream: dict[int, list[dict[str, Any]]] = defaultdict(list)
     waits: list[int] = []
     independent, known, avoidable, judged, number = 0, 0, [], 0, 0
-    for each in kernels:
-        if not each["communicates"]:
+    for kernel in kernels:
+        if not kernel["communicates"]:
             continue
-        before = by_stream[each["stream"]]
-        inside = start <= each["start"] <= end
+        before = by_stream[kernel["stream"]]
+        inside = start <= kernel["start"] <= end
         number += inside
-        judged += inside and each["launch"] is not None
-        if inside and before and each["launch"] and each["start"] - before[-1]["end"] <= 20_000:
-            ready = each["launch"][1]
+        judged += inside and kernel["launch"] is not None
+        if inside and before and kernel["launch"] and kernel["start"] - before[-1]["end"] <= 20_000:
+            ready = kernel["launch"][1]
             spans = union([(one["start"], one["end"]) for one in before])
-            wait = covered(ready, each["start"], spans) if ready < each["start"] else 0
+            wait = covered(ready, kernel["start"], spans) if ready < kernel["start"] else 0
             if wait:
-                verdict = is_independent(each, before[-1])
+                verdict = is_independent(kernel, before[-1])
                 waits.append(wait)
                 independent += wait * (verdict is True)
                 known += wait * (verdict is not None)
                 if verdict is not False:
-                    clipped = [(max(a, ready), min(b, each["start"])) for a, b in spans]
+                    clipped = [(max(a, ready), min(b, kernel["start"])) for a, b in spans]
                     avoidable += [span for span in clipped if span[0] < span[1]]
-        before.append(each)
+        before.append(kernel)
     computing = union([(e["start"], e["end"]) for e in kernels if not e["communicates"]])
     impact = sum(b - a - covered(a, b, computing) for a, b in union(avoidable))
     return {
@@ -279,8 +279,8 @@ def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
             groups[each["operation"], each.get("communicator")].append(each)
     found = []
     for (operation, communicator), members in groups.items():
-        took = [each["end"] - each["start"] for each in members]
-        sizes = [each.get("bytes") for each in members]
+        took = [member["end"] - member["start"] for member in members]
+        sizes = [member.get("bytes") for member in members]
         row = {"operation": operation, "count": len(members), "total_ns": sum(took)}
         row |= {"communicator": None if communicator is None else f"0x{communicator:016x}"}
         row |= {"bytes": None if None in sizes else sum(filter(None, sizes))}

@@ -183,7 +183,7 @@ class Export:
         calls = self.calls.get((process, correlation)) if correlation is not None else None
         if not calls:
             return None
-        return ([each for each in calls if each.start <= start] or calls[:1])[-1]
+        return ([call for call in calls if call.start <= start] or calls[:1])[-1]
 
     def _read_operations(self, db: sqlite3.Connection) -> None:
         base = ("start", "end", "globalPid", "deviceId", "correlationId")
@@ -201,7 +201,7 @@ class Export:
                     continue
                 kind, row = "compute", None
                 if table == "KERNEL":
-                    names = [self.strings.get(each) for each in values[5:]]
+                    names = [self.strings.get(value) for value in values[5:]]
                     if default_is_communication(*names):
                         kind = "communication"
                 elif table == "MEMCPY":
@@ -231,11 +231,11 @@ class RankReference:
         self.has_calls = export.has_calls
         self.operations = export.ranks[process, device]
         self.calls = export.of_process.get(process, [])
-        self.busy = union((each.start, each.end) for each in self.operations)
+        self.busy = union((operation.start, operation.end) for operation in self.operations)
         reads = {
-            each.call
-            for each in self.operations
-            if each.row and each.row["dstKind"] == PAGEABLE and each.call
+            operation.call
+            for operation in self.operations
+            if operation.row and operation.row["dstKind"] == PAGEABLE and operation.call
         }
         self.waits = [call for _, call in self.calls if is_waiting(call.name) or call in reads]
         self.loading: dict[int, list[Interval]] = defaultdict(list)
@@ -247,14 +247,14 @@ class RankReference:
         self.steps = [(step.start, step.end) for step, _ in step_ranges(sorted(named), None)]
 
     def window(self) -> Interval:
-        first = min(each.start for each in self.operations)
-        return first, max(each.end for each in self.operations)
+        first = min(operation.start for operation in self.operations)
+        return first, max(operation.end for operation in self.operations)
 
     def clocks_disagree(self) -> bool:
-        launched = [each for each in self.operations if each.call]
+        launched = [operation for operation in self.operations if operation.call]
         early = [each for each in launched if each.call.start - each.start > TOLERANCE]  # type: ignore[union-attr]
         reads = [each for each in launched if each.row and each.row["dstKind"] == PAGEABLE]
-        late = [each for each in reads if each.end - each.call.end > TOLERANCE]  # type: ignore[union-attr]
+        late = [read for read in reads if read.end - read.call.end > TOLERANCE]  # type: ignore[union-attr]
         return len(early) > 0.01 * len(launched) or len(late) > 0.01 * len(reads)
 
     def gaps(self, window: Interval) -> list[Interval]:
@@ -333,7 +333,7 @@ class RankReference:
 
     def chosen(self, window: Interval) -> set[Call]:
         """The synchronizing calls that host-sync judges."""
-        threads = {each.call.thread for each in self.operations if each.call}
+        threads = {operation.call.thread for operation in self.operations if operation.call}
         return {
             call
             for call in self.waits
@@ -359,7 +359,7 @@ class RankReference:
             for call, after in pairwise(calls):
                 at_once = place[after] - place[call] == 1
                 number -= at_once and "emcpy" in call.name and after.name.endswith("Synchronize")
-        blocked = sum(end - start for each in spans.values() for start, end in union(each))
+        blocked = sum(end - start for span in spans.values() for start, end in union(span))
         api = min(spent, key=lambda name: (-spent[name], name), default=None)
         return number, blocked, api
 
@@ -386,7 +386,11 @@ class RankReference:
                 chosen.append(each)
         calls = {each.call for each in chosen if each.call}
         blocked = sum(call.end - call.start for call in calls) if calls or not chosen else None
-        kernels = [(each.start, each.end) for each in self.operations if each.kind != "copy"]
+        kernels = [
+            (operation.start, operation.end)
+            for operation in self.operations
+            if operation.kind != "copy"
+        ]
         cost = without(union((each.start, each.end) for each in chosen), union(kernels))
         if self.has_calls and not self.clocks_disagree():
             own = [(window[0], window[1])]

@@ -77,7 +77,7 @@ def fact(text: str, name: str) -> str | None:
 def call_name(text: str) -> str | None:
     """The operation of a communication call's label, None for other ranges."""
     word = text.split(" ", maxsplit=1)[0].lstrip("_")
-    known = next((NAMES[each] for each in CALLS if word.startswith(each)), None)
+    known = next((NAMES[call] for call in CALLS if word.startswith(call)), None)
     has_fact = any(fact(text, each) for each in ("bytes", "group", "seq", "dst", "src"))
     return known if has_fact else None
 
@@ -128,7 +128,7 @@ def has(db: sqlite3.Connection, table: str) -> bool:
 
 def judge(ranges: list[Range], time: int) -> tuple[bool, bool]:
     """Whether the process computes and communicates at a time."""
-    now = [each for each in ranges if each.start <= time < each.end]
+    now = [range_ for range_ in ranges if range_.start <= time < range_.end]
     flying = any(
         not each.pushed and (call_name(each.text) or is_container(each.text)) for each in now
     )
@@ -231,20 +231,23 @@ def host_ranks(path: Path, time_range: tuple[int, int] | None = None) -> list[Ho
     result = []
     for process, ranges in ranges_of.items():
         telling = [
-            each
-            for each in ranges
-            if call_name(each.text) or each.text in COMPUTES or re.fullmatch(r"step \d+", each.text)
+            range_
+            for range_ in ranges
+            if call_name(range_.text)
+            or range_.text in COMPUTES
+            or re.fullmatch(r"step \d+", range_.text)
         ]
         if process in with_gpu or not telling:
             continue
-        start = min(each.start for each in ranges)
-        end = max(time for each in ranges for time in each[:2])
+        start = min(range_.start for range_ in ranges)
+        end = max(time for range_ in ranges for time in range_[:2])
         begin, stop = time_range or (start, end + 1)  # its own window holds its very end
         window = time_range or (start, end)
         steps = sorted(
-            (each for each in ranges if re.fullmatch(r"step \d+", each.text)), key=lambda r: r[:2]
+            (range_ for range_ in ranges if re.fullmatch(r"step \d+", range_.text)),
+            key=lambda r: r[:2],
         )
-        ends = [each.start for each in steps[1:]] + [each.end for each in steps[-1:]]
+        ends = [step.start for step in steps[1:]] + [step.end for step in steps[-1:]]
         result.append(
             HostRankReference(
                 process >> 24 & 0xFFFFFF,

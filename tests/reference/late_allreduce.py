@@ -114,11 +114,11 @@ def step_of(call: int | None, ranges: list[Numbered]) -> int | None:
 
 def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], window: Span) -> Rank:
     low, high = window
-    computing = union([each[:2] for each in kernels if not each.operation] + graphs)
-    reduces = [each for each in kernels if each.operation == "allreduce"]
-    inside = [each for each in reduces if low <= each.start < high]
+    computing = union([kernel[:2] for kernel in kernels if not kernel.operation] + graphs)
+    reduces = [kernel for kernel in kernels if kernel.operation == "allreduce"]
+    inside = [reduce for reduce in reduces if low <= reduce.start < high]
     steps: list[Step] = []
-    first = min((each.step for each in kernels if each.step is not None), default=None)
+    first = min((kernel.step for kernel in kernels if kernel.step is not None), default=None)
     own: dict[int | None, list[Kernel]] = defaultdict(list)
     for each in kernels:
         own[each.step].append(each)
@@ -126,18 +126,18 @@ def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], wind
         found = judge(own[index], computing, window)
         if found is not None and index != first:
             steps.append(Step(number, *found))
-    tails = union([each.tail for each in steps if each.is_late])
+    tails = union([step.tail for step in steps if step.is_late])
     free = [
         (max(start, low), min(end, high))
         for tail in tails
         for start, end in without(tail, computing)
     ]
-    reducing = union([each[:2] for each in reduces])
+    reducing = union([reduce[:2] for reduce in reduces])
     return Rank(
         num_all_reduces=len(inside),
         num_in_steps=sum(each.step is not None for each in inside),
         num_reduce_scatters=sum(
-            each.operation == "reducescatter" and low <= each.start < high for each in kernels
+            kernel.operation == "reducescatter" and low <= kernel.start < high for kernel in kernels
         ),
         steps=steps,
         tail_ns=sum(max(end - start, 0) for start, end in free),
@@ -149,17 +149,19 @@ def judge(
     kernels: list[Kernel], computing: list[Span], window: Span
 ) -> tuple[int, Fraction, Span, bool] | None:
     """The buckets of one step, what could hide them, their tail and whether they are late."""
-    reduces = [each for each in kernels if each.operation == "allreduce"]
-    if not reduces or any(not window[0] <= each.start < window[1] for each in reduces):
+    reduces = [kernel for kernel in kernels if kernel.operation == "allreduce"]
+    if not reduces or any(not window[0] <= reduce.start < window[1] for reduce in reduces):
         return None
-    longest = max(each.end - each.start for each in reduces)
-    buckets = [each for each in reduces if 20 * (each.end - each.start) >= longest]
-    computes = [each for each in kernels if not each.operation and each.end > each.start]
+    longest = max(reduce.end - reduce.start for reduce in reduces)
+    buckets = [reduce for reduce in reduces if 20 * (reduce.end - reduce.start) >= longest]
+    computes = [kernel for kernel in kernels if not kernel.operation and kernel.end > kernel.start]
     if not computes or computes[0].start >= buckets[0].start:
         return None
-    begin, end = computes[0].start, max(each.end for each in buckets)
+    begin, end = computes[0].start, max(bucket.end for bucket in buckets)
     total = covered(computing, begin, end)
-    late = [each for each in buckets if 10 * covered(computing, begin, each.start) >= 9 * total]
+    late = [
+        bucket for bucket in buckets if 10 * covered(computing, begin, bucket.start) >= 9 * total
+    ]
     chosen = late[0] if late else buckets[-1]
     tail_start = computing[bisect_left(computing, (chosen.start, 0)) - 1][1]
     return (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 EVER = 1 << 80
-LONG, NEAR, PROMPT, MOST_ENDING, LEAST_CAP = 50_000, 100_000, 50_000, 16, 256
+LONG, NEAR, PROMPT, MAX_ENDING, MIN_CAP = 50_000, 100_000, 50_000, 16, 256
 COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
 Span = tuple[int, int]
 
@@ -69,12 +69,12 @@ class Launch:
     def enter(self) -> int:
         if self.call is None:
             return -EVER
-        starts = [each.start for each in self.operations]
+        starts = [operation.start for operation in self.operations]
         return max(min([self.call.end, *starts]), self.call.start)
 
     @property
     def leave(self) -> int:
-        ends = [each.end for each in self.operations]
+        ends = [operation.end for operation in self.operations]
         return max(*ends, self.enter) if ends else EVER
 
     @property
@@ -83,7 +83,7 @@ class Launch:
 
     @property
     def queue(self) -> tuple[int, int | None] | None:
-        takes_place = any(each.takes_place for each in self.operations)
+        takes_place = any(operation.takes_place for operation in self.operations)
         return (self.first.device, self.first.stream) if self.first and takes_place else None
 
 
@@ -180,10 +180,10 @@ def queued(
             launches.setdefault(id(each.call), Launch(each.call)).operations.append(each)
         elif each.correlation and each.start <= begun.get((each.device, each.stream), EVER):
             launches.setdefault(("before", each.correlation), Launch(None)).operations.append(each)
-    launched = [each for each in launches.values() if each.call]
+    launched = [launch for launch in launches.values() if launch.call]
     names = {each.call.name for each in launched if each.call} - {None}
     last = max((each.call.start for each in launched if each.call), default=-EVER)
-    kept = [each.start for launch in launches.values() for each in launch.operations]
+    kept = [operation.start for launch in launches.values() for operation in launch.operations]
     last = max(last, min(kept, default=EVER))
     everything = list(launches.values())
     everything += [Launch(call) for _, call in calls if call.start > last and call.name in names]
@@ -198,8 +198,8 @@ def queued(
     }
     captured = [each for each in everything if each.call]
     usual = usual_launch(captured, depth)
-    ends = sorted(each.end for each in operations)
-    devices = sorted({each.device for each in operations})
+    ends = sorted(operation.end for operation in operations)
+    devices = sorted({operation.device for operation in operations})
     if records:
         source = "overhead-records"
         matched = [launching(correlation, start) for start, _, _, correlation in records]
@@ -241,13 +241,13 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
     times = [time for time, _ in series]
     found = []
     for device in process.devices:
-        own = [each for each in operations if each.device == device]
+        own = [operation for operation in operations if operation.device == device]
         start, end = time_range or (
             min(each.start for each in own),
             max(each.end for each in own),
         )
         closed = time_range is None
-        mine = [each for each in stalls if each[3] == device]
+        mine = [stall for stall in stalls if stall[3] == device]
         mine = [each for each in mine if closed or start <= each[0] < end]
         spans = union((first, stop) for first, stop, _, _ in mine)
         inside = [each for each in own if closed or start <= each.start < end]
@@ -281,8 +281,8 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
 
 def depths(launches: list[Launch]) -> dict[int, int]:
     """How many of the launches were pending when each of them was called."""
-    entered = sorted(each.enter for each in launches)
-    left = sorted(each.leave for each in launches)
+    entered = sorted(launch.enter for launch in launches)
+    left = sorted(launch.leave for launch in launches)
     found = {}
     for each in launches:
         time = each.call.start if each.call else -EVER
@@ -297,7 +297,7 @@ def time_series(launches: list[Launch]) -> list[tuple[int, int]]:
         changes[each.leave] -= 1
     depth = changes.pop(-EVER, 0)
     changes.pop(EVER, None)
-    starts = [operation.start for each in launches for operation in each.operations]
+    starts = [operation.start for launch in launches for operation in launch.operations]
     series = [(min([*starts, *changes]) - 1, depth)] if depth else []
     for time in sorted(changes):
         if changes[time]:
@@ -320,16 +320,16 @@ def is_suspect(launch: Launch) -> bool:
     call = launch.call
     if call is None or call.end - call.start <= LONG:
         return False
-    if any(each.is_pageable for each in launch.operations):
+    if any(operation.is_pageable for operation in launch.operations):
         return False
-    return all(each.start >= call.end for each in launch.operations)
+    return all(operation.start >= call.end for operation in launch.operations)
 
 
 def makes_room(call: Call, ends: list[int]) -> bool:
     """Whether it returned as an operation ended, and few did while it lasted."""
     stop = bisect_right(ends, call.end)
     near = any(abs(end - call.end) <= NEAR for end in ends[max(stop - 1, 0) : stop + 1])
-    return near and stop - bisect_right(ends, call.start) <= MOST_ENDING
+    return near and stop - bisect_right(ends, call.start) <= MAX_ENDING
 
 
 def learn(
@@ -343,12 +343,12 @@ def learn(
     at_cap: dict[int, bool] = {}
 
     def limit(launches: list[Launch], depths: dict[int, int]) -> int | None:
-        at = [(each, depths[id(each)]) for each in launches]
+        at = [(launch, depths[id(launch)]) for launch in launches]
         cap = max((number for _, number in at), default=0)
         there = [each for each, number in at if 100 * number >= 99 * cap]
         deep = [each for each, number in at if 2 * number >= cap and id(each.call) in blocked]
         num_there = sum(id(each.call) in blocked for each in there)
-        if cap < LEAST_CAP or num_there < 3 or 2 * num_there < len(deep):
+        if cap < MIN_CAP or num_there < 3 or 2 * num_there < len(deep):
             return None
         at_cap.update((id(each), True) for each in there)
         return cap
@@ -391,7 +391,7 @@ def late_operations(
     compute = union((each.start, each.end) for each in own if each.computes)
     blocked: dict[int, list[Span]] = {
         thread: union((first, stop) for first, stop, of, _ in stalls if of == thread)
-        for thread in {each[2] for each in stalls}
+        for thread in {stall[2] for stall in stalls}
     }
     late, costly = [], []
     over: dict[int | None, int] = {}

@@ -134,7 +134,7 @@ def rank(operations: dict[str, list[Any]], window: Span | None) -> Rank:
             alone[signature].append(end - start)
         elif 2 * beside >= end - start:
             overlapped[signature].append((start, end))
-    halves = [each for spans in overlapped.values() for each in spans]
+    halves = [span for spans in overlapped.values() for span in spans]
     result: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]] = {}
     expected, took, at_least, at_most, variance = Fraction(0), 0, 0, 0, 0.0
     tails: list[Span] = []
@@ -159,7 +159,7 @@ def rank(operations: dict[str, list[Any]], window: Span | None) -> Rank:
         for start, end in spans:
             excess = int(end - start - median) if end - start > median else 0
             tails.append((end - excess, min(end, high)))
-        beside_median = statistics.median([Fraction(each) for each in lengths])
+        beside_median = statistics.median([Fraction(length) for length in lengths])
         excess_sum = sum(lengths) - median * len(spans)
         result[signature] = (len(usual), len(spans), median, beside_median, excess_sum)
     grids = sorted(

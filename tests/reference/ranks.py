@@ -62,15 +62,15 @@ def read(path: Path) -> Report:
 
 def expected(paths: Sequence[Path]) -> Expected:
     reports = [read(path) for path in paths]
-    hosts = list(dict.fromkeys(each.host for each in reports))
+    hosts = list(dict.fromkeys(report.host for report in reports))
     num = len(reports[0].kernels)
 
     def left(host: str, operation: int) -> float:
         """Return when the members on a machine left, at their median."""
-        return median(each.kernels[operation][1] for each in reports if each.host == host)
+        return median(report.kernels[operation][1] for report in reports if report.host == host)
 
     # The difference of medians first: floats hold ns since 1970 to 256 ns only.
-    base = min(start for each in reports for start, _ in each.kernels)
+    base = min(start for report in reports for start, _ in report.kernels)
     for each in reports:
         each.kernels = [(a - base, b - base) for a, b in each.kernels]
     offsets = {
@@ -78,8 +78,8 @@ def expected(paths: Sequence[Path]) -> Expected:
     }
     waits, transfers, last = [], [], []
     for row in range(num):
-        starts = [each.kernels[row][0] + offsets[each.host] for each in reports]
-        stays = [end - start for start, end in (each.kernels[row] for each in reports)]
+        starts = [report.kernels[row][0] + offsets[report.host] for report in reports]
+        stays = [end - start for start, end in (report.kernels[row] for report in reports)]
         waits.append(
             [min(max(starts) - start, stay) for start, stay in zip(starts, stays, strict=True)]
         )

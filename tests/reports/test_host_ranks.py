@@ -13,7 +13,7 @@ from dashboards.server.app import create_app
 from tests.support import trees
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.schema import validator
-from traceprof.analysis import ANALYSES, FINDING_IDS, HOST_ANALYSES, Options, analyze
+from traceprof.analysis import ANALYSES, CPU_ANALYSES, FINDING_IDS, Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
 from traceprof.reports import html, text
@@ -56,8 +56,8 @@ def training(builder: TraceBuilder, *ranks: int) -> TraceBuilder:
 def opened() -> Iterator[list[Analysis]]:
     analyses: list[Analysis] = []
     yield analyses
-    for each in analyses:
-        each.close()
+    for analysis in analyses:
+        analysis.close()
 
 
 def analyzed(path: Path, opened: list[Analysis], **options: Any) -> Analysis:
@@ -155,8 +155,8 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) ->
     builder.label("all_reduce bytes=4 group=0 rank=0 size=2 seq=0", 0, 5, pid=50)
     analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
-    for module in {*ANALYSES, *HOST_ANALYSES}:
-        expected = [rank for rank, of in ((0, ANALYSES), (1, HOST_ANALYSES)) if module in of]
+    for module in {*ANALYSES, *CPU_ANALYSES}:
+        expected = [rank for rank, of in ((0, ANALYSES), (1, CPU_ANALYSES)) if module in of]
         assert [each.rank for each in analysis.of(module)] == expected
     found = document(analysis)
     # What is missing of all ranks with a GPU is said of the run, once.
@@ -203,11 +203,11 @@ def test_labels_of_gpu_copies_ask_for_the_gpus_trace(
 
 
 def test_every_finding_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    for each in FINDING_IDS:
+    for id_ in FINDING_IDS:
         with pytest.raises(SystemExit) as done:
-            main(["explain", each])
+            main(["explain", id_])
         assert done.value.code == 0
-        assert each in capsys.readouterr().out
+        assert id_ in capsys.readouterr().out
 
 
 # -- info -----------------------------------------------------------------------------------------

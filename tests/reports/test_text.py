@@ -25,8 +25,8 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 def opened() -> Iterator[list[Analysis]]:
     analyses: list[Analysis] = []
     yield analyses
-    for each in analyses:
-        each.close()
+    for analysis in analyses:
+        analysis.close()
 
 
 def shown(path: Path, opened: list[Analysis]) -> str:

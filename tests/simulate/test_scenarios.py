@@ -167,8 +167,8 @@ def test_sample_is_what_the_simulation_makes(latest: tuple[Path, Truth]) -> None
 
 def test_samples_are_small() -> None:
     files = list(SAMPLES.iterdir())
-    assert sum(each.stat().st_size for each in files) < 3_000_000
-    named = {each.name.partition(".")[0] for each in files} - {"README", "ddp", "gloo"}
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+    named = {file.name.partition(".")[0] for file in files} - {"README", "ddp", "gloo"}
     assert named == set(SCENARIOS)
 
 
@@ -256,7 +256,7 @@ def test_links_carry_what_copies_say(latest: tuple[Path, Truth]) -> None:
             if schema.MEMCPY.name in tables(path)
             else "SELECT NULL",
         )
-        assert sum(each["bytes"] for each in rows) == (sizes[0][0] or 0)
+        assert sum(row["bytes"] for row in rows) == (sizes[0][0] or 0)
 
 
 def test_nccl_is_slower_than_copies(made: Any) -> None:

@@ -44,7 +44,7 @@ def referenced(events: Sequence[RankEvents], time_range: TimeRange | None = None
             asdict(rank.whole),
             [(step.number, asdict(step.measures)) for step in rank.steps],
         )
-        for rank in (measured(each, time_range) for each in events)
+        for rank in (measured(event, time_range) for event in events)
     ]
     return sorted(rows, key=lambda row: row[:2])
 

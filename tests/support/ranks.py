@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traceprof.ranks.arrivals import SPENT, Arrivals
+from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
 from traceprof.trace.model.operations import Session
 from traceprof.trace.nsight.nccl_calls import OPERATIONS
 
@@ -35,9 +35,9 @@ def arrivals(
     num = len(start)
     given = {name: column(values, num) for name, values in columns.items()}
     unknown = np.full(num, -1, np.int64)
-    parts = np.zeros((num, len(SPENT)), np.int64)
+    parts = np.zeros((num, len(TIME_CATEGORIES)), np.int64)
     for name, values in (spent or {}).items():
-        parts[:, SPENT.index(name)] = values
+        parts[:, TIME_CATEGORIES.index(name)] = values
     stalled, kernels = given.pop("stalled", unknown * 0), given.pop("kernels", unknown * 0)
     inside = given.pop("inside", np.ones(num, np.int64)) > 0
     names = ("bytes", "sequence", "peer", "root", "peer_in_communicator", "direction")
@@ -54,7 +54,7 @@ def arrivals(
         group=column(-1 if group is None else 0, num),
         stream=given.pop("stream", column(7, num)),
         **(defaults | given),
-        spent_at_start_ns=parts,
+        cumulative_ns_at_start=parts,
         spent_at_end_ns=parts,
         stalled_at_start_ns=stalled,
         stalled_at_end_ns=stalled,

@@ -27,7 +27,7 @@ def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
         return text
 
     def end(*handles: object) -> None:
-        events.extend(f"end {each}" for each in handles if each is not None)
+        events.extend(f"end {handle}" for handle in handles if handle is not None)
 
     replace(nvtx_ranges, "is_recording", lambda: True)
     replace(nvtx_ranges, "prepare", lambda text: text)

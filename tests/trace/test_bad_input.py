@@ -520,7 +520,7 @@ def test_a_damaged_report(report: Path, temporary: Path, recorded: bytes) -> Non
 def in_process(*arguments: str | Path) -> Outcome:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = _run([os.fspath(each) for each in arguments])
+        code = _run([os.fspath(argument) for argument in arguments])
     return Outcome(code, out.getvalue(), err.getvalue())
 
 

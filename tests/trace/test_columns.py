@@ -42,9 +42,9 @@ def test_a_column_comes_back(numbers: list[int]) -> None:
         assert packed.distinct.tolist() == distinct
         assert packed.counted()[1].tolist() == [numbers.count(each) for each in distinct]
         some = numbers[::2]
-        assert packed.isin(some).tolist() == [each in some for each in numbers]
+        assert packed.isin(some).tolist() == [number in some for number in numbers]
         places = packed.places_in(np.array(distinct, np.int64))
-        assert places.tolist() == [distinct.index(each) for each in numbers]
+        assert places.tolist() == [distinct.index(number) for number in numbers]
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
@@ -70,7 +70,7 @@ def test_differences(numbers: list[int]) -> None:
     for _ in range(2):
         assert column.values.tolist() == numbers
         assert column.values is column.values
-        column.forget()
+        column.release()
         for count in (1, 2, len(numbers), len(numbers) + 1):
             if count:
                 assert column.tail(count).tolist() == numbers[-count:]
@@ -81,7 +81,7 @@ def test_differences(numbers: list[int]) -> None:
 def test_differences_take_half_of_the_memory() -> None:
     column = Differences(np.arange(10**18, 10**18 + 50_000 * 4000, 4000))
     before = column.values
-    column.forget()
+    column.release()
     assert len(pickle.dumps(column)) < before.nbytes / 2 + 1000
     assert column.values is not before
 
@@ -131,7 +131,7 @@ def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]
 
 @pytest.mark.parametrize("can_resize", [True, False])
 def test_many_parts(can_resize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.trace.columns._LEAST_MAPPED", 1 << 13)
+    monkeypatch.setattr("traceprof.trace.columns._MIN_MAPPED", 1 << 13)
     if not can_resize:
         monkeypatch.setattr(mmap, "mmap", _Fixed)
     column = Growing()

@@ -53,7 +53,7 @@ def test_who_ends_last(pairs: list[tuple[int, int]], repeats: int, one_length: i
 def test_ranks_whose_rows_stand_between_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_sought: int, num_ranks: int
 ) -> None:
-    monkeypatch.setattr(device, "_MOST_SOUGHT", most_sought)
+    monkeypatch.setattr(device, "_MAX_SOUGHT", most_sought)
     chosen, builder = Random(num_ranks), TraceBuilder()
     planted: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for number in range(400):
@@ -82,6 +82,6 @@ def test_ranks_whose_rows_stand_between_each_other(
                 kernels = operations.kernels
                 assert operations.kernels is kernels
                 columns = (kernels.start_ns, kernels.end_ns, kernels.correlation)
-                assert [*zip(*(each.tolist() for each in columns), strict=True)] == rows
-                operations.forget()
+                assert [*zip(*(column.tolist() for column in columns), strict=True)] == rows
+                operations.release()
                 assert (operations.kernels is kernels) == (num_ranks == 1)  # there is one copy

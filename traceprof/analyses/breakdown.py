@@ -14,7 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.breakdown_texts import ADVICE, EXPLANATION, HOST_ADVICE
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -207,7 +207,7 @@ def _exposed_evidence(rank: Rank, window: Window) -> tuple[Evidence, ...]:
 
 
 def _longest(covered: Intervals) -> Sequence[tuple[int, int]]:
-    order = intervals.largest(covered.length_ns, MOST_EVIDENCE)
+    order = intervals.largest(covered.length_ns, MAX_EVIDENCE)
     return list(zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -153,7 +153,7 @@ def _median_of_steps(rank: Rank, window: Window) -> int | None:
 
 def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
     evidence = []
-    for gap in intervals.largest(gaps.length_ns, MOST_EVIDENCE).tolist():
+    for gap in intervals.largest(gaps.length_ns, MAX_EVIDENCE).tolist():
         start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
         cause = _cause(rank, gaps, gap)
         evidence.append(Evidence(start, end, f"{cause}, {_between(rank, start, end)}".rstrip(", ")))
@@ -195,7 +195,7 @@ def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
 
 
 def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:
-    order = intervals.largest(idle.length_ns, MOST_EVIDENCE)
+    order = intervals.largest(idle.length_ns, MAX_EVIDENCE)
     longest = zip(idle.start_ns[order].tolist(), idle.end_ns[order].tolist(), strict=True)
     return tuple(
         Evidence(start, end, _between(rank, start, end) or "no operation") for start, end in longest
@@ -229,7 +229,7 @@ def _advice(result: GpuIdleResult) -> tuple[str, ...]:
         unknown = result.unknown
         return (f"To tell why: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
     parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
-    worth = [each for each in CAUSES if parts[each] >= _MINOR * result.idle_ns]
+    worth = [cause for cause in CAUSES if parts[cause] >= _MINOR * result.idle_ns]
     worth.sort(key=lambda each: -parts[each])
     lines = [line for cause in worth for line in _ADVICE[cause]]
     if LAUNCH_BOUND in worth and not result.names_data_loading:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # which the forward is a third.
 _IN_TEN = 10
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
-LEAST_OF_LONGEST = 20
+MIN_OF_LONGEST = 20
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -140,7 +140,7 @@ def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int6
     group = _Groups(step[buckets])
     length = kernels.packed_length.at(buckets)
     longest = np.maximum.reduceat(length, group.first)
-    chosen = length >= -(-longest // LEAST_OF_LONGEST)[group.of]
+    chosen = length >= -(-longest // MIN_OF_LONGEST)[group.of]
     chosen &= np.logical_and.reduceat(inside[buckets], group.first)[group.of]
     buckets = buckets[chosen]
     group = _Groups(step[buckets])

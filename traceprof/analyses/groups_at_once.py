@@ -78,8 +78,8 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
 def is_small(operations: MachineOperations) -> Mask:
     """Return which operations are too small for their size to matter, bool[n]."""
     small = [
-        each.operation == BARRIER or 0 <= each.bytes <= SMALL_BYTES
-        for each in operations.signatures
+        signature.operation == BARRIER or 0 <= signature.bytes <= SMALL_BYTES
+        for signature in operations.signatures
     ]
     chosen: Mask = np.array(small, np.bool_)[operations.signature]
     chosen &= operations.group != UNKNOWN

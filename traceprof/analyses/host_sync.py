@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -84,7 +84,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
-        blocked_ns=sum(each.covered.measure_ns for each in threads.values()),
+        blocked_ns=sum(thread.covered.measure_ns for thread in threads.values()),
         api=api,
         api_blocked_ns=api_blocked,
         per_step_ns=_median_of_steps(rank, calls, window, np.flatnonzero(chosen)),
@@ -208,7 +208,7 @@ def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64)
 
 
 def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple[Evidence, ...]:
-    order = intervals.largest(gaps.sync_ns[laid], MOST_EVIDENCE)
+    order = intervals.largest(gaps.sync_ns[laid], MAX_EVIDENCE)
     evidence = []
     for gap in laid[order].tolist():
         if not gaps.sync_ns[gap]:

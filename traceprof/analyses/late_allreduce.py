@@ -13,13 +13,13 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.gradient_buckets import (
-    LEAST_OF_LONGEST,
+    MIN_OF_LONGEST,
     StepTails,
     judge_steps,
     of_operation,
     steps_of_kernels,
 )
-from traceprof.findings import MOST_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
+from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
 from traceprof.trace.nsight import schema
 from traceprof.units import duration
 
@@ -33,7 +33,7 @@ IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
 
 # One step may be an accident, or cut.
-LEAST_STEPS = 2
+MIN_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence, ...]:
     """Show the longest stretches: what ran at the end of each, and in which step's tail."""
-    worst = intervals.largest(tails.length_ns, MOST_EVIDENCE)
+    worst = intervals.largest(tails.length_ns, MAX_EVIDENCE)
     evidence = []
     for start, end in zip(
         tails.start_ns[worst].tolist(), tails.end_ns[worst].tolist(), strict=True
@@ -188,10 +188,10 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
             "see exposed-communication for what no compute hides",
             result.rank,
         )
-    if len(result.steps.number) < LEAST_STEPS:
+    if len(result.steps.number) < MIN_STEPS:
         return NotApplicable(
             ID,
-            f"{len(result.steps.number)} steps can be judged, and it takes {LEAST_STEPS}: those"
+            f"{len(result.steps.number)} steps can be judged, and it takes {MIN_STEPS}: those"
             " with compute and then AllReduce kernels, all in the window, but for the first, where"
             " one bucket is right",
             "record several steps, from cudaProfilerStart some steps into the training on",
@@ -256,7 +256,7 @@ rest of the backward; only the last bucket must outlast it.
 
 **Measured** per training step, on its kernels in the order of the GPU. The kernels of a step are
 those launched inside its range. Its buckets are its AllReduce kernels, but for those
-{LEAST_OF_LONGEST} times shorter than the longest (a loss, a flag). Of the compute from the step's
+{MIN_OF_LONGEST} times shorter than the longest (a loss, a flag). Of the compute from the step's
 first compute kernel to the end of the last bucket, a bucket is *late* that starts when 90 % has
 run. A step is late where it has one bucket, or where all are late. Its *tail* reaches from the end
 of the compute that ran, or had run, when the first late bucket started (of the last bucket, where

@@ -21,7 +21,7 @@ from traceprof.analyses.launch_queue_texts import (
     REEXPORT_COMMAND,
 )
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -30,7 +30,7 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import LEAST_CAP, find_stalls
+from traceprof.host.launch_stalls import MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, operation_name, queue_holders
 from traceprof.trace.nsight import schema
@@ -50,11 +50,9 @@ __all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
 IDS: tuple[str, ...] = ("launch-queue-stall",)
 REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
 
-_LONGEST_NAME = 48  # in a title
-_MOST_LATE = (
-    3  # of these, at most so many late launches: the stalls behind them are to be seen, too
-)
-_LEAST_SHARE = 0.01  # of the window: below, a stalled thread is not worth a word, even as info
+_MAX_NAME = 48  # in a title
+_MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
+_MIN_SHARE = 0.01  # of the window: below, a stalled thread is not worth a word, even as info
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
     max_depth = queue.deepest_within(window.start_ns, window.end_ns)
-    queue.forget()
+    queue.release()
     return LaunchQueueResult(
         rank=rank.rank,
         window=window,
@@ -176,9 +174,9 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
         ]
     length = result.window.length_ns
     cost = severity_of_cost(result.costly.measure_ns / length) if length else None
-    if cost is None and (not length or result.blocked_ns < _LEAST_SHARE * length):
+    if cost is None and (not length or result.blocked_ns < _MIN_SHARE * length):
         is_uncertain = result.has_unexported and stalls.cap is None
-        return [_unexported(result)] if is_uncertain and result.max_depth >= LEAST_CAP else []
+        return [_unexported(result)] if is_uncertain and result.max_depth >= MIN_CAP else []
     return [_stall(result, stalls, cost)]
 
 
@@ -197,7 +195,7 @@ def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     return tuple(
         LateLaunch(operation_name(rank, group, index), *numbers)
         for group, index, *numbers in zip(
-            *(column[:MOST_EVIDENCE].tolist() for column in columns), strict=True
+            *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
         )
     )
 
@@ -213,9 +211,7 @@ def _coverage(rank: Rank, window: Window) -> float:
 
 def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ...]:
     evidence = []
-    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[
-        :MOST_EVIDENCE
-    ].tolist():
+    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[:MAX_EVIDENCE].tolist():
         start, end = int(stalls.start_ns[index]), int(stalls.end_ns[index])
         call = int(stalls.call[index])
         name = rank.trace.api_names.get(calls.name_id(call)) if call >= 0 else None
@@ -254,7 +250,7 @@ def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> 
         impact,
         impact / result.window.length_ns,
         metrics,
-        (*_late_evidence(result), *result.longest)[:MOST_EVIDENCE]
+        (*_late_evidence(result), *result.longest)[:MAX_EVIDENCE]
         if cost is not None
         else result.longest,
         _advice(result, stalls, cost),
@@ -269,7 +265,7 @@ def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
             f"stream {each.stream} idle until {each.name} was launched,"
             f" {duration(each.late_ns)} late",
         )
-        for each in result.late[:_MOST_LATE]
+        for each in result.late[:_MAX_LATE]
     )
 
 
@@ -295,7 +291,7 @@ def _title(
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def _advice(

@@ -14,7 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     NotApplicable,
@@ -36,19 +36,19 @@ IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
 
 # DESIGN section 4: fewer give no median worth the name.
-LEAST_ALONE = 3
+MIN_ALONE = 3
 # Fewer kernels are an anecdote, whatever they say.
-LEAST_OVERLAPPED = 20
+MIN_OVERLAPPED = 20
 # The compared kernels must stand for the rest; less than a fifth of the time cannot.
-LEAST_MATCHED = 0.2
-# Real traces tell how far chance strays. Of kernels that ran alone (19 ranks, 16 traces) call 2 to
+MIN_MATCHED = 0.2
+# Real traces tell how far chance goes. Of kernels that ran alone (19 ranks, 16 traces) call 2 to
 # 25 % overlapped, at random or for a stretch of time: in 17 % of 2219 draws they took 1.05 times
 # their medians or more, mostly where one name and grid stand for different work, whose median lies
 # below its mean. Asked also to be 2 % beyond what slow kernels take alone, and three standard
 # errors beyond the mean, 0.4 % did.
-LEAST_SLOWDOWN = 1.05
-LEAST_SURE_SLOWDOWN = 1.02
-LEAST_STANDARD_ERRORS = 3
+MIN_SLOWDOWN = 1.05
+MIN_SURE_SLOWDOWN = 1.02
+MIN_STANDARD_ERRORS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     beside = intervals.covered_within(rank.communication, start, end)
     is_half = (beside > 0) & (beside >= length - beside)
     half = intervals.union(start[is_half], np.minimum(end[is_half], window.end_ns))
-    compared = compare(
-        length, kernels.packed_signature.at(chosen), beside == 0, is_half, LEAST_ALONE
-    )
+    compared = compare(length, kernels.packed_signature.at(chosen), beside == 0, is_half, MIN_ALONE)
     comparison, signatures = slowdowns(rank, compared, start, end)
     excess = np.maximum(compared.overlapped_ns - compared.expected_up_ns, 0)
     ends = end[compared.overlapped]
@@ -227,17 +225,17 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
     # Less than this beside communication cannot cost more, whatever it took alone.
     could_cost = result.half_wall_ns / result.window_ns if result.window_ns else 0.0
     enough = (
-        result.comparison.num_overlapped >= LEAST_OVERLAPPED
-        and result.matched_fraction >= LEAST_MATCHED
+        result.comparison.num_overlapped >= MIN_OVERLAPPED
+        and result.matched_fraction >= MIN_MATCHED
     )
     if enough or severity_of_cost(could_cost) is None:
         return None
     return NotApplicable(
         ID,
         f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
-        f" ({percent(result.matched_fraction)} of their time) can be compared with {LEAST_ALONE} or"
-        f" more of the same name, grid and block alone; a claim takes {LEAST_OVERLAPPED} and"
-        f" {percent(LEAST_MATCHED)}",
+        f" ({percent(result.matched_fraction)} of their time) can be compared with {MIN_ALONE} or"
+        f" more of the same name, grid and block alone; a claim takes {MIN_OVERLAPPED} and"
+        f" {percent(MIN_MATCHED)}",
         "record more steps, some of them without communication: under DDP's no_sync(), or the same"
         " script on one GPU while nothing communicates",
         result.rank,
@@ -247,10 +245,10 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
 def _is_beyond_chance(comparison: Comparison, slowdown: float) -> bool:
     by_mean = comparison.overlapped_ns - comparison.expected_at_least_ns
     return (
-        comparison.num_overlapped >= LEAST_OVERLAPPED
-        and slowdown >= LEAST_SLOWDOWN
-        and comparison.sure_slowdown >= LEAST_SURE_SLOWDOWN
-        and by_mean > LEAST_STANDARD_ERRORS * comparison.noise_ns
+        comparison.num_overlapped >= MIN_OVERLAPPED
+        and slowdown >= MIN_SLOWDOWN
+        and comparison.sure_slowdown >= MIN_SURE_SLOWDOWN
+        and by_mean > MIN_STANDARD_ERRORS * comparison.noise_ns
     )
 
 
@@ -262,7 +260,7 @@ def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
             f"{function_name(row.name)}, usually {duration(round(row.median_overlapped_ns))} beside"
             f" communication and {duration(round(row.median_alone_ns))} alone",
         )
-        for row in result.signatures[:MOST_EVIDENCE]
+        for row in result.signatures[:MAX_EVIDENCE]
         if row.excess_ns > 0
     )
 
@@ -299,7 +297,7 @@ Some slowdown is the price of overlap; what counts is what it costs, and what ov
 **Measured** against the same kernels of the same run. Compute kernels are grouped by demangled
 name, grid and block. *Alone* are those during which nothing communicated, *overlapped* those during
 at least half of which something did. What an overlapped kernel is expected to take is the median of
-its group alone (of an even number, the mean of the middle two), where {LEAST_ALONE} or more ran
+its group alone (of an even number, the mean of the middle two), where {MIN_ALONE} or more ran
 alone.
 
 * `slowdown`: durations of the overlapped kernels ÷ what they were expected to take.
@@ -320,9 +318,9 @@ alone.
 **The impact** is wall time: the last part of each slowed kernel is its excess, and the impact is
 the measure of the union of these parts, never more than the excess.
 
-**Claimed** only of {LEAST_OVERLAPPED} overlapped kernels or more, which hold a fifth of the
-overlapped time or more; from a slowdown of {LEAST_SLOWDOWN} and a sure one of
-{LEAST_SURE_SLOWDOWN} on; and where the excess over the mean is more than {LEAST_STANDARD_ERRORS}
+**Claimed** only of {MIN_OVERLAPPED} overlapped kernels or more, which hold a fifth of the
+overlapped time or more; from a slowdown of {MIN_SLOWDOWN} and a sure one of
+{MIN_SURE_SLOWDOWN} on; and where the excess over the mean is more than {MIN_STANDARD_ERRORS}
 standard errors. One name and grid may stand for different work (layers with another inner
 dimension), which these guards cannot tell from slowdown where one kind always ran beside
 communication and the other alone: the evidence shows where the excess comes from.

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -31,7 +31,7 @@ REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
 
 # CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
 # some microseconds however it is made; small reads (`loss.item()`) are host-sync's.
-LEAST_BYTES = 64 * 1024
+MIN_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PageableCopyResult:
     Attributes:
         rank: the rank's number.
         window_ns: the window's length.
-        num_copies: copies of more than `LEAST_BYTES`.
+        num_copies: copies of more than `MIN_BYTES`.
         bytes: theirs.
         host_blocked_ns: the durations of their API calls; None where none is in the report.
         cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
@@ -49,7 +49,7 @@ class PageableCopyResult:
         direction: `h2d` or `d2h`, whichever carried more; None without copies.
         gb_per_s: bytes over the union of the pageable copies in that direction.
         pinned_gb_per_s: the same of copies with pinned memory; None without such.
-        num_large: copies of more than `LEAST_BYTES` in the window that are no peer copies.
+        num_large: copies of more than `MIN_BYTES` in the window that are no peer copies.
         num_known: those whose kinds of memory the report tells.
         evidence: the copies that took longest, longest first.
     """
@@ -72,7 +72,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     """Add up the pageable copies that start in the window."""
     copies = rank.operations.copies
     large = (copies.start_ns >= window.start_ns) & (copies.start_ns < window.end_ns)
-    large &= (copies.bytes > LEAST_BYTES) & ~rank.is_peer_copy
+    large &= (copies.bytes > MIN_BYTES) & ~rank.is_peer_copy
     known = (
         large & _is_known(rank, copies.source_memory) & _is_known(rank, copies.destination_memory)
     )
@@ -202,7 +202,7 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
             f"{rank.copy_kinds.get(int(copies.kind[index]), 'unknown')} copy,"
             f" {int(copies.bytes[index]) / 1e6:.1f} MB, pageable",
         )
-        for index in chosen[intervals.largest(length, MOST_EVIDENCE)].tolist()
+        for index in chosen[intervals.largest(length, MAX_EVIDENCE)].tolist()
     )
 
 
@@ -233,7 +233,7 @@ Copies between the GPU and pageable host memory. The driver copies such memory t
 buffer of its own, piece by piece, in the calling thread: the copy is slower than from pinned
 memory, and cannot run beside other work that the thread would launch.
 
-**Measured** on copies of more than {LEAST_BYTES // 1024} KiB that start in the window and whose
+**Measured** on copies of more than {MIN_BYTES // 1024} KiB that start in the window and whose
 host memory is `Pageable` in the report. Smaller ones take microseconds, and reads of some bytes
 (`loss.item()`) are host-sync's.
 
@@ -241,7 +241,7 @@ host memory is `Pageable` in the report. Smaller ones take microseconds, and rea
 * `host_blocked_ns`: the durations of their API calls; null where the capture has none of them.
 * `direction`: `h2d` or `d2h`, whichever carried more bytes.
 * `gb_per_s`, `pinned_gb_per_s`: the rate in that direction of pageable copies, and of copies of
-  pinned memory of more than {LEAST_BYTES // 1024} KiB (null where there were none).
+  pinned memory of more than {MIN_BYTES // 1024} KiB (null where there were none).
 * `coverage`: the share of such copies whose kinds of memory the report tells.
 
 **The impact** is the time in which the GPU did nothing but these copies, or nothing at all while

@@ -23,12 +23,12 @@ from traceprof.analyses.groups_at_once import (
 from traceprof.analyses.process_group_scaling_texts import (
     ADVICE,
     EXPLANATION,
-    LEAST_GROWTH,
     MANY,
+    MIN_GROWTH,
 )
 from traceprof.communication.latency import size_text
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.intervals import Int64
-    from traceprof.run.opening import RunFacts
+    from traceprof.run.opening import RunSummary
 
 IDS: tuple[str, ...] = ("process-group-scaling",)
 OF = process_groups
@@ -111,7 +111,7 @@ class HostScaling:
     @property
     def compared(self) -> tuple[tuple[Level, ...], ...]:
         """The levels of signatures that have several."""
-        return tuple(each for each in self.levels if len(each) > 1)
+        return tuple(level for level in self.levels if len(level) > 1)
 
     @property
     def growth(self) -> float | None:
@@ -121,7 +121,7 @@ class HostScaling:
         return most / fewest if fewest else None
 
 
-def run(run: RunFacts, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling, ...]:
+def run(run: RunSummary, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling, ...]:
     """Compare the operations of all ranks of each machine.
 
     Args:
@@ -148,7 +148,7 @@ def findings(result: tuple[HostScaling, ...]) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _measure(run: RunFacts, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
+def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
     operations = on_one_clock(results)
     at_once = groups_at_once(operations)
     small = np.flatnonzero(is_small(operations))
@@ -210,7 +210,7 @@ def _loss(
     extra = intervals.total(typical_ns[own]) - intervals.total(least_ns[own])
     exposed_ns = _exposed_ns(operations, own, result, start)
     duration_ns = operations.end_ns[own] - operations.start_ns[own]
-    longest = own[intervals.largest(duration_ns, MOST_EVIDENCE)]
+    longest = own[intervals.largest(duration_ns, MAX_EVIDENCE)]
     threads = [results[each][0].num_threads for each in _beside(operations, index)]
     return Loss(
         rank=result.rank,
@@ -218,7 +218,7 @@ def _loss(
         window_ns=result.window_ns,
         small_ns=_exposed_ns(operations, small[operations.rank[small] == index], result, start),
         num_processes=len(threads),
-        num_threads=None if None in threads else sum(each or 0 for each in threads),
+        num_threads=None if None in threads else sum(thread or 0 for thread in threads),
         longest=tuple(
             Evidence(
                 int(operations.start_ns[each]) - start,
@@ -268,7 +268,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
     worst = host.losses[0]
     fraction = share(worst.impact_ns, worst.window_ns)
     severity = severity_of_cost(fraction)
-    if severity is None or growth < LEAST_GROWTH:
+    if severity is None or growth < MIN_GROWTH:
         return None
     # What most operations with the most groups are.
     typical = max(host.compared, key=lambda each: each[-1].num_operations * each[-1].median_ns)
@@ -311,7 +311,7 @@ def _crowd(host: HostScaling, loss: Loss) -> str:
 
 def _no_comparison(host: HostScaling) -> NotApplicable | None:
     """Say that nothing is known of fewer groups, where small operations of several cost enough."""
-    several = [each[-1] for each in host.levels if each[-1].num_groups > 1]
+    several = [level[-1] for level in host.levels if level[-1].num_groups > 1]
     worst = max(host.losses, key=lambda each: share(each.small_ns, each.window_ns))
     if not several or severity_of_cost(share(worst.small_ns, worst.window_ns)) is None:
         return None

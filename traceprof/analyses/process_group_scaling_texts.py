@@ -7,7 +7,7 @@ from traceprof.findings import bullets
 
 # Medians of fewer differ by a fifth on a machine that does something else, too.
 MANY = 50
-LEAST_GROWTH = 1.2
+MIN_GROWTH = 1.2
 
 ADVICE = (
     (
@@ -64,7 +64,7 @@ than the fewest, as far as it computes nothing meanwhile, times the share by whi
 longer.
 
 **Severity** follows its share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %. A growth below {LEAST_GROWTH} is not reported.
+from 25 %. A growth below {MIN_GROWTH} is not reported.
 
 **What to do**
 

@@ -14,7 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
 from traceprof.ranks.operation_keys import ONE_SIDED
-from traceprof.run.rank import HostRank
+from traceprof.run.rank import CpuRank
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
     from traceprof.intervals import Int64, Intervals
     from traceprof.ranks.transfers import Transfer
-    from traceprof.run.cpu_rank import HostOperations
+    from traceprof.run.cpu_rank import CpuOperations
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.nsight.call_labels import CallLabel
 
@@ -94,13 +94,13 @@ def run(rank: Rank, window: Window) -> ProcessGroupsResult:
     Raises:
         TypeError: a rank with a GPU, whose operations are its kernels.
     """
-    if not isinstance(rank, HostRank):
+    if not isinstance(rank, CpuRank):
         raise TypeError(f"rank {rank.rank} has a GPU")
     operations, calls = rank.work.operations, rank.work.calls
     inside = np.flatnonzero(window.holds_start(operations.start_ns))
     kind = operations.kind[inside]
-    group, groups = _numbered([each and each.fields.communicator for each in calls])
-    signature, signatures = _numbered([each and _signature(each) for each in calls])
+    group, groups = _numbered([call and call.fields.communicator for call in calls])
+    signature, signatures = _numbered([call and _signature(call) for call in calls])
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
     return ProcessGroupsResult(
         rank=rank.rank,
@@ -145,12 +145,12 @@ def _row(call: CallLabel) -> _Row:
 
 
 def _uses(
-    operations: HostOperations, inside: Int64, calls: Sequence[CallLabel | None]
+    operations: CpuOperations, inside: Int64, calls: Sequence[CallLabel | None]
 ) -> tuple[OperationUse, ...]:
     kind, duration = operations.kind, operations.end_ns - operations.start_ns
-    row, rows = _numbered([each and _row(each) for each in calls])
+    row, rows = _numbered([call and _row(call) for call in calls])
     size, num_ranks = (
-        np.array([UNKNOWN if each is None else getattr(each.fields, name) for each in calls])[kind]
+        np.array([UNKNOWN if call is None else getattr(call.fields, name) for call in calls])[kind]
         for name in ("bytes", "world_size")
     )
     uses = []

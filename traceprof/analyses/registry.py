@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.run.opening import RunFacts
+    from traceprof.run.opening import RunSummary
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.nsight import schema
 
@@ -64,7 +64,7 @@ class RunAnalysisModule(Protocol):
     OF: AnalysisModule
     EXPLANATIONS: dict[str, str]
 
-    def run(self, run: RunFacts, measured: Sequence[Any]) -> Any:  # noqa: ANN401
+    def run(self, run: RunSummary, measured: Sequence[Any]) -> Any:  # noqa: ANN401
         """Return numbers only."""
 
     def findings(self, result: Any) -> list[Finding | NotApplicable]:  # noqa: ANN401
@@ -89,13 +89,13 @@ ANALYSES: tuple[AnalysisModule, ...] = (
     ddp_buckets,
 )
 # Of ranks without.
-HOST_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, arrivals, ddp_buckets)
+CPU_ANALYSES: tuple[AnalysisModule, ...] = (breakdown, process_groups, arrivals, ddp_buckets)
 # Of the whole run.
 RUN_ANALYSES: tuple[RunAnalysisModule, ...] = (process_group_scaling, straggler)
-RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *HOST_ANALYSES)))
+RANK_ANALYSES: tuple[AnalysisModule, ...] = tuple(dict.fromkeys((*ANALYSES, *CPU_ANALYSES)))
 FINDING_IDS = (
-    *(each for module in RANK_ANALYSES for each in module.IDS),
-    *(each for module in RUN_ANALYSES for each in module.IDS),
+    *(id_ for module in RANK_ANALYSES for id_ in module.IDS),
+    *(id_ for module in RUN_ANALYSES for id_ in module.IDS),
 )
 _TEXTS = (
     *(module.EXPLANATIONS for module in RANK_ANALYSES),

@@ -14,7 +14,7 @@ import numpy as np
 
 from traceprof.analyses import straggler_texts as texts
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -27,7 +27,7 @@ from traceprof.ranks.clocks import Clocks, measured
 from traceprof.ranks.lateness import Lateness, lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, Transfer, transfers
-from traceprof.ranks.waits import Waits, split_by_leaving, wait_matrix, waits_of
+from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.run.opening import RunFacts
+    from traceprof.run.opening import RunSummary
 
 IDS: tuple[str, ...] = ("straggler",)
 OF = arrivals_of_ranks
@@ -43,7 +43,7 @@ EXPLANATIONS = texts.EXPLANATIONS
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.
-_MOST_CAUSES = 64
+_MAX_CAUSES = 64
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class RanksResult:
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     clocks: Clocks
-    waits: tuple[Waits, ...]
+    waits: tuple[GroupWaits, ...]
     unmatched: tuple[Unmatched, ...]
     transfers: dict[Key, Transfer]
     matrix_ns: Int64
@@ -98,7 +98,7 @@ class RanksResult:
     window_ns: int
 
 
-def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
+def run(run: RunSummary, measured_of: Sequence[Arrivals]) -> RanksResult:
     """Bring the ranks of a run onto one clock and see who waited for whom.
 
     Args:
@@ -108,9 +108,9 @@ def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
     arrivals, seeds = measured_of, run.clocks
     groups, unmatched = match(
         arrivals,
-        [seeds.seeds_ns[each.report] for each in arrivals],
-        [seeds.host_of[each.report] for each in arrivals],
-        [run.run_of[each.report] for each in arrivals],
+        [seeds.seeds_ns[arrival.report] for arrival in arrivals],
+        [seeds.host_of[arrival.report] for arrival in arrivals],
+        [run.run_of[arrival.report] for arrival in arrivals],
     )
     clocks = measured(seeds, arrivals, groups)
     certain = [
@@ -121,12 +121,12 @@ def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
         )
     ]
     checked = [waits_of(group, arrivals, clocks) for group in certain]
-    waits = [each for each in checked if isinstance(each, Waits)]
+    waits = [each for each in checked if isinstance(each, GroupWaits)]
     unmatched += [each for each in checked if isinstance(each, Unmatched)]
     late = lateness(waits, arrivals)
     return RanksResult(
-        ranks=tuple(each.rank for each in arrivals),
-        hosts=tuple(clocks.of(each.report).host for each in arrivals),
+        ranks=tuple(arrival.rank for arrival in arrivals),
+        hosts=tuple(clocks.of(arrival.report).host for arrival in arrivals),
         clocks=clocks,
         waits=tuple(waits),
         unmatched=tuple(unmatched),
@@ -134,7 +134,7 @@ def run(run: RunFacts, measured_of: Sequence[Arrivals]) -> RanksResult:
         matrix_ns=wait_matrix(waits, len(arrivals)),
         lateness=tuple(late),
         stragglers=tuple(_stragglers(late, waits, arrivals)),
-        window_ns=int(np.median([each.window_ns for each in arrivals])) if arrivals else 0,
+        window_ns=int(np.median([arrival.window_ns for arrival in arrivals])) if arrivals else 0,
     )
 
 
@@ -154,7 +154,7 @@ def transfers_of(result: RanksResult, rank: int) -> dict[tuple[str, str | None],
 
 
 def _stragglers(
-    late: Sequence[Lateness], waits: Sequence[Waits], arrivals: Sequence[Arrivals]
+    late: Sequence[Lateness], waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]
 ) -> list[Straggler]:
     """Return one straggler for each root, by the rank whose lateness costs most."""
     causes = Causes(waits, arrivals)
@@ -168,7 +168,7 @@ def _stragglers(
     return list(by_root.values())
 
 
-def _num_others(late: Lateness, waits: Sequence[Waits]) -> int:
+def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
     """Return with how many others the rank shares the operations to which it was last."""
     numbers = np.unique(late.operations[:, 0]).tolist()
     return max(len(waits[number].group.members) for number in numbers) - 1
@@ -179,7 +179,7 @@ def _root(late: Lateness, causes: Causes) -> Straggler | None:
     found: dict[tuple[int, str], list[Cause]] = defaultdict(list)
     looked_at = 0
     last = len(late.operations) - 1
-    chosen = np.unique(np.linspace(0, last, min(last + 1, _MOST_CAUSES)).astype(np.int64))
+    chosen = np.unique(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
     for number, row, column in late.operations[chosen].tolist():
         cause = causes.of(number, row, column)
         if cause is not None:
@@ -197,30 +197,30 @@ def _root(late: Lateness, causes: Causes) -> Straggler | None:
         num_alike=len(alike),
         num_looked_at=looked_at,
         late_ns=int(np.median([each.late_ns for each in alike])),
-        worst=tuple(alike[:MOST_EVIDENCE]),
+        worst=tuple(alike[:MAX_EVIDENCE]),
     )
 
 
 def findings(result: RanksResult) -> list[Finding | NotApplicable]:
     """Judge the stragglers by what the others' waiting costs."""
     found: list[Finding | NotApplicable] = []
-    for each in result.stragglers:
-        late = each.lateness
+    for straggler in result.stragglers:
+        late = straggler.lateness
         impact = min(late.total_ns, result.window_ns)
         fraction = impact / result.window_ns if result.window_ns else 0.0
         severity = severity_of_cost(fraction)
         if severity is None:
             continue
-        rank = result.ranks[each.member]
-        via = each.worst[0].via
+        rank = result.ranks[straggler.member]
+        via = straggler.worst[0].via
         metrics: dict[str, Metric] = {
             "rank": rank,
-            "lateness_ns": each.late_ns,
+            "lateness_ns": straggler.late_ns,
             "share_last": late.share_last,
             "clock_uncertainty_ns": late.uncertainty_ns,
-            "cause": each.what,
+            "cause": straggler.what,
             "num_operations": late.num_operations,
-            "host": result.hosts[each.member],
+            "host": result.hosts[straggler.member],
             "coverage": late.coverage,
         }
         held_up = f", and holds up rank {result.ranks[via[0]]}, which comes last" if via else ""
@@ -229,9 +229,9 @@ def findings(result: RanksResult) -> list[Finding | NotApplicable]:
                 IDS[0],
                 severity,
                 rank,
-                f"On {result.hosts[each.member]}, it comes {duration(each.late_ns)} later than the"
-                f" others{held_up}: last in {percent(late.share_last)} of"
-                f" {late.num_operations} operations; {texts.BECAUSE[each.what]}",
+                f"On {result.hosts[straggler.member]}, it comes {duration(straggler.late_ns)} later"
+                f" than the others{held_up}: last in {percent(late.share_last)} of"
+                f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
                 impact,
                 fraction,
                 metrics,
@@ -241,9 +241,9 @@ def findings(result: RanksResult) -> list[Finding | NotApplicable]:
                         cause.end_ns,
                         f"{duration(cause.late_ns)} late: {texts.BECAUSE[cause.what]}",
                     )
-                    for cause in each.worst
+                    for cause in straggler.worst
                 ),
-                texts.ADVICE[each.what],
+                texts.ADVICE[straggler.what],
             )
         )
     return found or _not_resolvable(result)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
+from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.errors import UsageError
@@ -98,10 +98,10 @@ def command(
         analysis = analyze_reports(
             paths, options, jobs=jobs or _jobs(paths), scheduler=scheduler, progress=shown
         )
-    say_lost(analysis.lost)
+    print_failures(analysis.lost)
     _write(analysis, output_format, output)
     if fail_on is not None and any(
-        each.severity >= Severity[fail_on.upper()] for each in analysis.findings
+        finding.severity >= Severity[fail_on.upper()] for finding in analysis.findings
     ):
         return EXIT_FINDINGS
     return EXIT_DONE
@@ -143,9 +143,9 @@ def _step_number(text: str) -> int:
 def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
     if output is None:
         return
-    for each in inputs:
+    for input_ in inputs:
         with suppress(OSError, ValueError):  # one of them is not there, or out of reach
-            if Path(output).samefile(each):
+            if Path(output).samefile(input_):
                 raise UsageError(
                     f"cannot write {output}", "it is one of the reports", "choose another name"
                 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
+from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
 from traceprof.errors import MissingExtraError
 
@@ -75,7 +75,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
             analysis = analyze(
                 *paths, options=options, progress=server.waiting, early=server.waiting.look
             )
-        say_lost(analysis.lost)
+        print_failures(analysis.lost)
         with closing(analysis):
             server.show(analysis)
             give_freed_memory_back()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress, reports_argument, say_lost
+from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,23 +32,23 @@ def command(reports: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from traceprof.reports import text
-    from traceprof.run.failures import all_lost, made_or_lost
+    from traceprof.run.failures import all_failed, try_report
     from traceprof.run.opening import open_run
-    from traceprof.run.summary import LostReport
+    from traceprof.run.summary import FailedReport
 
     runs: list[Run] = []
-    lost: list[LostReport] = []
+    lost: list[FailedReport] = []
     with ExitStack() as opened:
         with progress() as shown:
             for path in expand(reports):
-                found = made_or_lost(path, partial(_opened, path, shown, opened))
-                if isinstance(found, LostReport):
+                found = try_report(path, partial(_opened, path, shown, opened))
+                if isinstance(found, FailedReport):
                     lost.append(found)
                 else:
                     runs.append(found)
         if not runs:
-            raise all_lost(lost, "read")
-        say_lost(lost)
+            raise all_failed(lost, "read")
+        print_failures(lost)
         run = runs[0] if len(runs) == 1 else open_run([each.traces[0] for each in runs])
         for index in range(len(run.traces)):
             table = _table(run, index)

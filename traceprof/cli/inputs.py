@@ -16,7 +16,7 @@ from traceprof.errors import TraceFileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from traceprof.run.summary import LostReport
+    from traceprof.run.summary import FailedReport
     from traceprof.trace.model.operations import Progress
 
 # Existence is checked on opening, where every other fault of a file is found too.
@@ -45,7 +45,7 @@ def expand(reports: Sequence[str]) -> list[Path]:
     return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
-def say_lost(lost: Iterable[LostReport]) -> None:
+def print_failures(lost: Iterable[FailedReport]) -> None:
     """Name on stderr the reports that were left out, and why."""
     for each in lost:
         click.echo(f"traceprof: left out: {each.error}", err=True)

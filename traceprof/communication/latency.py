@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.findings import MOST_EVIDENCE, Evidence
+from traceprof.findings import MAX_EVIDENCE, Evidence
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -135,7 +135,7 @@ def _stretches(start: Int64, end: Int64, size: Int64, names: str) -> tuple[Evide
     first = np.flatnonzero(np.append(True, start[1:] - reach[:-1] > _PAUSE_NS))
     stop = np.append(first[1:], len(start))
     length = reach[stop - 1] - start[first]
-    worst = intervals.largest(length, MOST_EVIDENCE)
+    worst = intervals.largest(length, MAX_EVIDENCE)
     return tuple(
         Evidence(
             int(start[first[each]]),

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
-from traceprof.findings import MOST_EVIDENCE, Evidence
+from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION, function_name
 from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
@@ -144,7 +144,7 @@ def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tup
         queue.start_ns[waiting],
     )
     cost = np.add.reduceat(counted, first)
-    worst = np.lexsort((start, start - end, -cost))[:MOST_EVIDENCE]
+    worst = np.lexsort((start, start - end, -cost))[:MAX_EVIDENCE]
     return tuple(
         Evidence(
             int(start[each]),
@@ -159,7 +159,7 @@ def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...
     """Return the longest of these kernels, which run on streams that compute."""
     found = np.flatnonzero(chosen)
     length = queue.end_ns[found] - queue.start_ns[found]
-    worst = found[intervals.largest(length, MOST_EVIDENCE)]
+    worst = found[intervals.largest(length, MAX_EVIDENCE)]
     return tuple(
         Evidence(
             int(queue.start_ns[each]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
 from traceprof.execution.measuring import measure_file
-from traceprof.run.summary import LostReport, MeasuredReport
+from traceprof.run.summary import FailedReport, MeasuredReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ _WORKERS_S = 30  # a cluster may just be starting
 
 def measured_on_cluster(
     tasks: Sequence[Task], scheduler: str
-) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
+) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
     """Yield the index of each report, as it is done, and what was measured of it.
 
     What a worker was doing when it died the scheduler gives to another one, as often as its
@@ -56,9 +56,9 @@ def measured_on_cluster(
 
     # What goes wrong is said once, by the errors below.
     with silence_logging_cmgr(logging.CRITICAL), _connected(scheduler) as client:
-        given_up: list[tuple[int, LostReport]] = []
+        given_up: list[tuple[int, FailedReport]] = []
         for index, seen in _measured(client, scheduler, tasks, range(len(tasks))):
-            if isinstance(seen, LostReport) and isinstance(seen.error, WorkerError):
+            if isinstance(seen, FailedReport) and isinstance(seen.error, WorkerError):
                 given_up.append((index, seen))
             else:
                 yield index, seen
@@ -71,7 +71,7 @@ def measured_on_cluster(
 
 def _measured(
     client: Client, scheduler: str, tasks: Sequence[Task], indices: Iterable[int]
-) -> Iterator[tuple[int, MeasuredReport | LostReport]]:
+) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
     """Yield what was measured of these reports at once; a WorkerError where workers died."""
     import distributed  # noqa: PLC0415  (an extra)
 
@@ -91,7 +91,7 @@ def _measured(
             index = futures[future]
             failure = future.exception()
             if isinstance(failure, distributed.KilledWorker):
-                yield index, LostReport(tasks[index].path, _died(tasks[index], failure))
+                yield index, FailedReport(tasks[index].path, _died(tasks[index], failure))
             elif isinstance(failure, ImportError):
                 raise _without_traceprof(failure) from failure
             elif failure is not None:
@@ -139,13 +139,13 @@ def _with_workers(client: Client, scheduler: str) -> Client:
     return client
 
 
-def _seen(task: Task, measured: MeasuredReport | LostReport) -> MeasuredReport | LostReport:
+def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport | FailedReport:
     """Say of a report that is here, but not where the worker is, what is wrong."""
     if isinstance(measured, MeasuredReport) or not isinstance(measured.error, TraceFileError):
         return measured
     if not task.path.is_file():
         return measured
-    return LostReport(
+    return FailedReport(
         task.path,
         TraceFileError(
             measured.error.what,

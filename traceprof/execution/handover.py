@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LEAST_SHARED = 1 << 16  # bytes; less is quicker sent
+_MIN_SHARED = 1 << 16  # bytes; less is quicker sent
 _ALIGNED = 64
 
 
@@ -42,7 +42,7 @@ class Handover:
         large: list[pickle.PickleBuffer] = []
 
         def is_small(buffer: pickle.PickleBuffer) -> bool:
-            if buffer.raw().nbytes >= _LEAST_SHARED:
+            if buffer.raw().nbytes >= _MIN_SHARED:
                 large.append(buffer)
                 return False
             return True

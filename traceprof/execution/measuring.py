@@ -11,16 +11,16 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import traceprof
-from traceprof.analyses.registry import ANALYSES, FINDING_IDS, HOST_ANALYSES, RANK_ANALYSES
+from traceprof.analyses.registry import ANALYSES, CPU_ANALYSES, FINDING_IDS, RANK_ANALYSES
 from traceprof.errors import UsageError, WorkerError
 from traceprof.execution import child_process as processes
 from traceprof.hardware import parse_peaks
 from traceprof.host.synchronization import data_loading
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
-from traceprof.run.failures import closed_if_lost, made_or_lost
-from traceprof.run.opening import facts_of, open_report
+from traceprof.run.failures import close_on_error, try_report
+from traceprof.run.opening import open_report, summary_of
 from traceprof.run.steps import user_pattern
-from traceprof.run.summary import LostReport, MeasuredRank, MeasuredReport, RankFacts
+from traceprof.run.summary import FailedReport, MeasuredRank, MeasuredReport, RankInfo
 from traceprof.run.windows import choose_windows
 from traceprof.trace.open import open_trace
 
@@ -111,7 +111,7 @@ class Task:
     version: str = traceprof.__version__
 
 
-def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport | LostReport:
+def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport | FailedReport:
     """Open a report, measure it and close it.
 
     Args:
@@ -131,12 +131,12 @@ def measure_file(task: Task, progress: Progress | None = None) -> MeasuredReport
             f"it has traceprof {traceprof.__version__}, and {task.version} is needed",
             "install the same version everywhere",
         )
-    return made_or_lost(task.path, partial(_measured_file, task, progress))
+    return try_report(task.path, partial(_measured_file, task, progress))
 
 
 def _measured_file(task: Task, progress: Progress | None) -> MeasuredReport:
     trace = open_trace(task.place, progress)
-    with closed_if_lost(trace):
+    with close_on_error(trace):
         measured = measure(trace, task.options.ranks_of(trace), task.options)
     trace.close()
     return replace(measured, facts=replace(measured.facts, path=task.path))
@@ -158,7 +158,7 @@ def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredRe
     found = iter(_measure(chosen))
     measured = tuple(
         MeasuredRank(
-            facts=RankFacts(
+            facts=RankInfo(
                 rank.rank, rank.report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id
             ),
             step_numbers=_ends_of_steps(rank) if options.steps is not None else None,
@@ -166,7 +166,7 @@ def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredRe
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
-    return MeasuredReport(facts_of(trace, ranks), measured)  # all notes are known only now
+    return MeasuredReport(summary_of(trace, ranks), measured)  # all notes are known only now
 
 
 def _ends_of_steps(rank: Rank) -> tuple[int, int] | None:
@@ -185,8 +185,8 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[dict[int, Any]]:
     trace = ranks[0][0].trace
     for rank, _ in ranks:
         _read_what_ranks_share(rank)
-        rank.operations.forget()  # what chose the windows is not needed of all ranks at once
-    trace.forget()
+        rank.operations.release()  # what chose the windows is not needed of all ranks at once
+    trace.release()
     num_operations = sum(len(rank.operations) for rank, _ in ranks)
     if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
         return processes.shared(_measure_rank, ranks, trace.after_fork)
@@ -206,7 +206,7 @@ def _read_what_ranks_share(rank: Rank) -> None:
 def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:
     """Return what the modules measure that are for the rank, by their place in RANK_ANALYSES."""
     rank, window = chosen
-    modules = HOST_ANALYSES if rank.device is None else ANALYSES
+    modules = CPU_ANALYSES if rank.device is None else ANALYSES
     results = {RANK_ANALYSES.index(module): module.run(rank, window) for module in modules}
-    rank.forget()
+    rank.release()
     return results

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import WorkerError
 from traceprof.execution.measuring import measure_file
-from traceprof.run.summary import LostReport
+from traceprof.run.summary import FailedReport
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.execution.measuring import Task
     from traceprof.run.summary import MeasuredReport
 
-    Done = Iterator[tuple[int, MeasuredReport | LostReport]]
+    Done = Iterator[tuple[int, MeasuredReport | FailedReport]]
 
 
 def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Done:
@@ -48,14 +48,14 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Done:
         interrupted = yield from _until_one_dies(tasks, to_do, jobs)
         for index in interrupted:
             for again in (yield from _until_one_dies(tasks, deque([index]), 1)):
-                yield again, LostReport(tasks[again].path, _died(tasks[again]))
+                yield again, FailedReport(tasks[again].path, _died(tasks[again]))
 
 
 def _until_one_dies(
     tasks: Sequence[Task], to_do: deque[int], jobs: int
-) -> Generator[tuple[int, MeasuredReport | LostReport], None, list[int]]:
+) -> Generator[tuple[int, MeasuredReport | FailedReport], None, list[int]]:
     """Work until all is done, or a process dies; return what was being measured then."""
-    running: dict[Future[MeasuredReport | LostReport], int] = {}
+    running: dict[Future[MeasuredReport | FailedReport], int] = {}
     number = min(jobs, len(to_do))
     with _processes(number) as pool:
         try:

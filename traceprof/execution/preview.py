@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 
-def first_looks(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[BreakdownResult, ...]]:
+def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[BreakdownResult, ...]]:
     """Yield what is known of ranks, without steps: of the first one by number, of two, ….
 
     Args:
@@ -37,5 +37,5 @@ def first_looks(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Break
         (window,) = choose_windows([rank], None, options.time_range)
         if window is not None:
             found = (*found, breakdown.run(rank, window))
-        rank.forget()
+        rank.release()
         yield found

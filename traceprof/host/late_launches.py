@@ -131,10 +131,10 @@ class _Operations:
 def _operations(rank: Rank) -> _Operations:
     groups = rank.operations.groups
     start, end, stream = (
-        np.concatenate([getattr(each, name) for each in groups])
+        np.concatenate([getattr(group, name) for group in groups])
         for name in ("start_ns", "end_ns", "stream")
     )
-    communicates = [np.zeros(len(each), np.bool_) for each in groups]
+    communicates = [np.zeros(len(group), np.bool_) for group in groups]
     communicates[0], communicates[1] = rank.is_communication_kernel, rank.is_peer_copy
     order = np.lexsort((end, start, stream))
     start, end, stream = start[order], end[order], stream[order]
@@ -146,8 +146,8 @@ def _operations(rank: Rank) -> _Operations:
     return _Operations(
         start, stream,
         np.concatenate(rank.launched_by)[order],
-        np.repeat(np.arange(len(groups)), [len(each) for each in groups])[order],
-        np.concatenate([np.arange(len(each)) for each in groups])[order],
+        np.repeat(np.arange(len(groups)), [len(group) for group in groups])[order],
+        np.concatenate([np.arange(len(group)) for group in groups])[order],
         np.concatenate(communicates)[order],
         idle_since,
     )  # fmt: skip

@@ -28,13 +28,13 @@ LONG_NS = 50_000
 # A100 and H100), a few up to 125 µs.
 _RETURNS_WITHIN_NS = 100_000
 # While it waits, at most 10 operations end there: a call in which many do waits for something else.
-_MOST_ENDING = 16
+_MAX_ENDING = 16
 # Below this depth a launch was never seen to block; the smallest limit in real traces is 1022.
-LEAST_CAP = 256
+MIN_CAP = 256
 # Our sharp limits vary by one place, those of a whole process by half a per cent.
 _AT_CAP_PERCENT = 99
-_LEAST_AT_CAP = 3  # one long launch at the greatest depth is chance, and the greatest is always met
-_LEAST_USUAL = 10  # launches that make a median
+_MIN_AT_CAP = 3  # one long launch at the greatest depth is chance, and the greatest is always met
+_MIN_USUAL = 10  # launches that make a median
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def find_stalls(rank: Rank, calls: ApiCalls) -> Stalls:
         rank: the rank.
         calls: the API calls of its process.
     """
-    return rank.once("launch_stalls", lambda: _find(rank, calls))
+    return rank.cached("launch_stalls", lambda: _find(rank, calls))
 
 
 def _find(rank: Rank, calls: ApiCalls) -> Stalls:
@@ -142,7 +142,7 @@ def _usual_ns(queue: LaunchQueue) -> int:
     captured = queue.launches.call >= 0
     duration, depth = (queue.returned_ns - queue.called_ns)[captured], queue.depth[captured]
     calm = duration[2 * depth < depth.max(initial=0)]
-    if len(calm) < _LEAST_USUAL:
+    if len(calm) < _MIN_USUAL:
         calm = duration[duration <= LONG_NS]
     return int(np.median(calm)) if len(calm) else 0
 
@@ -157,7 +157,7 @@ def _returns_as_room_is_made(queue: LaunchQueue) -> Mask:
     before = queue.end_ns[np.maximum(stop - 1, 0)]
     after = queue.end_ns[np.minimum(stop, len(queue.end_ns) - 1)]
     away = np.minimum(np.abs(queue.returned_ns - before), np.abs(after - queue.returned_ns))
-    close: Mask = (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MOST_ENDING)
+    close: Mask = (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MAX_ENDING)
     return close
 
 
@@ -186,12 +186,12 @@ def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None,
 def _limit(depth: Int64, of_queue: Mask, blocked: Mask, at_cap: Mask) -> int | None:
     """Return the limit of one queue, if it met one, and mark in `at_cap` what was made there."""
     greatest = int(depth[of_queue].max(initial=0))
-    if greatest < LEAST_CAP:
+    if greatest < MIN_CAP:
         return None
     there = of_queue & (100 * depth >= _AT_CAP_PERCENT * greatest)
     num_there = np.count_nonzero(there & blocked)
     num_deep = np.count_nonzero(of_queue & blocked & (2 * depth >= greatest))
-    if num_there < _LEAST_AT_CAP or 2 * num_there < num_deep:
+    if num_there < _MIN_AT_CAP or 2 * num_there < num_deep:
         return None
     at_cap |= there
     return greatest

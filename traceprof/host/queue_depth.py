@@ -86,7 +86,7 @@ class LaunchQueue:
     @cached_property
     def end_ns(self) -> Int64:
         """The ends of the process's operations, ascending int64[m]."""
-        ends = np.concatenate([each.end_ns for each in self.operations])
+        ends = np.concatenate([operation.end_ns for operation in self.operations])
         ends.sort()
         return ends
 
@@ -191,7 +191,7 @@ class LaunchQueue:
             depth[own] = self._pending(own)
         return depth
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of what is made again when it is asked for."""
         for name in ("called_ns", "returned_ns", "end_ns"):
             self.__dict__.pop(name, None)
@@ -227,7 +227,7 @@ def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
         rank: the rank.
         calls: the API calls of its process.
     """
-    return rank.once("launch_queue", lambda: _build(rank, calls))
+    return rank.cached("launch_queue", lambda: _build(rank, calls))
 
 
 def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
@@ -267,12 +267,12 @@ def _rows(
 
 def _joined(parts: Sequence[Launches]) -> Launches:
     return Launches(
-        np.concatenate([each.call for each in parts]),
-        np.concatenate([each.start_ns for each in parts]),
-        np.concatenate([each.end_ns for each in parts]),
-        np.concatenate([each.stream for each in parts]),
-        np.concatenate([each.takes_place for each in parts]),
-        np.concatenate([each.is_pageable for each in parts]),
+        np.concatenate([part.call for part in parts]),
+        np.concatenate([part.start_ns for part in parts]),
+        np.concatenate([part.end_ns for part in parts]),
+        np.concatenate([part.stream for part in parts]),
+        np.concatenate([part.takes_place for part in parts]),
+        np.concatenate([part.is_pageable for part in parts]),
     )
 
 
@@ -306,7 +306,7 @@ def _strangers(rows: Launches, operations: Sequence[Operations]) -> _Strangers:
     row = np.flatnonzero(rows.call < 0)
     if len(row) == 0:
         return _Strangers(row, row)
-    correlation = np.concatenate([each.correlation for each in operations])
+    correlation = np.concatenate([operation.correlation for operation in operations])
     return _Strangers(row, correlation[row])
 
 

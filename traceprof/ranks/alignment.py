@@ -31,13 +31,13 @@ _SAMPLES = 512  # operations looked at for each shift
 _ALIKE = 0.99  # of the operations must agree in kind and size
 _RIVAL = 1.5  # a second shift that fits less than so many times worse is as good
 _FEW_SAMPLES = 32  # where there are more shifts than
-_MOST_SHIFTS = 48
+_MAX_SHIFTS = 48
 _SHORT = 4  # operations from which on their ends tell a pattern
 _RESOLUTION_NS = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class OperationList:
     """Operations of one rank on one communicator, in order.
 
     Attributes:
@@ -49,7 +49,7 @@ class Sequence:
     end_ns: Int64
 
 
-def shift_between(first: Sequence, second: Sequence, *, one_clock: bool) -> int | None:
+def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
     """Return by how many places `second` begins after `first` does.
 
     Args:
@@ -73,7 +73,7 @@ def shift_between(first: Sequence, second: Sequence, *, one_clock: bool) -> int 
     return int(shifts[best])
 
 
-def _candidates(first: Sequence, second: Sequence, *, one_clock: bool) -> Int64:
+def _candidates(first: OperationList, second: OperationList, *, one_clock: bool) -> Int64:
     """Return the shifts that bring the middle of the shorter list near something in time."""
     if len(first.end_ns) == 0 or len(second.end_ns) == 0:
         return np.empty(0, np.int64)
@@ -84,9 +84,11 @@ def _candidates(first: Sequence, second: Sequence, *, one_clock: bool) -> Int64:
     return np.arange(low, high, dtype=np.int64) - middle
 
 
-def _promising(first: Sequence, second: Sequence, shifts: Int64, *, one_clock: bool) -> Int64:
+def _promising(
+    first: OperationList, second: OperationList, shifts: Int64, *, one_clock: bool
+) -> Int64:
     """Return the shifts that fit best by a few operations, where there are too many to look at."""
-    if len(shifts) <= _MOST_SHIFTS:
+    if len(shifts) <= _MAX_SHIFTS:
         return shifts
     num = len(second.end_ns)
     chosen = np.unique(np.linspace(0, num - 1, min(num, _FEW_SAMPLES)).astype(np.int64))
@@ -98,12 +100,12 @@ def _promising(first: Sequence, second: Sequence, shifts: Int64, *, one_clock: b
     enough = there.sum(axis=1) * 2 >= len(chosen)
     shifts, apart = shifts[enough], apart[enough]
     middle = np.nanmedian(apart, axis=1)
-    strays = np.nanmedian(np.abs(apart - middle[:, np.newaxis]), axis=1)
-    cost = np.abs(middle) if one_clock else strays * (1 + np.abs(middle) / _USUAL_NS)
-    return np.sort(shifts[np.argsort(cost, kind="stable")[:_MOST_SHIFTS]])
+    residuals = np.nanmedian(np.abs(apart - middle[:, np.newaxis]), axis=1)
+    cost = np.abs(middle) if one_clock else residuals * (1 + np.abs(middle) / _USUAL_NS)
+    return np.sort(shifts[np.argsort(cost, kind="stable")[:_MAX_SHIFTS]])
 
 
-def _cost(first: Sequence, second: Sequence, shift: int, *, one_clock: bool) -> float:
+def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock: bool) -> float:
     low, high = max(0, -shift), min(len(second.end_ns), len(first.end_ns) - shift)
     if high - low < max(1, min(len(first.end_ns), len(second.end_ns)) // 2):
         return np.inf

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.pageable_copy import LEAST_BYTES
+from traceprof.analyses.pageable_copy import MIN_BYTES
 from traceprof.communication.messages import ROOTED, messages
 from traceprof.host.idle_gaps import UnknownCause, idle_gaps
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.ranks.operation_keys import EXCHANGE, ONE_SIDED
-from traceprof.run.rank import HostRank
+from traceprof.run.rank import CpuRank
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.call_labels import BARRIER, CallLabel
 from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
@@ -38,7 +38,7 @@ IDS: tuple[str, ...] = ()
 REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
 EXPLANATIONS: dict[str, str] = {}
 
-SPENT = (
+TIME_CATEGORIES = (
     "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading", "other",
 )  # fmt: skip
 """What a rank's time goes to: computing, else communicating, else copying, else idle by cause.
@@ -73,8 +73,8 @@ class Arrivals:
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
         launch_ns: int64[n], when the launching call returned, -1 without a GPU.
-        spent_at_start_ns: int64[n, 8], what each of `SPENT` had taken since the rank's first
-            operation when this one started.
+        cumulative_ns_at_start: int64[n, 8], what each of `TIME_CATEGORIES` had taken
+            since the rank's first operation when this one started.
         spent_at_end_ns: int64[n, 8], likewise when it ended.
         stalled_at_start_ns: int64[n], how long a full queue had kept launches from idle streams.
         stalled_at_end_ns: int64[n], likewise.
@@ -105,7 +105,7 @@ class Arrivals:
     direction: Int64
     world_size: Int64
     launch_ns: Int64
-    spent_at_start_ns: Int64
+    cumulative_ns_at_start: Int64
     spent_at_end_ns: Int64
     stalled_at_start_ns: Int64
     stalled_at_end_ns: Int64
@@ -123,7 +123,7 @@ class Arrivals:
 
 def run(rank: Rank, window: Window) -> Arrivals:
     """Reduce a rank to its communication operations."""
-    if isinstance(rank, HostRank):
+    if isinstance(rank, CpuRank):
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
@@ -153,7 +153,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         direction=sent.direction,
         world_size=sent.world_size,
         launch_ns=sent.launch_ns,
-        spent_at_start_ns=spent[:num],
+        cumulative_ns_at_start=spent[:num],
         spent_at_end_ns=spent[num:],
         stalled_at_start_ns=intervals.covered_before(stalled, start),
         stalled_at_end_ns=intervals.covered_before(stalled, end),
@@ -173,19 +173,19 @@ def findings(result: Arrivals) -> list[Finding | NotApplicable]:
     return []
 
 
-def _of_host(rank: HostRank, window: Window) -> Arrivals:
+def _of_host(rank: CpuRank, window: Window) -> Arrivals:
     """Reduce a rank without a GPU to the operations whose end is told: start is when it called."""
     work = rank.work
     known = np.flatnonzero(work.operations.is_over)
     start, end = work.operations.start_ns[known], work.operations.end_ns[known]
-    calls = [_UNKNOWN_CALL if each is None else each for each in work.calls]
+    calls = [_UNKNOWN_CALL if call is None else call for call in work.calls]
     kind = work.operations.kind[known]
-    groups = sorted({each.fields.communicator for each in calls if each.fields.communicator})
+    groups = sorted({call.fields.communicator for call in calls if call.fields.communicator})
 
     def told(values: Iterable[int]) -> Int64:
         return np.fromiter(values, np.int64, len(calls))[kind]
 
-    is_one_sided = [each.operation in ONE_SIDED for each in calls]
+    is_one_sided = [call.operation in ONE_SIDED for call in calls]
     # Both sides are one operation, as NCCL's kernels are named.
     names = (
         EXCHANGE if one_sided else each.operation
@@ -202,11 +202,11 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
         end_ns=end,
         is_inside=window.holds_start(start),
         operation=operation,
-        bytes=told(each.fields.bytes for each in calls),
+        bytes=told(call.fields.bytes for call in calls),
         communicator=unknown,
         group=told(
-            UNKNOWN if each.fields.communicator is None else groups.index(each.fields.communicator)
-            for each in calls
+            UNKNOWN if call.fields.communicator is None else groups.index(call.fields.communicator)
+            for call in calls
         ),
         stream=none,
         sequence=work.operations.sequence[known],
@@ -214,15 +214,15 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
             each.fields.peer if one_sided else UNKNOWN
             for each, one_sided in zip(calls, is_one_sided, strict=True)
         ),
-        root=told(each.fields.peer if each.operation in ROOTED else UNKNOWN for each in calls),
+        root=told(call.fields.peer if call.operation in ROOTED else UNKNOWN for call in calls),
         peer_in_communicator=unknown,
         direction=told(
             (1 if each.operation == "Send" else 2) if one_sided else UNKNOWN
             for each, one_sided in zip(calls, is_one_sided, strict=True)
         ),
-        world_size=told(each.fields.world_size for each in calls),
+        world_size=told(call.fields.world_size for call in calls),
         launch_ns=unknown,
-        spent_at_start_ns=spent[: len(start)],
+        cumulative_ns_at_start=spent[: len(start)],
         spent_at_end_ns=spent[len(start) :],
         stalled_at_start_ns=none,
         stalled_at_end_ns=none,
@@ -236,9 +236,9 @@ def _of_host(rank: HostRank, window: Window) -> Arrivals:
     )
 
 
-def _spent_on_host(rank: HostRank, times: Int64) -> Int64:
-    """Return what each of `SPENT` took until these times, int64[n, 8]."""
-    spent = np.zeros((len(times), len(SPENT)), np.int64)
+def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
+    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 8]."""
+    spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     computing = rank.compute
     communicating = intervals.merge(computing, rank.communication)
     told = intervals.merge(communicating, rank.work.loading)
@@ -264,11 +264,11 @@ def _stalled(rank: Rank) -> intervals.Intervals:
 
 
 def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> Int64:
-    """Return what each of `SPENT` took until these times, int64[n, 8].
+    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 8].
 
     They are starts and ends of operations, so that no gap is cut by one: all of a gap is over.
     """
-    spent = np.zeros((len(times), len(SPENT)), np.int64)
+    spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     if gaps is None:
         return spent
     spent[:, 0] = intervals.covered_before(rank.compute, times)
@@ -280,7 +280,7 @@ def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> In
     if isinstance(gaps, UnknownCause):
         return spent
     # Who waits for a small one, as `loss.item()` does, waits for what was before it.
-    copies = rank.launched_by[1][rank.operations.copies.bytes > LEAST_BYTES]
+    copies = rank.launched_by[1][rank.operations.copies.bytes > MIN_BYTES]
     is_copy = (gaps.sync_call >= 0) & np.isin(gaps.sync_call, copies[copies >= 0])
     over = np.searchsorted(gaps.end_ns, times, side="right")
     late_over = np.searchsorted(gaps.late, over)

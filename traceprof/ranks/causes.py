@@ -1,7 +1,7 @@
 """Why a rank came late to an operation: what it did that the others did not, back to one root.
 
 The ranks last stood together at the end of an operation before. From there to their starts, each
-rank's time is computing, communicating, copying or idle for a reason (`analyses.arrivals.SPENT`);
+rank's time is computing, communicating, copying or idle for a reason (`TIME_CATEGORIES`);
 these parts add up to the whole, so that what the late rank spent beyond the median of the others
 adds up to how late it was. A part that makes up half of that is the cause. If it is communication
 in which the rank waited for a third one, that one is looked at in turn.
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import ROOTED
-from traceprof.ranks.arrivals import SPENT
+from traceprof.ranks.arrivals import TIME_CATEGORIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.waits import Waits
+    from traceprof.ranks.waits import GroupWaits
 
 SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
     "slower kernels", "more kernels", "launch queue full", "not explained",
@@ -41,7 +41,7 @@ class Cause:
 
     Attributes:
         root: index of the rank that all of it goes back to.
-        what: one of `SPENT`, or of this module's own causes.
+        what: one of `TIME_CATEGORIES`, or of this module's own causes.
         late_ns: how late the root was, after the median of the ranks that it was compared with.
         start_ns: since when, in the time of the root's report.
         end_ns: when it came, likewise.
@@ -59,7 +59,7 @@ class Cause:
 class Causes:
     """Looks for causes in the operations of a run."""
 
-    def __init__(self, waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> None:
+    def __init__(self, waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> None:
         """Prepare to look.
 
         Args:
@@ -68,7 +68,7 @@ class Causes:
         """
         self._waits = waits
         self._arrivals = arrivals
-        self._since = [_anchors(each) for each in waits]
+        self._since = [_anchors(wait) for wait in waits]
 
     def of(self, number: int, row: int, column: int) -> Cause | None:
         """Return why a member was late to an operation.
@@ -105,7 +105,7 @@ class Causes:
             via=via,
         )
 
-    def _what(self, waits: Waits, since: int, row: int, column: int) -> str:
+    def _what(self, waits: GroupWaits, since: int, row: int, column: int) -> str:
         """Return what the member did, beyond the others, since they stood together."""
         members = [self._arrivals[member] for member in waits.group.members]
         late = int(waits.late_ns[row, column])
@@ -120,27 +120,28 @@ class Causes:
             return done[column], np.median(others, axis=0).astype(np.int64)
 
         own, others = beyond(
-            [each.stalled_at_end_ns for each in members],
-            [each.stalled_at_start_ns for each in members],
+            [member.stalled_at_end_ns for member in members],
+            [member.stalled_at_start_ns for member in members],
         )
         if 2 * int(own - others) >= late:
             return QUEUE
         own, others = beyond(
-            [each.spent_at_end_ns for each in members],
-            [each.spent_at_start_ns for each in members],
+            [member.spent_at_end_ns for member in members],
+            [member.cumulative_ns_at_start for member in members],
         )
         # Copying, and idling until a copy is over, are one cause.
-        parts = dict(zip(SPENT, (own - others).tolist(), strict=True))
+        parts = dict(zip(TIME_CATEGORIES, (own - others).tolist(), strict=True))
         parts["blocking copy"] += parts.pop("copy")
         most = max(parts, key=lambda name: parts[name])
         if 2 * parts[most] < late:
             return UNEXPLAINED
-        if all(each.device is None for each in members):
+        if all(member.device is None for member in members):
             return _ON_HOSTS.get(most, most)
         if most != "compute":
             return most
         own, others = beyond(
-            [each.kernels_at_end for each in members], [each.kernels_at_start for each in members]
+            [member.kernels_at_end for member in members],
+            [member.kernels_at_start for member in members],
         )
         is_alike = abs(int(own - others)) <= _FEW_MORE * max(int(others), 1)
         return SLOWER if is_alike else MORE_WORK
@@ -180,7 +181,7 @@ class Causes:
         return Cause(member, UNEXPLAINED, late, came - late, came, via)
 
 
-def _anchors(waits: Waits) -> Int64:
+def _anchors(waits: GroupWaits) -> Int64:
     """Return the operation at whose end the members last stood together before each one, int64[m].
 
     It is the last one before which another did not follow at once on most members: an operation

@@ -39,16 +39,16 @@ NTP_NS = 50_000_000
 # tell their starts as well (two processes left a barrier 0 to 2 µs apart, at the median of 121).
 ONE_MACHINE_NS = 10_000
 # Crystals of servers keep time to some tens of millionths; what drifts more is no clock's doing.
-_MOST_DRIFT = 200e-6
+_MAX_DRIFT = 200e-6
 # A slope between operations that are close together is noise.
-_LEAST_FOR_DRIFT = 12
+_MIN_FOR_DRIFT = 12
 _PAIRS = 4096
 _STRAYING = 3.0
 _QUANTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class HostClock:
+class MachineClock:
     """The clock of one machine, as the run sees it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Clocks:
 
     seeds_ns: tuple[int, ...]
     host_of: tuple[int, ...]
-    hosts: tuple[HostClock, ...]
+    hosts: tuple[MachineClock, ...]
     references: tuple[int, ...]
     start_utc_ns: int | None
 
@@ -131,7 +131,7 @@ class Clocks:
         corrected: Int64 = seeded + clock.offset_ns + drifted
         return corrected
 
-    def of(self, report: int) -> HostClock:
+    def of(self, report: int) -> MachineClock:
         """Return the clock of a report's machine."""
         return self.hosts[self.host_of[report]]
 
@@ -152,13 +152,15 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
             two.
     """
     starts = [
-        None if each.start_utc_ns is None and not each.is_utc else each.start_utc_ns or 0
-        for each in sessions
+        None if session.start_utc_ns is None and not session.is_utc else session.start_utc_ns or 0
+        for session in sessions
     ]
     known = [
         start for start, each in zip(starts, sessions, strict=True) if start and not each.is_utc
     ]
-    known += [each.start_utc_ns for each in sessions if each.is_utc and each.start_utc_ns]
+    known += [
+        session.start_utc_ns for session in sessions if session.is_utc and session.start_utc_ns
+    ]
     origin = min(known, default=0)
     # Without a start, a report's times stand for themselves.
     hosts = [
@@ -177,7 +179,7 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
             -origin if each.is_utc else (0 if start is None else start - origin)
             for each, start in zip(sessions, starts, strict=True)
         ),
-        host_of=tuple(distinct.index(each) for each in hosts),
+        host_of=tuple(distinct.index(host) for host in hosts),
         hosts=tuple(
             _unmeasured(host[1], has_start=starts[hosts.index(host)] is not None)
             for host in distinct
@@ -190,9 +192,9 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
     )
 
 
-def _unmeasured(host: str, *, has_start: bool) -> HostClock:
+def _unmeasured(host: str, *, has_start: bool) -> MachineClock:
     source: Source = "session start" if has_start else "none"
-    return HostClock(host, source, 0, 0.0, 0, NTP_NS if has_start else None, 0)
+    return MachineClock(host, source, 0, 0.0, 0, NTP_NS if has_start else None, 0)
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
@@ -209,7 +211,7 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
     ends = _ends_by_host(clocks, arrivals, groups)
     hosts = list(clocks.hosts)
     reached = {
-        index: HostClock(hosts[index].host, "reference", 0, 0.0, 0, 0, 0)
+        index: MachineClock(hosts[index].host, "reference", 0, 0.0, 0, 0, 0)
         for index in clocks.references
     }
     frontier = list(reached)
@@ -235,14 +237,14 @@ def _ends_by_host(
     for group in sorted(groups, key=lambda each: (each.source == "order", -len(each))):
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
-        host_of = [clocks.host_of[each.report] for each in members]
+        host_of = [clocks.host_of[member.report] for member in members]
         column = {host: index for index, host in enumerate(dict.fromkeys(host_of))}
         known = {host for each in found for host in each.column}
         is_superfluous = group.source == "order" and column.keys() <= known
         if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
-        end = together.times([each.end_ns + clocks.seeds_ns[each.report] for each in members])
-        duration = together.times([each.end_ns - each.start_ns for each in members])
+        end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])
+        duration = together.times([member.end_ns - member.start_ns for member in members])
         middle, apart, latest, first = [], [], [], []
         for host in column:
             of_host = [index for index, each in enumerate(host_of) if each == host]
@@ -272,11 +274,11 @@ def _shared(ends: Sequence[_Ends], known: int, host: int) -> _Shared | None:
     if not found:
         return None
     # Operations that were matched wrongly do not end together: groups that stray are left out.
-    strays = [spread((each.by.end - each.own.end).astype(np.float64)) for each in found]
-    least = min(strays)
+    residuals = [spread((each.by.end - each.own.end).astype(np.float64)) for each in found]
+    least = min(residuals)
     kept = [
         each
-        for each, stray in zip(found, strays, strict=True)
+        for each, stray in zip(found, residuals, strict=True)
         if stray <= _STRAYING * least + ONE_MACHINE_NS
     ]
     order = np.argsort(np.concatenate([each.by.end for each in kept]), kind="stable")
@@ -287,13 +289,13 @@ def _shared(ends: Sequence[_Ends], known: int, host: int) -> _Shared | None:
     return _Shared(by, own, np.concatenate([each.within for each in kept])[order])
 
 
-def _corrected(clock: HostClock, times: Int64) -> Int64:
+def _corrected(clock: MachineClock, times: Int64) -> Int64:
     drifted = np.rint((times - clock.at_ns) * clock.drift).astype(np.int64)
     corrected: Int64 = times + clock.offset_ns + drifted
     return corrected
 
 
-def _fitted(host: str, shared: _Shared, known: HostClock) -> HostClock:
+def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     """Measure a clock by the times that another one and it show at the same moments."""
     by = _Times(*(_corrected(known, each) for each in shared.by))
     own = shared.own
@@ -301,9 +303,9 @@ def _fitted(host: str, shared: _Shared, known: HostClock) -> HostClock:
     apart = (by.end - own.end).astype(np.float64)
     since = (own.end - at).astype(np.float64)
     drift = _slope(since, apart)
-    strays = apart - drift * since - np.median(apart - drift * since)
-    unsure = _unsure_slope(since, strays)
-    if 2 * unsure > _MOST_DRIFT:  # which noise may be
+    residuals = apart - drift * since - np.median(apart - drift * since)
+    unsure = _unsure_slope(since, residuals)
+    if 2 * unsure > _MAX_DRIFT:  # which noise may be
         drift = 0.0
     offset = float(np.median(apart - drift * since))
     strayed = np.abs(apart - drift * since - offset)
@@ -322,26 +324,26 @@ def _fitted(host: str, shared: _Shared, known: HostClock) -> HostClock:
         bound += unsure * float(np.abs(since).max())
         residual = min(residual, bound)
     uncertainty = float(np.hypot(residual, known.uncertainty_ns or 0))
-    return HostClock(
+    return MachineClock(
         host, "operations", round(offset), drift, at, max(round(uncertainty), 1), len(since)
     )
 
 
-def _unsure_slope(since: Float64, strays: Float64) -> float:
+def _unsure_slope(since: Float64, residuals: Float64) -> float:
     """Return twice the standard error of a slope between the medians of both halves."""
     span = float(np.ptp(since))
-    if len(since) < _LEAST_FOR_DRIFT or span <= 0:
-        return _MOST_DRIFT
+    if len(since) < _MIN_FOR_DRIFT or span <= 0:
+        return _MAX_DRIFT
     # 1.4826 makes the median distance a standard deviation; π ÷ 2 is the variance of medians to
     # that of means; each of two halves has n ÷ 2 points, half the span apart.
-    sigma = 1.4826 * float(np.median(np.abs(strays)))
+    sigma = 1.4826 * float(np.median(np.abs(residuals)))
     error = np.sqrt(np.pi / 2 * 2 * sigma**2 / (len(since) / 2)) / (span / 2)
-    return min(2 * float(error), _MOST_DRIFT)
+    return min(2 * float(error), _MAX_DRIFT)
 
 
 def _slope(x: Float64, y: Float64) -> float:
     """Return the median slope between points of the first and the second half, 0 if too few."""
-    if len(x) < _LEAST_FOR_DRIFT:
+    if len(x) < _MIN_FOR_DRIFT:
         return 0.0
     half = len(x) // 2
     each = np.unique(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
@@ -350,4 +352,4 @@ def _slope(x: Float64, y: Float64) -> float:
     if not rising.any():
         return 0.0
     slope = float(np.median((y[each + half] - y[each])[rising] / run[rising]))
-    return slope if abs(slope) <= _MOST_DRIFT else 0.0
+    return slope if abs(slope) <= _MAX_DRIFT else 0.0

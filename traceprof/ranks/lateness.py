@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.waits import Waits
+    from traceprof.ranks.waits import GroupWaits
 
 # Less is no habit.
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 # By chance, each of n ranks comes last in one of n operations; further off than so many standard
 # deviations is no chance (one balanced rank in 700).
 _SIGMAS = 3.0
@@ -62,10 +62,10 @@ class Lateness:
         """
         chance = 1 / num_ranks
         sigma = float(np.sqrt(chance * (1 - chance) / self.num_operations))
-        return self.share_last >= max(LEAST_SHARE, chance + _SIGMAS * sigma)
+        return self.share_last >= max(MIN_SHARE, chance + _SIGMAS * sigma)
 
 
-def lateness(waits: Sequence[Waits], arrivals: Sequence[Arrivals]) -> list[Lateness]:
+def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[Lateness]:
     """Return how each rank came to the operations that it shares with others.
 
     Args:
@@ -119,12 +119,12 @@ def _num_candidates(arrivals: Arrivals) -> int:
     return int(np.count_nonzero(chosen))
 
 
-def _cost(waits: Waits, rows: Int64, column: int, arrivals: Sequence[Arrivals]) -> Int64:
+def _cost(waits: GroupWaits, rows: Int64, column: int, arrivals: Sequence[Arrivals]) -> Int64:
     """Return for operations how long the other members waited, unhidden, at their median."""
     others = [index for index in range(len(waits.group.members)) if index != column]
     exposed = np.stack(
         [
-            (own.spent_at_end_ns - own.spent_at_start_ns)[waits.group.place[rows, index], 1]
+            (own.spent_at_end_ns - own.cumulative_ns_at_start)[waits.group.place[rows, index], 1]
             for index in others
             for own in (arrivals[waits.group.members[index]],)
         ],

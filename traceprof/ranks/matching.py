@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.ranks.alignment import Sequence, shift_between
+from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import EXCHANGE, Key, members_of, sorted_out
 from traceprof.trace.nsight.call_labels import BARRIER
 from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as Listed
+    from collections.abc import Sequence
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
@@ -32,7 +32,7 @@ LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group
 # A rank is lined up with so many others before it is given up, and again after all have been.
-_MOST_TRIED, _PASSES = 4, 2
+_MAX_TRIED, _PASSES = 4, 2
 _WHO = "who sends to whom is not known of more than two ranks"
 _NO_WAY = (
     "the ranks were captured at different operations, and no way to line them up fits, or several"
@@ -79,13 +79,13 @@ class Group:
         together: Mask = self.is_one_of(LEAVE_TOGETHER) & (self.bytes != 0)  # nothing to wait for
         return together
 
-    def is_one_of(self, names: Listed[str]) -> Mask:
+    def is_one_of(self, names: Sequence[str]) -> Mask:
         """Return which operations have one of these names, bool[m]."""
-        ids = [self.operations.index(each) for each in names if each in self.operations]
+        ids = [self.operations.index(name) for name in names if name in self.operations]
         found: Mask = np.isin(self.operation, np.array(ids, np.int64))
         return found
 
-    def times(self, columns: Listed[Int64]) -> Int64:
+    def times(self, columns: Sequence[Int64]) -> Int64:
         """Return a column of the members' `Arrivals` by operation and member, int64[m, r].
 
         Args:
@@ -102,7 +102,7 @@ class Group:
             self, operation=self.operation[mask], bytes=self.bytes[mask], place=self.place[mask]
         )
 
-    def of_members(self, columns: Listed[int]) -> Group:
+    def of_members(self, columns: Sequence[int]) -> Group:
         """Return the same with some of the members."""
         members = tuple(self.members[column] for column in columns)
         return replace(self, members=members, place=self.place[:, list(columns)])
@@ -147,7 +147,7 @@ class _Part:
 
 
 def match(
-    arrivals: Listed[Arrivals], seeds: Listed[int], domains: Listed[int], runs: Listed[int]
+    arrivals: Sequence[Arrivals], seeds: Sequence[int], domains: Sequence[int], runs: Sequence[int]
 ) -> tuple[list[Group], list[Unmatched]]:
     """Find the operations that several ranks took part in.
 
@@ -159,11 +159,11 @@ def match(
     """
     communicators = members_of(arrivals, runs)
     names = tuple(
-        dict.fromkeys((*OPERATIONS, *(name for each in arrivals for name in each.operations)))
+        dict.fromkeys((*OPERATIONS, *(name for arrival in arrivals for name in arrival.operations)))
     )
     parts: dict[tuple[int, Key], list[_Part]] = defaultdict(list)
     for member, of_rank in enumerate(arrivals):
-        kind = np.array([names.index(each) for each in of_rank.operations], np.int64)
+        kind = np.array([names.index(operation) for operation in of_rank.operations], np.int64)
         for key, at, sequence in sorted_out(of_rank, communicators[runs[member]]):
             parts[runs[member], key].append(
                 _Part(
@@ -199,7 +199,7 @@ def match(
 
 
 def _joined(
-    key: Key, parts: Listed[_Part], domains: Listed[int], names: tuple[str, ...]
+    key: Key, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
 ) -> Group | str:
     """Return the group that ranks make, or why they make none."""
     lined_up = _lined_up(parts, domains)
@@ -235,7 +235,7 @@ def _joined(
     )
 
 
-def _lined_up(parts: Listed[_Part], domains: Listed[int]) -> list[tuple[_Part, Int64]]:
+def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Part, Int64]]:
     """Return the ranks whose operations can be numbered alike, and the numbers.
 
     Each is lined up with one that is: with one of its own machine at first, for one clock tells
@@ -250,7 +250,7 @@ def _lined_up(parts: Listed[_Part], domains: Listed[int]) -> list[tuple[_Part, I
         lost = []
         for part in left:
             machine = of_machine[domains[part.member]]
-            tried = (_like(*other, part, domains) for other in (*machine, *found)[:_MOST_TRIED])
+            tried = (_like(*other, part, domains) for other in (*machine, *found)[:_MAX_TRIED])
             number = next((each for each in tried if each is not None), None)
             if number is None:
                 lost.append(part)
@@ -261,11 +261,11 @@ def _lined_up(parts: Listed[_Part], domains: Listed[int]) -> list[tuple[_Part, I
     return found
 
 
-def _like(other: _Part, of_other: Int64, part: _Part, domains: Listed[int]) -> Int64 | None:
+def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) -> Int64 | None:
     """Return the numbers of a rank's operations by those of another one; None for no way."""
     shift = shift_between(
-        Sequence(other.kind * (1 << 52) + other.bytes, other.end_ns),
-        Sequence(part.kind * (1 << 52) + part.bytes, part.end_ns),
+        OperationList(other.kind * (1 << 52) + other.bytes, other.end_ns),
+        OperationList(part.kind * (1 << 52) + part.bytes, part.end_ns),
         one_clock=domains[part.member] == domains[other.member],
     )
     return None if shift is None else np.arange(len(part.at)) + shift + int(of_other[0])

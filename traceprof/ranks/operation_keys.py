@@ -125,7 +125,7 @@ def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> So
     """Sort sends and receives by who sends to whom."""
     by_labels = source == "labels"
     values = arrivals.group if by_labels else arrivals.communicator
-    names = [f"group {each}" for each in arrivals.groups] if by_labels else arrivals.communicators
+    names = [f"group {group}" for group in arrivals.groups] if by_labels else arrivals.communicators
     for name, of_name in _by(values, chosen, names):
         for direction in (1, 2):
             own = of_name[arrivals.direction[of_name] == direction]

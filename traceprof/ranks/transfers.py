@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.clocks import Clocks
-    from traceprof.ranks.waits import Waits
+    from traceprof.ranks.waits import GroupWaits
 
     Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # Below this ratio of the largest to the smallest size, latency and rate cannot be told apart.
 DISTINCT_SIZES = 4
 # Fewer times do not show how far they stray.
-_LEAST_TIMES = 4
-_LEAST_STRAYING = 0.01
+_MIN_TIMES = 4
+_MIN_STRAYING = 0.01
 _SURE = 2.0  # standard deviations, within which 95 % lie
 # nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
 _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
@@ -96,19 +96,19 @@ class Fit:
 
 
 def transfers(
-    waits: Sequence[Waits], arrivals: Sequence[Arrivals], clocks: Clocks
+    waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], clocks: Clocks
 ) -> dict[Key, Transfer]:
     """Measure operations in the window of which waits are told, by rank, kind and communicator."""
-    parts: dict[Key, list[tuple[Waits, int, Int64]]] = defaultdict(list)
-    for each in waits:
-        inside = np.flatnonzero(each.is_inside & each.is_told)
-        for kind in np.unique(each.group.operation[inside]).tolist():
-            chosen = inside[each.group.operation[inside] == kind]
-            for column, member in enumerate(each.group.members):
-                place = int(each.group.place[chosen[0], column])
+    parts: dict[Key, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
+    for wait in waits:
+        inside = np.flatnonzero(wait.is_inside & wait.is_told)
+        for kind in np.unique(wait.group.operation[inside]).tolist():
+            chosen = inside[wait.group.operation[inside] == kind]
+            for column, member in enumerate(wait.group.members):
+                place = int(wait.group.place[chosen[0], column])
                 name = communicator_name(arrivals[member], place)
-                key = Key(member, each.group.operations[kind], name)
-                parts[key].append((each, column, chosen))
+                key = Key(member, wait.group.operations[kind], name)
+                parts[key].append((wait, column, chosen))
     return {key: _transfer(key, of_key, arrivals, clocks) for key, of_key in parts.items()}
 
 
@@ -167,7 +167,7 @@ def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
     """
     known = ~np.isnan(size) & (took > 0) & (size > 0)
     sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)
-    if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0] or len(which) < _LEAST_TIMES:
+    if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0] or len(which) < _MIN_TIMES:
         return None
     times = np.array([np.median(took[known][which == each]) for each in range(len(sizes))])
     columns = np.stack((1 / times, sizes / times), axis=1)
@@ -194,20 +194,20 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         count: int64[sizes], how many there are.
         times: float64[sizes], their medians.
     """
-    strays = np.abs(took / times[which] - 1)
-    own = np.array([np.median(strays[which == each]) for each in range(len(count))])
+    residuals = np.abs(took / times[which] - 1)
+    own = np.array([np.median(residuals[which == each]) for each in range(len(count))])
     # Few times of one size do not show how they stray: those of all sizes do.
-    few = count < _LEAST_TIMES
-    own[few] = max(float(np.median(strays)), float(own[~few].max(initial=0.0)))
+    few = count < _MIN_TIMES
+    own[few] = max(float(np.median(residuals)), float(own[~few].max(initial=0.0)))
     # 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
-    sigma = np.maximum(1.4826 * own, _LEAST_STRAYING)
+    sigma = np.maximum(1.4826 * own, _MIN_STRAYING)
     variance: Float64 = sigma**2 * np.where(count > 2, np.pi / 2, 1) / count
     return variance
 
 
 def _transfer(
     key: Key,
-    parts: Sequence[tuple[Waits, int, Int64]],
+    parts: Sequence[tuple[GroupWaits, int, Int64]],
     arrivals: Sequence[Arrivals],
     clocks: Clocks,
 ) -> Transfer:

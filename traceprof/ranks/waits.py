@@ -1,4 +1,4 @@
-"""Waiting told from transfer: until the last rank arrives, the others wait for it.
+"""AnalysisProgress told from transfer: until the last rank arrives, the others wait for it.
 
 A member's *wait* is from its own start to the last member's, on the run's clock; the rest of its
 stay is *transfer*. What an operation itself takes is the median transfer of its members, as
@@ -41,7 +41,7 @@ _RESIDENT = 0.95  # of the operations must have had all members inside at one ti
 
 
 @dataclass(frozen=True)
-class Waits:
+class GroupWaits:
     """Who waited for whom in the operations of a group: m operations that all r members share.
 
     Attributes:
@@ -100,8 +100,8 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
     if len(whole) == 0:
         return [group]
     members = [arrivals[member] for member in group.members]
-    end = whole.times([clocks.to_run(each.report, each.end_ns) for each in members])
-    stay = whole.times([each.end_ns - each.start_ns for each in members])
+    end = whole.times([clocks.to_run(member.report, member.end_ns) for member in members])
+    stay = whole.times([member.end_ns - member.start_ns for member in members])
     between = np.minimum(_between(members, clocks), intervals.BEYOND_NS)
     left, found = list(range(len(members))), []
     while left:
@@ -116,7 +116,7 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
     return found
 
 
-def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Waits | Unmatched:
+def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> GroupWaits | Unmatched:
     """Tell waiting from transfer, or say why the operations cannot be the same ones.
 
     Args:
@@ -129,25 +129,25 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
     if len(whole) == 0:
         return Unmatched(
             group.name,
-            tuple(each.rank for each in members),
+            tuple(member.rank for member in members),
             "no operation was captured on all of its ranks",
         )
     start, end = (
         whole.times([clocks.to_run(each.report, column) for each, column in columns])
         for columns in (
-            [(each, each.start_ns) for each in members],
-            [(each, each.end_ns) for each in members],
+            [(member, member.start_ns) for member in members],
+            [(member, member.end_ns) for member in members],
         )
     )
     between = _between(members, clocks)
     # A socket takes what is sent before it is asked for.
-    is_on_gpus = all(each.device is not None for each in members)
+    is_on_gpus = all(member.device is not None for member in members)
     judged = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
     together = (start.max(axis=1) - end.min(axis=1) <= between.max())[judged]
     if len(together) and together.mean() < _RESIDENT:
         return Unmatched(
             group.name,
-            tuple(each.rank for each in members),
+            tuple(member.rank for member in members),
             f"in {np.count_nonzero(~together)} of {len(together)} operations, some rank had left"
             " before another one came: they are not the same",
         )
@@ -161,8 +161,8 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Wait
     tied[np.arange(len(last)), last] = True
     stay = end - start
     wait = _waited(whole, start, end, last, root, between)
-    inside = whole.times([each.is_inside.astype(np.int64) for each in members])
-    return Waits(
+    inside = whole.times([member.is_inside.astype(np.int64) for member in members])
+    return GroupWaits(
         group=whole,
         start_ns=start,
         end_ns=end,
@@ -223,24 +223,24 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int6
     return took
 
 
-def wait_matrix(waits: Sequence[Waits], num_ranks: int) -> Int64:
+def wait_matrix(waits: Sequence[GroupWaits], num_ranks: int) -> Int64:
     """Return who made whom wait and for how long, int64[ranks, ranks]: row waits for column.
 
     Each wait is laid to the member that came last, where the clocks tell who that was.
     """
     matrix = np.zeros((num_ranks, num_ranks), np.int64)
-    for each in waits:
-        members = np.array(each.group.members)
-        chosen = each.is_resolved & each.is_inside
-        last = members[each.last[chosen]]
-        for column, member in enumerate(each.group.members):
-            np.add.at(matrix[member], last, each.wait_ns[chosen, column])
+    for wait in waits:
+        members = np.array(wait.group.members)
+        chosen = wait.is_resolved & wait.is_inside
+        last = members[wait.last[chosen]]
+        for column, member in enumerate(wait.group.members):
+            np.add.at(matrix[member], last, wait.wait_ns[chosen, column])
     return matrix
 
 
 def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
     """Return how well times of two members compare, int64[r, r]."""
-    host = np.array([clocks.host_of[each.report] for each in members])
+    host = np.array([clocks.host_of[member.report] for member in members])
     known = [clock.uncertainty_ns for clock in clocks.hosts]
     own = np.array([np.inf if each is None else each for each in known])[host]
     apart = np.hypot(own[:, np.newaxis], own[np.newaxis, :])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.ddp_buckets import BucketUse
     from traceprof.analysis import RunResult
 
-_MOST_ROWS = 24  # more than that nobody reads; the JSON has them all
+_MAX_ROWS = 24  # more than that nobody reads; the JSON has them all
 
 Key = TypeVar("Key")
 Use = TypeVar("Use")
@@ -65,7 +65,7 @@ def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Tabl
         "median\noperation", "mean\noperation", left=("group", "operation"),
     )  # fmt: skip
     ordered = sorted(rows.items(), key=lambda row: -sum(use.total_ns for _, use in row[1]))
-    for (group, operation), of_ranks in ordered[:_MOST_ROWS]:
+    for (group, operation), of_ranks in ordered[:_MAX_ROWS]:
         uses = [use for _, use in of_ranks]
         sizes = [use.bytes for use in uses if use.bytes is not None]
         mean_ns = sum(use.total_ns for use in uses) // sum(use.count for use in uses)
@@ -83,7 +83,7 @@ def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Tabl
 
 def _buckets(rows: dict[tuple[int, int], list[tuple[int, BucketUse]]]) -> Table:
     table = new_table("bucket", "bytes", "ranks", "times\nper rank", "ready to\nreduced")
-    for (index, size), of_ranks in sorted(rows.items())[:_MOST_ROWS]:
+    for (index, size), of_ranks in sorted(rows.items())[:_MAX_ROWS]:
         uses = [use for _, use in of_ranks]
         done = [
             use.median_ready_to_done_ns for use in uses if use.median_ready_to_done_ns is not None
@@ -108,6 +108,6 @@ def _span(counts: list[int]) -> str:
 
 
 def _with_rest(table: Table, num_rows: int) -> Table:
-    if num_rows > _MOST_ROWS:
-        table.caption = f"… and {num_rows - _MOST_ROWS} rows more: --format json has them all"
+    if num_rows > _MAX_ROWS:
+        table.caption = f"… and {num_rows - _MAX_ROWS} rows more: --format json has them all"
     return table

@@ -11,7 +11,7 @@ from rich.text import Text
 from traceprof import labels
 from traceprof.errors import one_line
 from traceprof.run.notes import host_rank_notes
-from traceprof.run.rank import HostRank
+from traceprof.run.rank import CpuRank
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.call_labels import read_call
 from traceprof.trace.nsight.nvtx_domains import silence_note
@@ -93,7 +93,7 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
     """Say what cannot be analysed and how to record it, and what to know about the data."""
     counts = trace.contents()
     ranks = [rank for rank in run.ranks if rank.report == index]
-    hosts = [rank for rank in ranks if isinstance(rank, HostRank)]
+    hosts = [rank for rank in ranks if isinstance(rank, CpuRank)]
     with_gpu = [rank for rank in ranks if rank.device is not None]
     advice = []
     if not ranks:
@@ -124,7 +124,7 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
     silent = (silence_note(name) for name in trace.silent_domains() if name != labels.DOMAIN)
     gaps = run.reports[index].host_gaps
     of_hosts = host_rank_notes(
-        [each.rank for each in hosts], [gaps[each.process] for each in hosts]
+        [host.rank for host in hosts], [gaps[host.process] for host in hosts]
     )
     for note in (*trace.notes, *silent, *of_hosts):
         yield heading, note

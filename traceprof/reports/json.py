@@ -54,8 +54,8 @@ def document(analysis: RunResult) -> dict[str, Any]:
         "links": [
             {"rank": rank, **_link(use)}
             for rank, uses in (
-                *((each.rank, each.uses) for each in analysis.links),
-                *((each.rank, each.uses) for each in analysis.counters),
+                *((link.rank, link.uses) for link in analysis.links),
+                *((counter.rank, counter.uses) for counter in analysis.counters),
             )
             for use in uses
         ],
@@ -69,7 +69,7 @@ def document(analysis: RunResult) -> dict[str, Any]:
             for result in analysis.buckets
             for use in result.uses
         ],
-        "findings": [_finding(each) for each in analysis.findings],
+        "findings": [_finding(finding) for finding in analysis.findings],
         "not_applicable": [asdict(each) for each in analysis.not_applicable],
         "notes": [{"report": report, "note": note} for report, note in analysis.notes],
         "lost_reports": [

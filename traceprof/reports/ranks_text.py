@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analysis import RunResult
-    from traceprof.ranks.clocks import HostClock
+    from traceprof.ranks.clocks import MachineClock
 
-_MOST_RANKS = 32  # more than that nobody reads; the JSON has them all
+_MAX_RANKS = 32  # more than that nobody reads; the JSON has them all
 _HEADINGS = ("rank", "host", "clock", "±", "came\nlast", "by", "waited", "made\nwait")
 _TRANSFER_HEADINGS = (
     "operation", "communicator", "between", "count", "waited", "transfer", "bus\nbandwidth",
@@ -46,7 +46,7 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
     late = {each.member: each for each in met.lateness}
     order = sorted(range(len(met.ranks)), key=lambda member: met.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
-    for member in order[:_MOST_RANKS]:
+    for member in order[:_MAX_RANKS]:
         clock, own = met.clocks.of(reports[met.ranks[member]]), late.get(member)
         table.add_row(
             str(met.ranks[member]),
@@ -58,8 +58,8 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
             duration(int(met.matrix_ns[:, member].sum())),
         )
     yield table
-    if len(order) > _MOST_RANKS:
-        yield Text(f"… and {len(order) - _MOST_RANKS} ranks more: --format json has them all")
+    if len(order) > _MAX_RANKS:
+        yield Text(f"… and {len(order) - _MAX_RANKS} ranks more: --format json has them all")
     yield Text(f"The ranks' numbers are told by {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in met.clocks.hosts):
         yield Text(
@@ -74,7 +74,7 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
                 " was later still is not known."
             )
     for each in met.unmatched:
-        ranks = ", ".join(str(rank) for rank in sorted(each.ranks)[:_MOST_RANKS])
+        ranks = ", ".join(str(rank) for rank in sorted(each.ranks)[:_MAX_RANKS])
         name = one_line(each.name) if each.name else "of no known communicator"
         yield Text(f"Operations {name} of the ranks {ranks} were not matched: {each.reason}.")
 
@@ -94,7 +94,7 @@ def transfer_table(analysis: RunResult) -> Table | None:
         return None
     table = new_table(*_TRANSFER_HEADINGS, left=("communicator",))
     by_cost = sorted(found.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
-    for (operation, communicator), uses in by_cost[:_MOST_RANKS]:
+    for (operation, communicator), uses in by_cost[:_MAX_RANKS]:
         use = uses[0]
         is_told = not use.is_lower_bound
         table.add_row(
@@ -121,7 +121,7 @@ def _rate(gb_per_s: float | None) -> str:
     return "-" if gb_per_s is None else f"{gb_per_s:.3g} GB/s"
 
 
-def _clock(clock: HostClock) -> tuple[str, str]:
+def _clock(clock: MachineClock) -> tuple[str, str]:
     """Return by how much a clock was set, and how well it is known."""
     known = "" if clock.uncertainty_ns is None else duration(clock.uncertainty_ns)
     if clock.source == "operations":

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analysis import RunResult
     from traceprof.findings import Evidence, Finding, NotApplicable
-    from traceprof.run.summary import RankFacts
+    from traceprof.run.summary import RankInfo
 
 PLAIN_WIDTH = 110  # of output that goes to no terminal
 _BAR = 20  # characters
-_LEAST_BAR = 6
-_MOST_ADVICE = 2  # the most promising; explain and the JSON have the rest
-_MOST_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
+_MIN_BAR = 6
+_MAX_ADVICE = 2  # the most promising; explain and the JSON have the rest
+_MAX_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
 _PARTS = (
     # measure, heading, colour, and a character of its own for those who see no colour
     ("compute_ns", "compute", "green", "█", "#"),
@@ -114,7 +114,7 @@ def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
     table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
     by_rank = sorted(analysis.breakdown, key=lambda each: each.rank)
-    for result in by_rank[:_MOST_RANKS]:
+    for result in by_rank[:_MAX_RANKS]:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
             str(result.rank),
@@ -129,13 +129,13 @@ def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
         for _, heading, colour, mark, plain in _PARTS
     )
     parts: list[RenderableType] = [table, legend]
-    left_out = len(analysis.breakdown) - _MOST_RANKS
+    left_out = len(analysis.breakdown) - _MAX_RANKS
     if left_out > 0:
         parts.append(Text(f"… and {left_out} ranks more: --format json has them all"))
     return Group(*parts)
 
 
-def _device(rank: RankFacts) -> str:
+def _device(rank: RankInfo) -> str:
     if rank.device is None:
         return "CPU"
     return f"{rank.device} {one_line(rank.gpu or '')}".strip()
@@ -160,7 +160,7 @@ class _Bar:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         del console
-        return Measurement(min(_LEAST_BAR, options.max_width), min(_BAR, options.max_width))
+        return Measurement(min(_MIN_BAR, options.max_width), min(_BAR, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
         del console
@@ -179,7 +179,7 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
     if not any(result.steps for result in results):
         return None
     table = new_table("rank", "steps", "step", *(part[1] for part in _PARTS), "slowest\nstep")
-    for result in results[:_MOST_RANKS]:
+    for result in results[:_MAX_RANKS]:
         measures = [step.measures for step in result.steps]
         if not measures:
             table.add_row(str(result.rank), "0")
@@ -221,8 +221,8 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         lines.append(Text(f"least on rank {least.rank}: {_cost(least)}"))
     if worst.severity > Severity.INFO:
         lines += [_evidence(each) for each in worst.evidence[:3]]
-        lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MOST_ADVICE]]
-        more = len(worst.advice) - _MOST_ADVICE
+        lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MAX_ADVICE]]
+        more = len(worst.advice) - _MAX_ADVICE
         if more > 0:
             lines.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
     return Group(head, Padding(Group(*lines), (0, 0, 1, 3)))

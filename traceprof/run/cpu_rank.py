@@ -57,7 +57,7 @@ _ALWAYS_ASYNCHRONOUS = re.compile(r"_*(?:isend|irecv)")
 
 
 @dataclass(frozen=True, slots=True)
-class HostOperations:
+class CpuOperations:
     """The communication operations of a process, each once, by start; n of each column.
 
     Attributes:
@@ -81,7 +81,7 @@ class HostOperations:
 
 
 @dataclass(frozen=True, slots=True)
-class HostBuckets:
+class CpuBuckets:
     """The gradient buckets of a process by start; n of each column.
 
     Attributes:
@@ -98,7 +98,7 @@ class HostBuckets:
 
 
 @dataclass(frozen=True, slots=True)
-class HostWork:
+class CpuWork:
     """What a process did, as its ranges tell.
 
     Attributes:
@@ -123,7 +123,7 @@ class HostWork:
     communication: Intervals
     loading: Intervals
     communicates: Mask
-    operations: HostOperations
+    operations: CpuOperations
     calls: Sequence[CallLabel | None]
     num_open: int
     used_gpu: bool
@@ -135,10 +135,10 @@ def is_rank(ranges: LabelRanges) -> bool:
     One that loads data for others does none of these.
     """
     telling = (_Role.STEP, _Role.COMPUTE, _Role.OPERATION)
-    return any(_role(each, read_call(each)) in telling for each in ranges.kinds)
+    return any(_role(kind, read_call(kind)) in telling for kind in ranges.kinds)
 
 
-def host_work(ranges: LabelRanges) -> HostWork:
+def cpu_work(ranges: LabelRanges) -> CpuWork:
     """Return what a process did by its ranges, of which there is at least one."""
     calls = [read_call(label) for label in ranges.kinds]
     of_kind = [_role(*each) for each in zip(ranges.kinds, calls, strict=True)]
@@ -160,7 +160,7 @@ def host_work(ranges: LabelRanges) -> HostWork:
         tail = intervals.intersect(_tails(ranges, end, of_thread), in_flight)
         waiting = intervals.merge(blocked, tail)
         compute = intervals.merge(compute, intervals.subtract(working, waiting))
-    return HostWork(
+    return CpuWork(
         start_ns=int(start.min()),
         end_ns=last,
         compute=compute,
@@ -174,7 +174,7 @@ def host_work(ranges: LabelRanges) -> HostWork:
     )
 
 
-def text_at(ranges: LabelRanges, work: HostWork, time_ns: int) -> str | None:
+def text_at(ranges: LabelRanges, work: CpuWork, time_ns: int) -> str | None:
     """Return the text of the communication range that went on at a time, the last to begin."""
     running = work.communicates & (ranges.start_ns <= time_ns) & (ranges.end_ns > time_ns)
     rows = np.flatnonzero(running)
@@ -183,7 +183,7 @@ def text_at(ranges: LabelRanges, work: HostWork, time_ns: int) -> str | None:
     return ranges.texts[int(ranges.text[rows[np.argmax(ranges.start_ns[rows])]])]
 
 
-def host_buckets(ranges: LabelRanges) -> HostBuckets:
+def host_buckets(ranges: LabelRanges) -> CpuBuckets:
     """Return the gradient buckets that a process reduced."""
     chosen = np.flatnonzero(_bucket_kinds(ranges)[ranges.kind])
     chosen = chosen[np.argsort(ranges.start_ns[chosen], kind="stable")]
@@ -192,7 +192,7 @@ def host_buckets(ranges: LabelRanges) -> HostBuckets:
         for name in ("index", "bytes")
     )
     kind = ranges.kind[chosen]
-    return HostBuckets(ranges.start_ns[chosen], ranges.end_ns[chosen], index[kind], size[kind])
+    return CpuBuckets(ranges.start_ns[chosen], ranges.end_ns[chosen], index[kind], size[kind])
 
 
 def _role(label: Label, call: CallLabel | None) -> _Role:
@@ -234,7 +234,7 @@ def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
 
 def _operations(
     ranges: LabelRanges, end: Int64, chosen: Mask, calls: Sequence[CallLabel | None]
-) -> HostOperations:
+) -> CpuOperations:
     """Return each operation once: its call, and its flight where that is told, are one.
 
     Both have the same text and the flight begins with the call. Where a text is used again, calls
@@ -267,7 +267,7 @@ def _operations(
     is_told = (is_pair | ~nests | is_done) & ended
     is_told &= ~is_pair | np.append(ended[1:], True)[: len(rows)]
     order = first[np.argsort(start[rows[first]], kind="stable")]
-    return HostOperations(
+    return CpuOperations(
         start[rows[order]],
         finish[order],
         is_told[order],

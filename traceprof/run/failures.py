@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.run.summary import LostReport
+from traceprof.run.summary import FailedReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-def made_or_lost(path: Path, make: Callable[[], Made]) -> Made | LostReport:
+def try_report(path: Path, make: Callable[[], Made]) -> Made | FailedReport:
     """Return what is made of a report, or why nothing can be.
 
     Args:
@@ -33,11 +33,11 @@ def made_or_lost(path: Path, make: Callable[[], Made]) -> Made | LostReport:
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001  (one report among hundreds must not end them all)
-        return LostReport(path, loss(path, error))
+        return FailedReport(path, loss(path, error))
 
 
 @contextmanager
-def closed_if_lost(trace: Trace) -> Iterator[None]:
+def close_on_error(trace: Trace) -> Iterator[None]:
     """Close a report if what is made of it in the block fails."""
     try:
         yield
@@ -70,7 +70,7 @@ def loss(path: Path, error: Exception) -> TraceprofError:
     return TraceprofError(f"cannot analyse {path}", why, remedy)
 
 
-def all_lost(lost: Sequence[LostReport], done: str = "analysed") -> TraceprofError:
+def all_failed(lost: Sequence[FailedReport], done: str = "analysed") -> TraceprofError:
     """Return the error that ends a command of whose reports none is left.
 
     Args:

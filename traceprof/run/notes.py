@@ -10,11 +10,11 @@ from traceprof.units import ranks_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.run.opening import RunFacts
-    from traceprof.run.summary import HostGaps
+    from traceprof.run.opening import RunSummary
+    from traceprof.run.summary import CpuRankGaps
 
 
-def notes_of(run: RunFacts) -> Iterator[tuple[int, str]]:
+def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
     for index, number in enumerate(run.run_of):
         if number:
@@ -37,7 +37,7 @@ def notes_of(run: RunFacts) -> Iterator[tuple[int, str]]:
         yield of_hosts[0].report, note  # once, of all reports
 
 
-def host_rank_notes(ranks: Sequence[int], gaps: Sequence[HostGaps]) -> Iterator[str]:
+def host_rank_notes(ranks: Sequence[int], gaps: Sequence[CpuRankGaps]) -> Iterator[str]:
     """Say of the ranks that have no GPU how they were measured.
 
     Args:
@@ -58,7 +58,7 @@ def host_rank_notes(ranks: Sequence[int], gaps: Sequence[HostGaps]) -> Iterator[
             f"{ranks_text(used_gpu)}: ranges tell of copies to or from a GPU: record what it did"
             " with nsys profile --trace=cuda,nvtx …"
         )
-    num_open = sum(each.num_open for each in gaps)
+    num_open = sum(gap.num_open for gap in gaps)
     if num_open:
         yield (
             f"ranges that were open when the capture ended ({num_open}) count up to the last time"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from traceprof.kernel_names import CommunicationPatterns
 from traceprof.ranks.clocks import Clocks, seeded
 from traceprof.run.cpu_rank import is_rank
-from traceprof.run.rank import HostRank, Mask, Rank, Window
+from traceprof.run.rank import CpuRank, Mask, Rank, Window
 from traceprof.run.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
 from traceprof.run.steps import find_steps
-from traceprof.run.summary import HostGaps, RankFacts, ReportFacts
+from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from traceprof.trace.model.operations import Trace
 
-__all__ = ["HostRank", "Mask", "Rank", "Run", "RunFacts", "Window", "open_report", "open_run"]
+__all__ = ["CpuRank", "Mask", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 
 # In the order in which they are believed; what is said of a report is said of its only rank.
 _OF_RANKS = ("labels", "nccl", "mpi")
@@ -28,7 +28,7 @@ _OF_REPORTS = ("environment", "file name")
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunSummary:
     """The reports of one training run, whether they are still open or not.
 
     Attributes:
@@ -41,15 +41,15 @@ class RunFacts:
             name`, or `order`, where nothing does.
     """
 
-    reports: Sequence[ReportFacts]
-    ranks: Sequence[RankFacts]
+    reports: Sequence[ReportSummary]
+    ranks: Sequence[RankInfo]
     clocks: Clocks
     run_of: Sequence[int]
     rank_source: str
 
 
 @dataclass(frozen=True)
-class Run(RunFacts):
+class Run(RunSummary):
     """The reports of one training run, open.
 
     Attributes:
@@ -87,7 +87,7 @@ def open_report(
     for number, (process, device) in zip(numbers, found, strict=True):
         key = None if device is None else RankKey(process, device)
         ranks.append(
-            (HostRank if key is None else Rank)(
+            (CpuRank if key is None else Rank)(
                 rank=number,
                 report=0,
                 process=process,
@@ -123,18 +123,18 @@ def run_of(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
         traces: in the order given.
         ranks: of each report, by the numbers that it alone tells.
     """
-    reports = [facts_of(trace, own) for trace, own in zip(traces, ranks, strict=True)]
+    reports = [summary_of(trace, own) for trace, own in zip(traces, ranks, strict=True)]
     return with_ranks(run_of_reports(reports, ranks), traces, ranks)
 
 
-def facts_of(trace: Trace, ranks: Sequence[Rank]) -> ReportFacts:
+def summary_of(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
     """Return what is kept of a report: of its notes, those that were found so far.
 
     Args:
         trace: the report.
         ranks: its ranks.
     """
-    return ReportFacts(
+    return ReportSummary(
         path=trace.path,
         format=trace.format,
         product_version=trace.product_version,
@@ -144,37 +144,37 @@ def facts_of(trace: Trace, ranks: Sequence[Rank]) -> ReportFacts:
         identity=_with_host_ranks(_identity(trace), ranks),
         told=_told(trace, [rank.process for rank in ranks]),
         host_gaps={
-            rank.process: HostGaps(rank.work.used_gpu, rank.work.num_open)
+            rank.process: CpuRankGaps(rank.work.used_gpu, rank.work.num_open)
             for rank in ranks
-            if isinstance(rank, HostRank)
+            if isinstance(rank, CpuRank)
         },
     )
 
 
 def run_of_reports(
-    reports: Sequence[ReportFacts], ranks: Sequence[Sequence[RankFacts]]
-) -> RunFacts:
+    reports: Sequence[ReportSummary], ranks: Sequence[Sequence[RankInfo]]
+) -> RunSummary:
     """Return the run that reports are of.
 
     Args:
         reports: in the order given.
         ranks: of each report, by the numbers that it alone tells.
     """
-    numbers, rank_source = _numbered([each.told for each in reports])
+    numbers, rank_source = _numbered([report.told for report in reports])
     numbered_ranks = [
-        RankFacts(number, report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id)
+        RankInfo(number, report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id)
         for number, (report, rank) in zip(
             numbers,
             ((report, rank) for report, own in enumerate(ranks) for rank in own),
             strict=True,
         )
     ]
-    runs = runs_of([each.identity for each in reports])
-    clocks = seeded([each.session for each in reports], runs)
-    return RunFacts(tuple(reports), tuple(numbered_ranks), clocks, tuple(runs), rank_source)
+    runs = runs_of([report.identity for report in reports])
+    clocks = seeded([report.session for report in reports], runs)
+    return RunSummary(tuple(reports), tuple(numbered_ranks), clocks, tuple(runs), rank_source)
 
 
-def with_ranks(facts: RunFacts, traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
+def with_ranks(facts: RunSummary, traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
     """Return the same run with its open reports and their ranks."""
     opened = [each for own in ranks for each in own]
     numbered_ranks = tuple(
@@ -224,7 +224,7 @@ def _identity(trace: Trace) -> Report:
     spans = []
     for each in trace.operations.values():
         spans.append(each.span_ns)
-        each.forget()
+        each.release()
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
     return Report(
@@ -234,19 +234,19 @@ def _identity(trace: Trace) -> Report:
         end_ns=max((end for _, end in spans), default=0),
         communicators=frozenset(
             name
-            for each in calls
-            for index, name in enumerate(each.communicators)
-            if (each.world_size[each.communicator == index] != 1).all()
+            for call in calls
+            for index, name in enumerate(call.communicators)
+            if (call.world_size[call.communicator == index] != 1).all()
         ),
     )
 
 
 def _with_host_ranks(report: Report, ranks: Sequence[Rank]) -> Report:
     """Return the same of a report that also lasts as long as its ranks without a GPU."""
-    spans = [(each.window.start_ns, each.window.end_ns) for each in ranks if each.device is None]
+    spans = [(rank.window.start_ns, rank.window.end_ns) for rank in ranks if rank.device is None]
     if not spans:
         return report
-    if any(each.device is not None for each in ranks):
+    if any(rank.device is not None for rank in ranks):
         spans.append((report.start_ns, report.end_ns))
     return replace(
         report,

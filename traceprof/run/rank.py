@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from traceprof import intervals
 from traceprof.kernel_names import function_name
-from traceprof.run.cpu_rank import HostWork, host_work, text_at
+from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.steps import StepRanges, StepWindows, host_step_windows, step_windows
-from traceprof.run.summary import RankFacts
+from traceprof.run.summary import RankInfo
 from traceprof.trace.model.operations import RankKey
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.read_columns import NULL
@@ -60,10 +60,10 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Rank(RankFacts):
+class Rank(RankInfo):
     """One process on one device of one report, with its operations told apart.
 
-    A process without GPU work is one, too, if it takes part in the training: see `HostRank`.
+    A process without GPU work is one, too, if it takes part in the training: see `CpuRank`.
 
     Attributes:
         trace: the report itself, for what only some analyses read.
@@ -186,21 +186,21 @@ class Rank(RankFacts):
             return None
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
-    def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return what was made under this name, making it on first use; `forget` lets go of it."""
+    def cached(self, name: str, make: Callable[[], Made]) -> Made:
+        """Return what was made under this name, making it on first use; `release` lets go of it."""
         kept: dict[str, Made] = self.__dict__
         try:
             return kept[name]
         except KeyError:
             return kept.setdefault(name, make())
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of what was derived from the operations: it is made again when it is needed."""
         if "calls" in self.__dict__ and self.calls is not None:
-            self.calls.starts.forget()
+            self.calls.starts.release()
         for name in self.__dict__.keys() - {each.name for each in fields(self)}:
             self.__dict__.pop(name, None)  # another thread may forget, too
-        self.operations.forget()
+        self.operations.release()
 
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""
@@ -230,16 +230,16 @@ class Rank(RankFacts):
         return f"{self.copy_kinds.get(kind, 'unknown')} copy"
 
 
-class HostRank(Rank):
+class CpuRank(Rank):
     """A process without GPU operations that takes part in the training, by `instrument`'s ranges.
 
-    What its threads did stands where the GPU's work stands in others; see `host_work`.
+    What its threads did stands where the GPU's work stands in others; see `cpu_work`.
     """
 
     @cached_property
-    def work(self) -> HostWork:
+    def work(self) -> CpuWork:
         """What its ranges tell."""
-        return host_work(self.trace.label_ranges[self.process])
+        return cpu_work(self.trace.label_ranges[self.process])
 
     @cached_property
     def compute(self) -> Intervals:

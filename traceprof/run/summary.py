@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RankFacts:
+class RankInfo:
     """Which process on which device of which report a rank is.
 
     Attributes:
@@ -41,7 +41,7 @@ class RankFacts:
     gpu_id: str | None
 
 
-class HostGaps(NamedTuple):
+class CpuRankGaps(NamedTuple):
     """What the ranges of a process without GPU work leave open.
 
     Attributes:
@@ -54,7 +54,7 @@ class HostGaps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReportFacts:
+class ReportSummary:
     """Where a report comes from.
 
     Attributes:
@@ -77,7 +77,7 @@ class ReportFacts:
     contents: Mapping[str, int]
     identity: Report
     told: Mapping[str, tuple[int | None, ...]]
-    host_gaps: Mapping[int, HostGaps]
+    host_gaps: Mapping[int, CpuRankGaps]
 
     @property
     def session(self) -> Session:
@@ -96,11 +96,11 @@ class MeasuredRank:
             without the window asked for.
     """
 
-    facts: RankFacts
+    facts: RankInfo
     step_numbers: tuple[int, int] | None
     results: Mapping[int, Any] | None
 
-    def renumbered(self, facts: RankFacts) -> MeasuredRank:
+    def renumbered(self, facts: RankInfo) -> MeasuredRank:
         """Return the same of a rank of the run: its number and its report's index are known now."""
         results = self.results and {
             module: replace(
@@ -125,12 +125,12 @@ class MeasuredReport:
         ranks: its ranks, in order of (pid, device).
     """
 
-    facts: ReportFacts
+    facts: ReportSummary
     ranks: tuple[MeasuredRank, ...]
 
 
 @dataclass(frozen=True)
-class LostReport:
+class FailedReport:
     """A report that could not be analysed, while others of its run were.
 
     Attributes:

@@ -102,4 +102,4 @@ def _time_window(rank: Rank, time_range: Range) -> Window:
 
 
 def _written(limits: Range) -> str:
-    return ":".join("" if each is None else str(each) for each in limits)
+    return ":".join("" if limit is None else str(limit) for limit in limits)

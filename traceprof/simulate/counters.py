@@ -60,15 +60,15 @@ class Transfer:
 def transfers(operations: Sequence[Operation]) -> dict[str, list[Transfer]]:
     """Return what crossed each link of a rank, by counter; ring all-reduces send what they get."""
     found: dict[str, list[Transfer]] = {name: [] for name in _NAMES}
-    for each in operations:
-        work = each.work
+    for operation in operations:
+        work = operation.work
         if isinstance(work, CopyWork):
             counter = {1: "pcie_rx", 2: "pcie_tx"}[work.kind]
-            found[counter].append(Transfer(each.start_ns, each.end_ns, work.bytes))
+            found[counter].append(Transfer(operation.start_ns, operation.end_ns, work.bytes))
         elif isinstance(work, CommunicationWork):
             ranks = len(work.members)
             size = 2 * (ranks - 1) * work.bytes // ranks
-            carried = Transfer(each.last_arrival_ns, each.end_ns, size)
+            carried = Transfer(operation.last_arrival_ns, operation.end_ns, size)
             found["nvlink_tx"].append(carried)
             found["nvlink_rx"].append(carried)
     return found
@@ -146,9 +146,11 @@ def _samples(operations: Sequence[Operation]) -> Iterator[tuple[int, list[int]]]
     exports show both.
     """
     crossed = transfers(operations)
-    busy = answers.union((each.start_ns, each.end_ns) for each in operations)
+    busy = answers.union((operation.start_ns, operation.end_ns) for operation in operations)
     compute = answers.union(
-        (each.start_ns, each.end_ns) for each in operations if answers.class_of(each) == "compute"
+        (operation.start_ns, operation.end_ns)
+        for operation in operations
+        if answers.class_of(operation) == "compute"
     )
     start, last = operations[0].start_ns - 3 * _SAMPLE_NS, max(end for _, end in busy)
     clock, spikes = _OVERFLOWED_CLOCK, 1

@@ -39,7 +39,7 @@ _STAGGER_NS = 20 * _US  # the pairs do not begin together
 _JITTER = 0.02
 _NUM_CORES = 2
 _THREADS = ("python", "pt_gloo_runloop", "pt_gloo_runloop", "gloo_tcp_loop")
-_LEAST_OPERATIONS = 25  # of fewer a pair's median says nothing
+_MIN_OPERATIONS = 25  # of fewer a pair's median says nothing
 
 
 @dataclass
@@ -94,7 +94,7 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
         TraceFileError: the disk is full.
     """
     for name, value, least in (
-        ("pairs", pairs, 1), ("operations", operations, _LEAST_OPERATIONS), ("seed", seed, 0)
+        ("pairs", pairs, 1), ("operations", operations, _MIN_OPERATIONS), ("seed", seed, 0)
     ):  # fmt: skip
         if value < least:
             raise UsageError(
@@ -298,6 +298,6 @@ def _write(writer: NsightWriter, processes: list[_Process], command: str) -> Non
                 "textId": [writer.string(each) for each in text],
             },
         )
-    end_ns = max(each[1] for process in processes for each in process.ranges) + _US
+    end_ns = max(range_[1] for process in processes for range_ in process.ranges) + _US
     row = {"globalVid": schema.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns}
     writer.add(schema.ANALYSIS_DETAILS, row)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
 _ALL = slice(None)
-_LEAST_ROOM = 4096
-_LEAST_MAPPED = 1 << 17
+_MIN_ROOM = 4096
+_MIN_MAPPED = 1 << 17
 _GROWTH = 2
 
 
@@ -148,14 +148,14 @@ class Differences:
         self._is_whole = self._added.kept.dtype == np.int64  # differences win nothing
         if self._is_whole:
             self._added = pack(np.empty(0, np.int64))
-        self.forget()
+        self.release()
 
     def __len__(self) -> int:
         return self._length
 
     @property
     def values(self) -> Int64:
-        """The column itself, int64[n]: the same one until `forget`."""
+        """The column itself, int64[n]: the same one until `release`."""
         values = self._values
         if values is None:
             values = self._added.kept.astype(np.int64)
@@ -172,7 +172,7 @@ class Differences:
         after = self._added.at(slice(max(len(self) - count, 0) + 1, None))
         return (self.last - np.append(after[::-1].cumsum()[::-1], 0))[: len(self)]
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of the column as a whole, if that wins anything."""
         if not self._is_whole:
             self._values = None
@@ -220,7 +220,7 @@ class Growing:
                 self._make_fit(low, high)
         stop = self._length + len(values)
         if stop > len(self._room):
-            self._grow(max(stop * _GROWTH, _LEAST_ROOM))
+            self._grow(max(stop * _GROWTH, _MIN_ROOM))
         part = self._room[self._length : stop]
         part[:] = values - self._base if self._base else values
         self._length = stop
@@ -258,7 +258,7 @@ class Growing:
                 self._room = np.frombuffer(self._mapping, kind, length)
                 return
         so_far = self._room[: self._length]
-        if size < _LEAST_MAPPED:
+        if size < _MIN_MAPPED:
             self._room = np.empty(length, kind)
         else:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

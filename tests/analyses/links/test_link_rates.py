@@ -28,7 +28,7 @@ limits = st.lists(times, min_size=2, max_size=6, unique=True).map(sorted)
 
 @given(spans, limits)
 def test_pieces_against_every_nanosecond(spans: list[list[int]], limits: list[int]) -> None:
-    start, end = (np.array([each[side] for each in spans], np.int64) for side in (0, 1))
+    start, end = (np.array([span[side] for span in spans], np.int64) for side in (0, 1))
     which, piece, length = intervals.pieces(start, end, np.array(limits, np.int64))
     rows = zip(which.tolist(), piece.tolist(), length.tolist(), strict=True)
     found = {(index, j): took for index, j, took in rows}

@@ -63,14 +63,14 @@ def assert_copies_agree(path: Path) -> None:
                 for (direction, memory, unified), numbers in truth["host"].items()
             }
             assert host == {
-                (each.direction, each.memory, each.is_unified): (
-                    each.num_copies,
-                    each.bytes,
-                    each.busy_ns,
-                    each.num_on_compute_stream,
-                    each.bytes_on_compute_stream,
+                (copy.direction, copy.memory, copy.is_unified): (
+                    copy.num_copies,
+                    copy.bytes,
+                    copy.busy_ns,
+                    copy.num_on_compute_stream,
+                    copy.bytes_on_compute_stream,
                 )
-                for each in result.host_copies
+                for copy in result.host_copies
             }
             for load in result.loads:
                 assert load.exposed_ns == truth["exposed"][load.direction]
@@ -391,7 +391,7 @@ def test_names_of_all_versions(tmp_path: Path, name: str, link: str, direction: 
     samples = dict.fromkeys(range(100, 1001, 100), 50)
     path = metric(communicating(), name, samples, 0).write(tmp_path / "t.sqlite")
     with ranks_of(path) as (rank,):
-        found = [(each.link, each.direction) for each in link_counters.run(rank, rank.window).uses]
+        found = [(use.link, use.direction) for use in link_counters.run(rank, rank.window).uses]
     assert found == ([(link, direction)] if link else [])
 
 

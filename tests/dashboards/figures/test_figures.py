@@ -51,14 +51,14 @@ def test_bars_of_steps_add_up(analysis: Analysis) -> None:
     bars = [step_figures.step_bars(each) for each in results]
     figure = step_figures.stacked(results, bars)
     for row, result in enumerate(results):
-        own = [each for each in steps if each["rank"] == result.rank]
+        own = [step for step in steps if step["rank"] == result.rank]
         traces = [trace for trace in figure.data if trace.meta == row and trace.type == "bar"]
         total = np.sum([trace.y for trace in traces], axis=0)
         assert total.tolist() == pytest.approx([each["window_ns"] / 1e6 for each in own])
         idle = next(trace for trace in traces if trace.name == "idle")
         assert idle.y.tolist() == pytest.approx([each["idle_ns"] / 1e6 for each in own])
     heat = step_figures.heat(results, bars).data[0]
-    longest = [each["window_ns"] / 1e6 for each in steps if each["rank"] == results[0].rank]
+    longest = [step["window_ns"] / 1e6 for step in steps if step["rank"] == results[0].rank]
     assert heat.z[0][: len(longest)].tolist() == pytest.approx(longest)
 
 
@@ -77,17 +77,17 @@ def many_steps(num: int) -> BreakdownResult:
 def test_many_steps_are_grouped_and_none_is_lost(num: int) -> None:
     result = many_steps(num)
     bars = step_figures.step_bars(result)
-    assert len(bars.first) == min(num, step_figures.MOST_BARS)
+    assert len(bars.first) == min(num, step_figures.MAX_BARS)
     sizes = bars.stop - bars.first
     total = (bars.parts_ms.sum(axis=1) * sizes).sum()
     assert total == pytest.approx(result.whole.window_ns / 1e6)
     assert bars.longest_ms.max() == 5000 / 1e6
-    assert bars.shortest_ms.min() == min(each.measures.window_ns for each in result.steps) / 1e6
+    assert bars.shortest_ms.min() == min(step.measures.window_ns for step in result.steps) / 1e6
 
 
 def test_numbers_that_come_again_are_drawn_in_order() -> None:
     result = many_steps(4)
-    again = replace(result, steps=tuple(replace(each, number=7) for each in result.steps))
+    again = replace(result, steps=tuple(replace(step, number=7) for step in result.steps))
     assert step_figures.step_bars(again).position.tolist() == [0, 1, 2, 3]
 
 
@@ -103,13 +103,15 @@ def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
 
 
 def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
-    uses = [(each.rank, use) for each in analysis.collectives for use in each.uses]
+    uses = [
+        (collective.rank, use) for collective in analysis.collectives for use in collective.uses
+    ]
     if not uses:
         return
     (drawn,) = nccl_figures.time(uses).data
     rows = json_report.document(analysis)["collectives"]
-    assert list(drawn.x) == [each["total_ns"] / 1e6 for each in rows]
-    assert [row[0] for row in drawn.customdata] == [each["rank"] for each in rows]
+    assert list(drawn.x) == [row["total_ns"] / 1e6 for row in rows]
+    assert [row[0] for row in drawn.customdata] == [row["rank"] for row in rows]
 
 
 def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None:
@@ -135,9 +137,9 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
     if not rates:
         return
     figure = link_figures.rates_over_time(
-        [(rank.rank, each) for each in rates], [limits] * len(rates), Clock(0)
+        [(rank.rank, rate) for rate in rates], [limits] * len(rates), Clock(0)
     )
-    peaks = [each.peak for each in rates if each.peak is not None]
+    peaks = [rate.peak for rate in rates if rate.peak is not None]
     assert [line.y0 for line in figure.layout.shapes] == peaks
     for row, each in enumerate(rates):
         most, mean = figure.data[2 * row : 2 * row + 2]
@@ -149,7 +151,7 @@ def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
     found = [each for each in json_report.document(analysis)["links"] if each["direction"] == "p2p"]
     if not found:
         return
-    devices = [each.device for each in analysis.run.ranks]
+    devices = [rank.device for rank in analysis.run.ranks]
     (drawn,) = link_figures.peer_matrix(analysis.links, devices).data
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
@@ -173,16 +175,16 @@ def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> Non
 
 
 def test_every_address_has_its_page() -> None:
-    assert tuple(each.PATH for each in PAGES) == PATHS
+    assert tuple(page.PATH for page in PAGES) == PATHS
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:
     with closing(analyze(real_trace)) as analysis:
-        for each in PAGES:
-            tree = each.layout(analysis, Address(each.PATH))
-            assert text(tree) or named(tree, "Div"), each.TITLE
+        for page in PAGES:
+            tree = page.layout(analysis, Address(page.PATH))
+            assert text(tree) or named(tree, "Div"), page.TITLE
             for graph in named(tree, "Graph"):
-                assert len(graph.figure.to_json()) < 3_000_000, each.TITLE
+                assert len(graph.figure.to_json()) < 3_000_000, page.TITLE
 
 
 def test_names_are_plain_text_in_charts() -> None:
@@ -202,7 +204,7 @@ def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
         waited = met.matrix_ns[np.ix_(order, order)]
         assert waited.any()
         assert np.nan_to_num(drawn.z).tolist() == (waited / 1e6).tolist()
-        assert list(drawn.x) == list(drawn.y) == [f"rank {each}" for each in sorted(met.ranks)]
+        assert list(drawn.x) == list(drawn.y) == [f"rank {rank}" for rank in sorted(met.ranks)]
         # A rank alone waited for nobody else that is drawn.
         assert wait_matrix(met, met.ranks[:1]) is None
         assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))

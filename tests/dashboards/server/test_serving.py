@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.server.progress import Waiting
+from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer, is_loopback
 from tests.cli.test_analyze import run
 from tests.conftest import SAMPLE
@@ -103,8 +103,8 @@ def test_a_wrong_option_is_said_before_anything_is_served(
 
 def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
     others = {"output_format", "output", "steps", "time_range", "jobs", "scheduler", "fail_on"}
-    of_analyze = {each.name for each in analyze_command.params} - others
-    assert of_analyze == {each.name for each in dashboard_command.params} - {
+    of_analyze = {param.name for param in analyze_command.params} - others
+    assert of_analyze == {param.name for param in dashboard_command.params} - {
         "host",
         "port",
         "opens",
@@ -224,8 +224,8 @@ def test_what_is_loopback(host: str, *, expected: bool) -> None:
 
 
 def test_progress_is_passed_on() -> None:
-    first = Waiting()
-    second = Waiting(also=first)
+    first = AnalysisProgress()
+    second = AnalysisProgress(also=first)
     second.expect(10)
     second.advance(4)
     second.expect(-1)
@@ -240,7 +240,7 @@ from dashboards import serving
 from traceprof.execution import child_process as processes
 from traceprof.cli.main import main
 from traceprof.trace import nsight
-serving._LONGEST_OPENING_S = 60
+serving._MAX_OPENING_S = 60
 nsight._WORTH_SHARING = 0
 ahead = processes.ahead
 def told(*arguments):
@@ -268,13 +268,13 @@ sys.exit(main(["dashboard", "--port", "0", sys.argv[1]]))
 
 
 def test_who_waits_learns_of_a_first_look() -> None:
-    waiting = Waiting()
+    waiting = AnalysisProgress()
     assert not waiting.wait(0, 0)
     with closing(analyze(SAMPLE)) as analysis:
         late = threading.Timer(0.1, waiting.look, [analysis])
         late.start()
         assert not waiting.wait(60, 0)  # it would be long
-        assert (waiting.first_look, waiting.num_looks) == (analysis, 1)
+        assert (waiting.first_look, waiting.num_previews) == (analysis, 1)
         assert not waiting.wait(60, 0)
         assert not waiting.wait(0.01, 1)
         waiting.end()
@@ -293,12 +293,12 @@ def test_strange_questions_are_answered(query: str) -> None:
 
 
 def test_who_waits_for_rows_waits_no_longer_than_that() -> None:
-    waiting = Waiting()
+    waiting = AnalysisProgress()
     began = time.monotonic()
     waiting.wait_for_rows(0.05)
     assert time.monotonic() - began >= 0.05
     waiting.expect(1)
     waiting.wait_for_rows(60)
-    ended = Waiting()
+    ended = AnalysisProgress()
     ended.end()
     ended.wait_for_rows(60)

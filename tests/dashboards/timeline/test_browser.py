@@ -149,7 +149,7 @@ def test_rows_stand_in_order(timeline: Timeline) -> None:
     order = ["steps on the GPU", "NVTX", "CUDA API", "stream 7 · compute"]
     places = [labels.index(each) for each in order]
     assert places == sorted(places)
-    assert any(each.endswith("communication") for each in labels)
+    assert any(label.endswith("communication") for label in labels)
 
 
 def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -> None:
@@ -357,7 +357,7 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Ana
     shown = timeline.ask("t.chosenEvidence")
     assert (shown["finding"], shown["evidence"]) == (finding.id, 1)
     bands = timeline.ask("t.bands")
-    assert [(each["start"], each["end"]) for each in bands] == [
+    assert [(band["start"], band["end"]) for band in bands] == [
         (each.start_ns, each.end_ns) for each in finding.evidence
     ]
     # What the GPU did is in sight.
@@ -474,8 +474,8 @@ def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
 
 def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0,1")
-    ranks = [each for each in timeline.labels if each.startswith("rank ")]
-    assert [each[:6] for each in ranks] == ["rank 0", "rank 1"]
+    ranks = [label for label in timeline.labels if label.startswith("rank ")]
+    assert [rank[:6] for rank in ranks] == ["rank 0", "rank 1"]
     # The threads are folded, so that the GPUs can be compared.
     assert timeline.labels.count("stream 7 · compute") == 2
     assert "CUDA API" not in timeline.labels

@@ -148,7 +148,7 @@ def test_an_unknown_message_is_said_to_be_unknown(tmp_path: Path) -> None:
 
 
 def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
-    compute = next(each for each in timeline.tracks if each.kind == "compute")
+    compute = next(track for track in timeline.tracks if track.kind == "compute")
     assert summarize(compute, timeline, 299, 407) == {
         "count": 3,
         "num_names": 3,
@@ -243,7 +243,7 @@ def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
 
 
 def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboards.timeline.search._MOST_COUNTED", 2)
+    monkeypatch.setattr("dashboards.timeline.search._MAX_COUNTED", 2)
     trace = TraceBuilder().kernel(0, 1, "k")
     for index in range(3):
         trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)

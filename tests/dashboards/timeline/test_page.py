@@ -52,7 +52,7 @@ def test_ranks_asked_for_are_open() -> None:
 def test_another_address_makes_another_element() -> None:
     with closing(analyze(SAMPLE)) as analysis:
         addresses = [Address(timeline.PATH), Address(timeline.PATH, select="0.op.1")]
-        keys = {told(analysis, each)["key"] for each in addresses}
+        keys = {told(analysis, address)["key"] for address in addresses}
         assert len(keys) == 2
 
 

@@ -100,7 +100,7 @@ def test_busy_threads_are_open_and_the_others_folded_below_the_gpu(tmp_path: Pat
         trace.kernel(100 * index, 100 * index + 50, tid=5)
     trace.kernel(300, 350, tid=4).kernel(400, 450, tid=4).kernel(500, 550, tid=6)
     with timelines(trace, tmp_path) as (timeline,):
-        assert [(each.group, each.is_folded) for each in timeline.tracks] == [
+        assert [(track.group, track.is_folded) for track in timeline.tracks] == [
             ("thread 5", False),
             ("thread 4", False),
             ("GPU 0", False),
@@ -141,19 +141,19 @@ def test_every_rank_has_its_own_process_and_device(tmp_path: Path) -> None:
         .kernel(40, 50, "c", pid=2000, device=1)
     )
     with timelines(trace, tmp_path) as ranks:
-        assert [drawn(each)[-1][3] for each in ranks] == [
+        assert [drawn(rank)[-1][3] for rank in ranks] == [
             [(0, 10, "a")],
             [(20, 30, "b")],
             [(40, 50, "c")],
         ]
         # Two devices of one process share its threads.
-        assert [len(drawn(each)[0][3]) for each in ranks] == [2, 2, 1]
+        assert [len(drawn(rank)[0][3]) for rank in ranks] == [2, 2, 1]
 
 
 def test_without_calls_or_ranges(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 10, launch=False)
     with timelines(trace, tmp_path) as (timeline,):
-        assert [each.kind for each in timeline.tracks] == ["compute"]
+        assert [track.kind for track in timeline.tracks] == ["compute"]
 
 
 def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
@@ -177,6 +177,6 @@ def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
 
 def test_the_sample_has_what_one_looks_for() -> None:
     analysis = analyze(SAMPLE)
-    kinds = {each.kind for each in read(analysis.run.ranks[0], ()).tracks}
+    kinds = {track.kind for track in read(analysis.run.ranks[0], ()).tracks}
     assert kinds == {"nvtx", "host", "compute", "communication", "copy"}
     analysis.close()

@@ -145,7 +145,7 @@ def test_a_reply_stays_small_whatever_is_asked(tmp_path: Path) -> None:
 def test_what_one_row_does_not_need_is_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_tiles, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(timeline_tiles, "MAX_BYTES", 20_000)
     trace = TraceBuilder()
     for start in range(0, 4000, 4):
         trace.kernel(start, start + 3, launch=False)
@@ -179,7 +179,7 @@ SEARCH = {"rank": 0, "text": "a", "at": 0, "direction": "next"}
 EVIL_NUMBERS = ("", " 1", "1_0", "٣", "1e3", "0x10", "nan", "-", "+1", "1" * 40, "../../etc/passwd")
 REFUSED = [
     *(("rank", {"rank": each}) for each in (*EVIL_NUMBERS, "-1", "0,1")),
-    *(("tiles", {**VIEW, key: each}) for key in VIEW for each in EVIL_NUMBERS),
+    *(("tiles", {**VIEW, key: number}) for key in VIEW for number in EVIL_NUMBERS),
     *(("tiles", {**VIEW, "columns": each}) for each in (0, -5, 8193)),
     *(("tiles", {**VIEW, "rows": each}) for each in ("0", "0.", ".0", "0.0.0", "0.0,", "0.-1")),
     ("tiles", {**VIEW, "rows": ",".join(["0.0"] * 257)}),
@@ -283,7 +283,7 @@ def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) 
         kept = timeline_server.Timelines(analysis)
         first = kept.timeline(0)
         assert kept.timeline(0) is first
-        monkeypatch.setattr(timeline_server, "_MOST_EVENTS", first.num_events)
+        monkeypatch.setattr(timeline_server, "_MAX_EVENTS", first.num_events)
         second = kept.timeline(1)
         assert kept.timeline(1) is second
         assert kept.timeline(0) is not first

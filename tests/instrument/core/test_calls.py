@@ -109,7 +109,7 @@ def test_who_holds_an_original_is_seen_at_the_method(recorded: list[str]) -> Non
 @pytest.mark.usefixtures("alone")
 def test_transfers_keep_their_direction_from_before_and_after(recorded: list[str]) -> None:
     originals = dist.isend, dist.irecv
-    before = [dist.P2POp(each, ones(), 0) for each in originals]
+    before = [dist.P2POp(original, ones(), 0) for original in originals]
     instrument.enable()
     wrappers = dist.isend, dist.irecv
     meanwhile = [dist.P2POp(each, ones(), 0) for each in (*originals, *wrappers)]

@@ -59,7 +59,9 @@ def held(module_names: set[str]) -> dict[tuple[str, str], object]:
 def methods() -> dict[tuple[str, str], object]:
     """Return what the classes hold under each name."""
     classes = (dist.ProcessGroup, dist.Work, dist.P2POp)
-    return {(each.__name__, name): value for each in classes for name, value in vars(each).items()}
+    return {
+        (class_.__name__, name): value for class_ in classes for name, value in vars(class_).items()
+    }
 
 
 def test_every_function_of_torch_distributed() -> None:

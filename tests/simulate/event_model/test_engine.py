@@ -77,11 +77,11 @@ def run(
 
 
 def operations(result: Result) -> Spans:
-    return [(each.start_ns, each.end_ns) for each in result.operations]
+    return [(operation.start_ns, operation.end_ns) for operation in result.operations]
 
 
 def calls(result: Result) -> Spans:
-    return [(each.start_ns, each.end_ns) for each in result.calls]
+    return [(call.start_ns, call.end_ns) for call in result.calls]
 
 
 def test_a_stream_runs_in_order() -> None:
@@ -174,7 +174,7 @@ def test_members_leave_together() -> None:
     work = collective(20, 0, 1)
     result = run([launch(work), launch(5)], [Busy(49), launch(work, OTHER)])
     assert operations(result) == [(1, 70), (70, 75), (50, 70)]
-    assert [each.last_arrival_ns for each in result.operations] == [50, -1, 50]
+    assert [operation.last_arrival_ns for operation in result.operations] == [50, -1, 50]
 
 
 def test_a_full_queue_blocks_and_frees() -> None:
@@ -182,8 +182,8 @@ def test_a_full_queue_blocks_and_frees() -> None:
     result = run([launch(10), launch(10), launch(10), launch(10)], limit=2)
     assert operations(result) == [(1, 11), (11, 21), (21, 31), (31, 41)]
     assert calls(result) == [(0, 1), (1, 2), (2, 12), (12, 22)]
-    assert [each.stall_ns for each in result.calls] == [None, None, (2, 11), (12, 21)]
-    assert [each.depth for each in result.calls] == [0, 1, 2, 2]
+    assert [call.stall_ns for call in result.calls] == [None, None, (2, 11), (12, 21)]
+    assert [call.depth for call in result.calls] == [0, 1, 2, 2]
 
 
 def test_a_full_queue_keeps_other_streams_waiting() -> None:
@@ -195,7 +195,7 @@ def test_a_full_queue_keeps_other_streams_waiting() -> None:
 
 def test_the_queue_is_the_process_own() -> None:
     result = run([launch(50), launch(50)], [launch(5, OTHER)], limit=1)
-    assert [each.stall_ns for each in result.calls] == [None, None, (1, 51)]
+    assert [call.stall_ns for call in result.calls] == [None, None, (1, 51)]
 
 
 @pytest.mark.parametrize("until", ["stream", "event", "device", "own"])
@@ -218,14 +218,14 @@ def test_nothing_to_wait_for() -> None:
 
 def test_ranges_enclose_what_is_done_in_them() -> None:
     result = run([Push("outer", 0), Push("inner", 0), launch(5), Pop(), Busy(4), Pop()])
-    spans = {each.action.name: (each.start_ns, each.end_ns) for each in result.ranges}
+    spans = {range_.action.name: (range_.start_ns, range_.end_ns) for range_ in result.ranges}
     assert spans == {"outer": (0, 8), "inner": (1, 3)}
     assert calls(result) == [(2, 3)]
 
 
 def test_correlations_count_in_each_process() -> None:
     result = run([launch(5), launch(5)], [launch(5, OTHER)])
-    numbers = [(each.thread.process, each.correlation) for each in result.calls]
+    numbers = [(call.thread.process, call.correlation) for call in result.calls]
     assert sorted(numbers) == [(0, 1), (0, 2), (1, 1)]
 
 
@@ -267,7 +267,7 @@ def test_rules_hold_for_any_programme(entries: list[tuple[int, Stream, int]]) ->
         # Not yet over when this one was launched: no more than there is room for.
         assert sum(o.call.end_ns <= each.call.end_ns < o.end_ns for o in result.operations) <= limit
     for exclusive in (S, T, "h2d", "d2h", 0, 1):
-        own = [each for each in result.operations if exclusive in resources(each)]
+        own = [operation for operation in result.operations if exclusive in resources(operation)]
         own.sort(key=lambda each: each.start_ns)
         assert all(one.end_ns <= other.start_ns for one, other in pairwise(own))
 

@@ -40,20 +40,22 @@ def test_a_report_holds_what_was_captured_in_its_own_time() -> None:
     capture = Capture(node, (2, 3), 100_000_000, stop // 2, stop)
     found = seen(result, capture, np.random.default_rng(2))
     expected = [
-        each
-        for each in result.operations
-        if each.stream.process in (2, 3) and each.start_ns >= stop // 2 and each.end_ns <= stop
+        operation
+        for operation in result.operations
+        if operation.stream.process in (2, 3)
+        and operation.start_ns >= stop // 2
+        and operation.end_ns <= stop
     ]
     assert len(found.operations) == len(expected) > 100
     shown = [node.shown(each.start_ns) - node.shown(100_000_000) for each in expected]
-    assert [each.start_ns for each in found.operations] == shown
+    assert [operation.start_ns for operation in found.operations] == shown
     early = [
         node.shown(each.end_ns) - node.shown(100_000_000) - other.end_ns
         for each, other in zip(expected, found.operations, strict=True)
     ]
     assert min(early) == 0
     assert max(each for each in early if each < 50_000) > 10_000
-    assert {each.thread.process for each in found.calls} == {2, 3}
+    assert {call.thread.process for call in found.calls} == {2, 3}
     assert all(call.end_ns >= call.start_ns for call in found.calls)
 
 

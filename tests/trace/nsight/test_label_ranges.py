@@ -40,7 +40,7 @@ def rows(ranges: LabelRanges) -> list[tuple[int, int, bool, str]]:
     columns = (ranges.start_ns, ranges.end_ns, ranges.nests, ranges.text)
     return [
         (start, end, nests, ranges.texts[text])
-        for start, end, nests, text in zip(*(each.tolist() for each in columns), strict=True)
+        for start, end, nests, text in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 

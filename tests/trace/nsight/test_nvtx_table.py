@@ -34,7 +34,7 @@ def listed(table: RangeTable) -> list[Range]:
     return [
         (start, end, table.names[name], thread & 0xFFFFFF, nests)
         for start, end, name, thread, nests in zip(
-            *(each.tolist() for each in columns), strict=True
+            *(column.tolist() for column in columns), strict=True
         )
     ]
 
@@ -197,5 +197,5 @@ def test_real_exports(real_trace: Path) -> None:
             " AND start IS NOT NULL AND globalTid IS NOT NULL"
         )
         rows = database.connection.execute(query).fetchone()[0]
-    assert sum(len(each) for each in trace._range_tables.values()) == rows
+    assert sum(len(table) for table in trace._range_tables.values()) == rows
     trace.close()

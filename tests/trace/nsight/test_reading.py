@@ -385,7 +385,7 @@ def test_names_without_an_index(path: Path) -> None:
 def test_kinds_of_copies(path: Path, changes: list[str]) -> None:
     export = TraceBuilder().memcpy(0, 10).memcpy(20, 40, "DtoH").memcpy(50, 90, "PtoP")
     expected = numbers(export.write(path))
-    alter(path, *(each.format(schema.MEMCPY_KINDS, MEMCPY) for each in changes))
+    alter(path, *(change.format(schema.MEMCPY_KINDS, MEMCPY) for change in changes))
     assert numbers(path) == expected
     assert {each["direction"] for each in expected["links"]} == {"h2d", "d2h", "p2p"}
 

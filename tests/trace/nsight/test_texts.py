@@ -10,7 +10,7 @@ TEXTS = ["one", "", "zwölf", "🚀", "last"]
 
 
 def test_texts_are_as_in_a_list() -> None:
-    texts = Texts(each.encode() for each in TEXTS)
+    texts = Texts(text.encode() for text in TEXTS)
     assert list(texts) == TEXTS
     assert [texts[index] for index in range(-5, 5)] == TEXTS + TEXTS
     assert texts[1:4] == TEXTS[1:4]

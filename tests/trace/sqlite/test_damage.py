@@ -35,7 +35,7 @@ _COLUMNS = [
     (table, column)
     for table, columns in (
         *SMALL_TABLES.items(),
-        *((each.name, (*each.required, *each.optional)) for each in EVENTS.values()),
+        *((event.name, (*event.required, *event.optional)) for event in EVENTS.values()),
     )
     for column in columns
 ]
@@ -68,7 +68,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     alter(export.write(path), "PRAGMA page_size = 512", "VACUUM")
     return {
         "deep": path.read_bytes(),
-        **{each.stem: each.read_bytes() for each in REAL_TRACES if each.stem in _REAL},
+        **{trace.stem: trace.read_bytes() for trace in REAL_TRACES if trace.stem in _REAL},
     }
 
 
@@ -189,7 +189,7 @@ def leaves(data: bytearray, page: int) -> list[int]:
         return [at]
     cells = int.from_bytes(data[at + 3 : at + 5], "big")
     pointers = (at + 12 + 2 * cell for cell in range(cells))
-    children = [at + int.from_bytes(data[each : each + 2], "big") for each in pointers]
+    children = [at + int.from_bytes(data[pointer : pointer + 2], "big") for pointer in pointers]
     return [
         leaf
         for child in (*children, at + 8)

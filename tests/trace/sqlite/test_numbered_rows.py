@@ -116,7 +116,7 @@ def test_slots_and_room_for_few(folder: Path, rows: list[tuple[object, ...]]) ->
         patch.setattr(numbered_rows, "_SLOT_BITS", 2)
         patch.setattr(numbered_rows, "_SLOT_SHIFT", np.uint64(62))
         patch.setattr(numbered_rows, "_ROOM", 2)
-        patch.setattr(numbered_rows, "_MOST_KNOWN", 8)
+        patch.setattr(numbered_rows, "_MAX_KNOWN", 8)
         # One page at a time: what was learned on one is looked up on the next.
         patch.setattr(
             reader,

@@ -128,7 +128,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     return LinkCountersResult(
         rank=rank.rank,
         counters=tuple(counters),
-        uses=tuple(_link_use(each) for each in counters if each.bytes is not None),
+        uses=tuple(_link_use(counter) for counter in counters if counter.bytes is not None),
         loads=tuple(loads),
         window_ns=window.length_ns,
         exposed_communication_ns=exposed.measure_ns,
@@ -266,7 +266,7 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
     nics = ", ".join(result.unsampled_nics)
     beside = f"; nor are there samples of the machine's NICs ({nics})" if nics else ""
     flags = f"{schema.GPU_METRICS_FLAG}{f' {schema.NIC_METRICS_FLAG}' if nics else ''}"
-    known = any(each.peak_gb_per_s is not None for each in result.counters)
+    known = any(counter.peak_gb_per_s is not None for counter in result.counters)
     if not result.has_gpu_samples:
         reason = f"no GPU metrics: what crossed NVLink and PCIe is not in this export{beside}"
         how = f"nsys profile {flags} …"
@@ -282,4 +282,4 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
             " are shorter than the time between samples"
         )
         how = "nsys profile --gpu-metrics-frequency=100000 … (up to 200000 Hz)"
-    return [NotApplicable(each, reason, how, result.rank) for each in _FINDINGS]
+    return [NotApplicable(finding, reason, how, result.rank) for finding in _FINDINGS]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceprof.findings import MOST_EVIDENCE, Evidence, Finding, severity_of_cost
+from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, severity_of_cost
 from traceprof.intervals import largest
 from traceprof.units import duration, percent
 
@@ -98,23 +98,28 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     Counters see all that crosses PCIe: `rx` is what copies from the host (`h2d`) are part of.
     """
     sampled = {
-        (each.id, each.rank, each.metrics["link"], each.metrics["direction"])
-        for each in findings
-        if each.id in EXPLANATIONS and each.metrics["source"] == "gpu-metrics"
+        (finding.id, finding.rank, finding.metrics["link"], finding.metrics["direction"])
+        for finding in findings
+        if finding.id in EXPLANATIONS and finding.metrics["source"] == "gpu-metrics"
     }
     same_way = {"h2d": "rx", "d2h": "tx"}
     return [
-        each
-        for each in findings
-        if each.id not in EXPLANATIONS
-        or (each.id, each.rank, each.metrics["link"], same_way.get(str(each.metrics["direction"])))
+        finding
+        for finding in findings
+        if finding.id not in EXPLANATIONS
+        or (
+            finding.id,
+            finding.rank,
+            finding.metrics["link"],
+            same_way.get(str(finding.metrics["direction"])),
+        )
         not in sampled
     ]
 
 
 def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ...]:
     """Return the longest intervals, each with the name of what ran."""
-    order = largest(exposed.length_ns, MOST_EVIDENCE)
+    order = largest(exposed.length_ns, MAX_EVIDENCE)
     pairs = zip(exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True)
     return tuple(Evidence(start, end, rank.name_at(start) or fallback) for start, end in pairs)
 

@@ -165,8 +165,8 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
         rank=rank.rank,
         uses=tuple(uses),
         host_copies=tuple(_host_copies(rank, over_host)),
-        loads=tuple(each for each in loads if each),
-        big_loads=tuple(each for each in big_loads if each),
+        loads=tuple(load for load in loads if load),
+        big_loads=tuple(load for load in big_loads if load),
         window_ns=window.length_ns,
         unknown_peak_ns=unknown_ns,
         gpu=rank.gpu,
@@ -202,20 +202,20 @@ def link_of(rank: Rank, direction: str) -> str | None:
 def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
     """Judge the rates against the peaks, where somebody waits."""
     found: list[Finding | NotApplicable | None] = []
-    found += [link_findings.saturated(result.rank, each, result.window_ns) for each in result.loads]
+    found += [link_findings.saturated(result.rank, load, result.window_ns) for load in result.loads]
     found += [
-        link_findings.underused(result.rank, each, result.window_ns) for each in result.big_loads
+        link_findings.underused(result.rank, load, result.window_ns) for load in result.big_loads
     ]
     if result.unknown_peak_ns:
         gpu = f"of {result.gpu}" if result.gpu else "of a GPU that the export does not name"
         found += [
             NotApplicable(
-                each,
+                id_,
                 f"the peak {gpu} over PCIe is not known: the rate of its copies cannot be judged",
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
                 result.rank,
             )
-            for each in IDS
+            for id_ in IDS
         ]
     return [each for each in found if each is not None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.findings import (
-    MOST_EVIDENCE,
+    MAX_EVIDENCE,
     Evidence,
     Finding,
     Metric,
@@ -26,7 +26,7 @@ SLOWER = 1.25
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
     """Return the longest intervals as evidence, longest first."""
-    order = largest(covered.length_ns, MOST_EVIDENCE)
+    order = largest(covered.length_ns, MAX_EVIDENCE)
     pairs = zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True)
     return tuple(Evidence(start, end, label) for start, end in pairs)
 

@@ -36,7 +36,7 @@ _CLASSES = ("compute", "communication", "copy")
 # DESIGN section 4: an operation that starts later than this after the one before it waited for
 # something else.
 _FOLLOWS_NS = 20_000
-_LEAST_ALONE = 3
+_MIN_ALONE = 3
 
 
 def class_of(operation: Operation) -> str:
@@ -77,8 +77,8 @@ class Ranks:
     def __init__(self, result: Result) -> None:
         self.result = result
         by_place: dict[Place, list[Operation]] = defaultdict(list)
-        for each in result.operations:
-            by_place[each.stream.process, each.stream.device].append(each)
+        for operation in result.operations:
+            by_place[operation.stream.process, operation.stream.device].append(operation)
         self.places = sorted(by_place)
         self.operations = [by_place[place] for place in self.places]
 
@@ -86,8 +86,8 @@ class Ranks:
         """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them."""
         breakdown, steps = [], []
         for rank, operations in enumerate(self.operations):
-            start = min(each.start_ns for each in operations)
-            end = max(each.end_ns for each in operations)
+            start = min(operation.start_ns for operation in operations)
+            end = max(operation.end_ns for operation in operations)
             window = {"rank": rank, "window_start_ns": start, "window_ns": end - start}
             breakdown.append({**window, **_measure(operations, start, end)})
             for number, first, last in self._steps(rank):
@@ -99,14 +99,14 @@ class Ranks:
     def _steps(self, rank: int) -> list[tuple[int, int, int]]:
         """Return number, start and end of the rank's steps, by the definition of DESIGN 3."""
         found = []
-        for each in self.result.ranges:
-            match = re.fullmatch(r"step (\d+)", each.action.name)
-            if match is None or each.thread.process != self.places[rank][0]:
+        for range_ in self.result.ranges:
+            match = re.fullmatch(r"step (\d+)", range_.action.name)
+            if match is None or range_.thread.process != self.places[rank][0]:
                 continue
             own = [
                 operation
                 for operation in self.operations[rank]
-                if each.start_ns <= operation.call.start_ns < each.end_ns
+                if range_.start_ns <= operation.call.start_ns < range_.end_ns
             ]
             if own:
                 first = min(operation.start_ns for operation in own)
@@ -120,12 +120,12 @@ def _measure(operations: Sequence[Operation], start: int, end: int) -> dict[str,
     """Return the measures of a window, by cutting it wherever an operation starts or ends."""
     changes: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_CLASSES, 0))
     counts = dict.fromkeys(_CLASSES, 0)
-    for each in operations:
-        if each.start_ns < end and each.end_ns > start:
-            kind = class_of(each)
+    for operation in operations:
+        if operation.start_ns < end and operation.end_ns > start:
+            kind = class_of(operation)
             counts[kind] += 1
-            changes[max(each.start_ns, start)][kind] += 1
-            changes[min(each.end_ns, end)][kind] -= 1
+            changes[max(operation.start_ns, start)][kind] += 1
+            changes[min(operation.end_ns, end)][kind] -= 1
     sums = dict.fromkeys(_SUMS, 0)
     active = dict.fromkeys(_CLASSES, 0)
     before = start
@@ -157,7 +157,9 @@ def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
     """Return the metrics of `nccl-serialization` of one rank."""
     blocked, independent = [], 0
     streams: dict[Stream, list[Operation]] = defaultdict(list)
-    kernels = [each for each in operations if isinstance(each.work, CommunicationWork)]
+    kernels = [
+        operation for operation in operations if isinstance(operation.work, CommunicationWork)
+    ]
     for each in sorted(kernels, key=lambda each: each.start_ns):
         before = streams[each.stream]
         if before and each.start_ns - before[-1].end_ns <= _FOLLOWS_NS:
@@ -192,9 +194,11 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
 
     `model_excess_ns` is how much longer all kernels ran than they would have alone.
     """
-    kernels = [each for each in operations if isinstance(each.work, KernelWork)]
+    kernels = [operation for operation in operations if isinstance(operation.work, KernelWork)]
     busy = union(
-        (each.start_ns, each.end_ns) for each in operations if class_of(each) == "communication"
+        (operation.start_ns, operation.end_ns)
+        for operation in operations
+        if class_of(operation) == "communication"
     )
     alone, overlapped = defaultdict(list), defaultdict(list)
     num_overlapped = 0
@@ -207,14 +211,14 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
         elif 2 * beside >= length:
             overlapped[each.work.kernel].append(length)
             num_overlapped += 1
-    judged = [kernel for kernel in overlapped if len(alone[kernel]) >= _LEAST_ALONE]
+    judged = [kernel for kernel in overlapped if len(alone[kernel]) >= _MIN_ALONE]
     took = sum(sum(overlapped[kernel]) for kernel in judged)
     expected = sum(median(alone[kernel]) * len(overlapped[kernel]) for kernel in judged)
     num_judged = sum(len(overlapped[kernel]) for kernel in judged)
     excess = sum(
-        each.end_ns - each.start_ns - each.work.work_ns
-        for each in kernels
-        if isinstance(each.work, KernelWork)
+        kernel.end_ns - kernel.start_ns - kernel.work.work_ns
+        for kernel in kernels
+        if isinstance(kernel.work, KernelWork)
     )
     return {
         "slowdown": took / expected if expected else None,
@@ -230,11 +234,11 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
 def launch_queue(calls: Iterable[CallRecord]) -> dict[str, Any]:
     """Return the metrics of `launch-queue-stall` of one process."""
     calls = list(calls)
-    stalls = [each.stall_ns[1] - each.stall_ns[0] for each in calls if each.stall_ns]
+    stalls = [call.stall_ns[1] - call.stall_ns[0] for call in calls if call.stall_ns]
     return {
         "stall_ns": sum(stalls),
         "num_stalls": len(stalls),
-        "max_queue_depth": max(each.depth for each in calls),
+        "max_queue_depth": max(call.depth for call in calls),
     }
 
 
@@ -268,13 +272,13 @@ def synchronizations(calls: Iterable[CallRecord]) -> dict[str, Any]:
     """
     blocked: dict[str, int] = defaultdict(int)
     num_syncs = 0
-    for each in calls:
+    for call in calls:
         reads = any(
-            isinstance(work, CopyWork) and work.kind == _TO_HOST for _, work in each.action.entries
+            isinstance(work, CopyWork) and work.kind == _TO_HOST for _, work in call.action.entries
         )
-        num_syncs += each.action.until is not None
-        if each.action.until is not None or (each.action.blocking and reads):
-            blocked[each.action.api.partition("_v")[0]] += each.end_ns - each.start_ns
+        num_syncs += call.action.until is not None
+        if call.action.until is not None or (call.action.blocking and reads):
+            blocked[call.action.api.partition("_v")[0]] += call.end_ns - call.start_ns
     return {
         "num_syncs": num_syncs,
         "blocked_ns": sum(blocked.values()),
@@ -285,11 +289,11 @@ def synchronizations(calls: Iterable[CallRecord]) -> dict[str, Any]:
 def pageable_copies(calls: Iterable[CallRecord]) -> dict[str, Any]:
     """Return the metrics of `pageable-copy` of one process; blocked is the time in these calls."""
     sizes, blocked = [], 0
-    for each in calls:
-        copies = [work for _, work in each.action.entries if isinstance(work, CopyWork)]
+    for call in calls:
+        copies = [work for _, work in call.action.entries if isinstance(work, CopyWork)]
         pageable = [copy for copy in copies if 0 in (copy.source_kind, copy.destination_kind)]
         if pageable:
-            blocked += each.end_ns - each.start_ns
+            blocked += call.end_ns - call.start_ns
             sizes += [copy.bytes for copy in pageable]
     return {"bytes": sum(sizes), "num_copies": len(sizes), "host_blocked_ns": blocked}
 
@@ -305,15 +309,15 @@ def idle(ranks: Ranks, rank: int) -> dict[str, Any]:
     process, _ = ranks.places[rank]
     operations = sorted(ranks.operations[rank], key=lambda each: each.start_ns)
     loading = union(
-        (each.start_ns, each.end_ns)
-        for each in ranks.result.ranges
-        if each.thread.process == process and each.action.name.startswith("dataloader")
+        (range_.start_ns, range_.end_ns)
+        for range_ in ranks.result.ranges
+        if range_.thread.process == process and range_.action.name.startswith("dataloader")
     )
     returns = [
-        each.end_ns
-        for each in ranks.result.calls
-        if each.thread.process == process
-        and (each.action.until is not None or each.action.blocking)
+        call.end_ns
+        for call in ranks.result.calls
+        if call.thread.process == process
+        and (call.action.until is not None or call.action.blocking)
     ]
     found = dict.fromkeys(("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns"), 0)
     reached = operations[0].start_ns

@@ -160,7 +160,7 @@ class Simulation:
         """
         self._clock.run()
         waiting = [state.thread for state in self._threads if not state.is_over]
-        stuck = [each for each in self._result.operations if each.end_ns < 0]
+        stuck = [operation for operation in self._result.operations if operation.end_ns < 0]
         if waiting or stuck:
             raise RuntimeError(f"deadlock: {waiting} and {len(stuck)} operations wait for ever")
         self._result.operations.sort(key=lambda each: (each.call.end_ns, each.start_ns))

@@ -78,27 +78,30 @@ def seen(result: Result, capture: Capture, rng: np.random.Generator) -> Result:
         rng: says how members leave.
     """
     calls = {
-        id(each): _call(each, capture)
-        for each in result.calls
-        if each.thread.process in capture.processes
+        id(call): _call(call, capture)
+        for call in result.calls
+        if call.thread.process in capture.processes
     }
     operations = [
-        _operation(each, calls[id(each.call)], capture, rng)
-        for each in result.operations
-        if each.stream.process in capture.processes and capture.holds(each.start_ns, each.end_ns)
+        _operation(operation, calls[id(operation.call)], capture, rng)
+        for operation in result.operations
+        if operation.stream.process in capture.processes
+        and capture.holds(operation.start_ns, operation.end_ns)
     ]
     return Result(
         [
-            calls[id(each)]
-            for each in result.calls
-            if id(each) in calls and capture.holds(each.start_ns, each.end_ns)
+            calls[id(call)]
+            for call in result.calls
+            if id(call) in calls and capture.holds(call.start_ns, call.end_ns)
         ],
         operations,
         [
-            replace(each, start_ns=capture.time(each.start_ns), end_ns=capture.time(each.end_ns))
-            for each in result.ranges
-            if each.thread.process in capture.processes
-            and capture.holds(each.start_ns, each.end_ns)
+            replace(
+                range_, start_ns=capture.time(range_.start_ns), end_ns=capture.time(range_.end_ns)
+            )
+            for range_ in result.ranges
+            if range_.thread.process in capture.processes
+            and capture.holds(range_.start_ns, range_.end_ns)
         ],
     )
 

@@ -148,7 +148,11 @@ class Gpus:
 
     def streams_of(self, process: int, device: int) -> list[Stream]:
         """Return the streams of a process on a device that were used so far."""
-        return [each for each in self._streams if (each.process, each.device) == (process, device)]
+        return [
+            stream
+            for stream in self._streams
+            if (stream.process, stream.device) == (process, device)
+        ]
 
     def when_done(self, events: Iterable[Event], happen: Callable[[int], None]) -> None:
         """Have something happen as soon as all events are done; it is told when that was."""

@@ -86,7 +86,7 @@ class Records:
 
     def write(self, result: Result) -> None:
         """Write what happened."""
-        if any(each.action.domain == NCCL_DOMAIN for each in result.ranges):
+        if any(range_.action.domain == NCCL_DOMAIN for range_ in result.ranges):
             payloads.write_schemas(self._writer)
         # Exports hold rows about as operations complete, and as calls begin.
         for operation in sorted(result.operations, key=lambda each: each.end_ns):

@@ -172,12 +172,12 @@ def _all_reduce(programme: Programme, ready: Int64, work: Int64, start: Int64, e
     """
     stream = programme.compute_stream
     left = np.zeros(len(ready), np.int64)
-    for each in programme.all_reduces:
-        producer = stream[np.searchsorted(stream, each) - 1]
+    for reduce in programme.all_reduces:
+        producer = stream[np.searchsorted(stream, reduce) - 1]
         produced = end[:, producer] + _EVENT_LATENCY_NS
-        arrived = np.maximum(np.maximum(ready[:, each], produced), left + _STREAM_GAP_NS)
-        left = np.full_like(arrived, arrived.max() + work[0, each])
-        start[:, each], end[:, each] = arrived, left
+        arrived = np.maximum(np.maximum(ready[:, reduce], produced), left + _STREAM_GAP_NS)
+        left = np.full_like(arrived, arrived.max() + work[0, reduce])
+        start[:, reduce], end[:, reduce] = arrived, left
     return left
 
 

@@ -160,9 +160,9 @@ def simulate_scenario(
     ranks = answers.Ranks(setup.run())
     findings = setup.findings(ranks)
     has_overhead_rows = scenario.has_overhead_rows and schema_version not in _WITHOUT_OVERHEAD
-    for each in findings:
-        if each["id"] == "launch-queue-stall":
-            each["metrics"]["source"] = "overhead-records" if has_overhead_rows else "inferred"
+    for finding in findings:
+        if finding["id"] == "launch-queue-stall":
+            finding["metrics"]["source"] = "overhead-records" if has_overhead_rows else "inferred"
     with NsightWriter(path, schema_version) as writer:
         Records(writer, machine).write(ranks.result)
         if setup.write_more is not None:

@@ -51,7 +51,7 @@ def pageable_copy(rng: np.random.Generator) -> Setup:
 def _pageable(ranks: Ranks) -> list[Finding]:
     found = []
     for rank, (process, _) in enumerate(ranks.places):
-        calls = [each for each in ranks.result.calls if each.thread.process == process]
+        calls = [call for call in ranks.result.calls if call.thread.process == process]
         found.append(finding("pageable-copy", rank, **answers.pageable_copies(calls)))
     return found
 
@@ -110,8 +110,8 @@ def _through_host(ranks: Ranks) -> list[Finding]:
             if isinstance(each.work, CopyWork) and each.work.kind == 2
         ]
         calls = {each.call for each in first}
-        legs = [each for each in ranks.result.operations if each.call in calls]
-        spans = answers.union((each.start_ns, each.end_ns) for each in legs)
+        legs = [operation for operation in ranks.result.operations if operation.call in calls]
+        spans = answers.union((leg.start_ns, leg.end_ns) for leg in legs)
         size = sum(each.work.bytes for each in first if isinstance(each.work, CopyWork))
         metrics = {
             "bytes": size,
@@ -158,8 +158,8 @@ def _slower(ranks: Ranks) -> list[Finding]:
         and not isinstance(each.work, CopyWork)
         and answers.communication(each).kernel == kernels.SEND_RECV
     ]
-    sent = sum(answers.communication(each).bytes for each in sends)
-    nccl = sent / sum(each.end_ns - each.last_arrival_ns for each in sends)
+    sent = sum(answers.communication(send).bytes for send in sends)
+    nccl = sent / sum(send.end_ns - send.last_arrival_ns for send in sends)
     (link,) = [row for row in answers.links(ranks) if row["direction"] == "p2p"]
     metrics = {"nccl_gb_per_s": nccl, "copy_gb_per_s": link["gb_per_s"]}
     ratio = link["gb_per_s"] / nccl

@@ -50,7 +50,7 @@ def launch_queue_stall(rng: np.random.Generator) -> Setup:
 
 def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
     """Say what the stalls were, and what they cost: the same run without a limit is the measure."""
-    calls = [each for each in ranks.result.calls if each.thread.process == 0]
+    calls = [call for call in ranks.result.calls if call.thread.process == 0]
     metrics = answers.launch_queue(calls)
     late = [
         (each.start_ns - other.start_ns, each.call.end_ns - other.call.end_ns)

@@ -200,7 +200,7 @@ def _with_gpus(
     late = int(rng.integers(NUM_RANKS)) | plan.upstream
     setup = training(rng, plan, late, is_labelled=is_labelled)
     result = setup.run()
-    first = min(each.start_ns for each in result.operations)
+    first = min(operation.start_ns for operation in result.operations)
     captures = _captures((first, result.end_ns), rng, per_rank=output.per_rank)
     for stem, capture in captures.items():
         machine = Machine(
@@ -296,7 +296,7 @@ def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[st
 
 def true_arrivals(result: Result, communicator: Communicator) -> list[dict[int, int]]:
     """Return when each member started each operation of a communicator: time by process."""
-    starts: dict[int, list[int]] = {each: [] for each in communicator.processes}
+    starts: dict[int, list[int]] = {process: [] for process in communicator.processes}
     for each in result.operations:
         work = each.work
         if isinstance(work, CommunicationWork) and work.communicator == communicator:

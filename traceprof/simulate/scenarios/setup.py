@@ -96,7 +96,7 @@ class Scenario:
 
 def all_but(*reported: str) -> tuple[str, ...]:
     """Return every finding but these."""
-    return tuple(each for each in FINDINGS if each not in reported)
+    return tuple(finding for finding in FINDINGS if finding not in reported)
 
 
 def finding(name: str, rank: int, **metrics: object) -> Finding:

@@ -154,11 +154,13 @@ def _late(ranks: Ranks) -> list[Finding]:
     """Say how long the all-reduces outlast the backward's kernels, but for the first step's."""
     found = exposed(ranks)
     for rank, operations in enumerate(ranks.operations):
-        kernel_ends = [each.end_ns for each in operations if answers.class_of(each) == "compute"]
+        kernel_ends = [
+            operation.end_ns for operation in operations if answers.class_of(operation) == "compute"
+        ]
         tails = [
-            each.end_ns - max(end for end in kernel_ends if end <= each.start_ns)
-            for each in operations
-            if answers.class_of(each) == "communication"
+            operation.end_ns - max(end for end in kernel_ends if end <= operation.start_ns)
+            for operation in operations
+            if answers.class_of(operation) == "communication"
         ]
         metrics = {"tail_ns": sum(tails[1:]), "num_buckets": 1, "model_tails_ns": tails}
         found.append(finding("late-allreduce", rank, **metrics))
@@ -195,9 +197,9 @@ def _small(ranks: Ranks) -> list[Finding]:
     latency = Rates().nccl_latency_ns
     for rank, operations in enumerate(ranks.operations):
         works = [
-            answers.communication(each)
-            for each in operations
-            if answers.class_of(each) == "communication"
+            answers.communication(operation)
+            for operation in operations
+            if answers.class_of(operation) == "communication"
         ]
         sizes = sorted(work.bytes for work in works)
         metrics = {

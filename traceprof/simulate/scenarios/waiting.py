@@ -53,7 +53,7 @@ def host_sync(rng: np.random.Generator) -> Setup:
 def _synchronized(ranks: Ranks) -> list[Finding]:
     found = idle(ranks)
     for rank, (process, _) in enumerate(ranks.places):
-        calls = [each for each in ranks.result.calls if each.thread.process == process]
+        calls = [call for call in ranks.result.calls if call.thread.process == process]
         found.append(finding("host-sync", rank, **answers.synchronizations(calls)))
     return found
 

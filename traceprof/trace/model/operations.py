@@ -65,7 +65,7 @@ class Operations:
 
     @property
     def start_ns(self) -> Int64:
-        """When each began, int64[n]; the same array until `starts.forget`."""
+        """When each began, int64[n]; the same array until `starts.release`."""
         return self.starts.values
 
     @property
@@ -222,7 +222,7 @@ class RankOperations:
 
     @property
     def kernels(self) -> Kernels:
-        """Every kernel, communication or not: the same ones until `forget`."""
+        """Every kernel, communication or not: the same ones until `release`."""
         kernels = self._kernels
         if kernels is None:
             assert not isinstance(self._told, Kernels)  # noqa: S101
@@ -244,13 +244,13 @@ class RankOperations:
         """The start of the first and the end of the last; there has to be one."""
         return min(self.starts_ns), max(each.last_end_ns for each in self._known if len(each))
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of what was unpacked, and of what can be made again."""
         if not isinstance(self._told, Kernels):
             self._kernels = None
         for each in (self._kernels, self.copies, self.memsets, self.graphs):
             if each is not None:
-                each.starts.forget()
+                each.starts.release()
 
     @property
     def _known(self) -> tuple[Operations | KernelsToMake, ...]:
@@ -294,7 +294,7 @@ class ApiCalls:
 
     @property
     def start_ns(self) -> Int64:
-        """When each call was entered, int64[n]; the same array until `starts.forget`."""
+        """When each call was entered, int64[n]; the same array until `starts.release`."""
         return self.starts.values
 
     @property
@@ -335,7 +335,7 @@ class ApiCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class Synchronizations:
     """Synchronizations of one process, ordered by start.
 
     Attributes:
@@ -491,7 +491,7 @@ class Trace(Protocol):
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the report has no API calls."""
 
-    def waits(self, process: int) -> Waits | None:
+    def synchronizations(self, process: int) -> Synchronizations | None:
         """Return the synchronizations of a process, or None where the report has none."""
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
@@ -550,7 +550,7 @@ class Trace(Protocol):
     def close(self) -> None:
         """Release the file."""
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of what can be read again, and most analyses do not need."""
 
     def after_fork(self, progress: Progress | None) -> None:

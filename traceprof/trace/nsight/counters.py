@@ -48,8 +48,8 @@ _NIC_UNITS = ("bytes/ms", "b/ms")
 _FULL = 100
 # Products of value and period then fit 64 bits; nobody samples less than once in eight seconds,
 # and no NIC carries a terabyte per second.
-_LONGEST_NS = 1 << 33
-_MOST_BYTES_PER_MS = 1 << 30
+_MAX_NS = 1 << 33
+_MAX_BYTES_PER_MS = 1 << 30
 # A period longer than this many usual ones is a gap: samples were lost.
 _GAP = 2
 
@@ -230,7 +230,7 @@ def _periods(times: Int64, values: Int64) -> tuple[Int64, Int64, Int64]:
     steps = np.diff(times)
     usual = np.sort(steps)[len(steps) // 2]
     lengths = np.concatenate((usual[np.newaxis], np.where(steps <= _GAP * usual, steps, usual)))
-    short = lengths < _LONGEST_NS
+    short = lengths < _MAX_NS
     return (times - lengths)[short], times[short], values[short]
 
 
@@ -257,13 +257,13 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
     found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
     for chunk in read_columns(database, schema.NIC_METRICS, columns):
         start, end, value = chunk["start"], chunk["end"], chunk["value"]
-        usable = (start >= 0) & (end > start) & (value >= 0) & (value < _MOST_BYTES_PER_MS)
+        usable = (start >= 0) & (end > start) & (value >= 0) & (value < _MAX_BYTES_PER_MS)
         kept = np.flatnonzero(usable)
         check_times(database, schema.NIC_METRICS, start[kept], end[kept])
-        kept = kept[end[kept] - start[kept] < _LONGEST_NS]
+        kept = kept[end[kept] - start[kept] < _MAX_NS]
         of_rows = [chunk[name][kept] for name in keys if name in chunk]
         for rows in groups(*of_rows) if len(kept) else ():
-            key = tuple(int(each[rows][0]) for each in of_rows)
+            key = tuple(int(row[rows][0]) for row in of_rows)
             found[key].append(np.stack((start, end, value))[:, kept[rows]])
     labels = _nic_names(database)
     samples = []

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Progress,
         RangeTable,
         Signatures,
-        Waits,
+        Synchronizations,
     )
     from traceprof.trace.nsight.counters import Counters
     from traceprof.trace.nsight.label_ranges import LabelRanges
@@ -106,7 +106,7 @@ class NsightTrace:
         self._copies.close()
         self._database.close()
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Let go of what can be read again, and most analyses do not need."""
         forget_events(self._database)
 
@@ -170,8 +170,8 @@ class NsightTrace:
         makes = (self._pieces_of_operations, self._pieces_of_events, self._pieces_of_calls)
         copies = processes.ahead(makes, self.after_fork, self._database.progress)
         *others, self._calls = self._copies.enter_context(copies)
-        for each in others:
-            self._keep(each.made())
+        for other in others:
+            self._keep(other.made())
         operations: Mapping[RankKey, RankOperations] = self.__dict__.pop(_OPERATIONS)
         return operations
 
@@ -212,8 +212,8 @@ class NsightTrace:
         """Demangled kernel names by StringIds.id."""
         self.operations  # noqa: B018  (reading them is what finds the ids)
         unknown = {
-            each: "(unnamed kernel)" if each == NULL else f"(unknown string {each})"
-            for each in self._signer.names
+            name: "(unnamed kernel)" if name == NULL else f"(unknown string {name})"
+            for name in self._signer.names
         }
         return {**unknown, **self._names}
 
@@ -237,7 +237,7 @@ class NsightTrace:
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
         ids = set().union(
-            *(each.packed_name.distinct.tolist() for each in self._api_calls.values())
+            *(call.packed_name.distinct.tolist() for call in self._api_calls.values())
         )
         return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
 
@@ -247,11 +247,11 @@ class NsightTrace:
             return None
         return self._api_calls.get(process, host.NO_CALLS)
 
-    def waits(self, process: int) -> Waits | None:
+    def synchronizations(self, process: int) -> Synchronizations | None:
         """Return the synchronizations of a process, or None where the export has none."""
         if schema.WAIT.name not in self._database.columns:
             return None
-        return self._waits.get(process, host.NO_WAITS)
+        return self._synchronizations.get(process, host.NO_SYNCHRONIZATIONS)
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
         """Return the records of a full command buffer, or None where they are not exported."""
@@ -393,8 +393,8 @@ class NsightTrace:
         return nvtx_domains.read_domains(self._database)
 
     @cached_property
-    def _waits(self) -> dict[int, Waits]:
-        return host.read_waits(self._database)
+    def _synchronizations(self) -> dict[int, Synchronizations]:
+        return host.read_synchronizations(self._database)
 
     @cached_property
     def _launch_stalls(self) -> dict[int, LaunchStalls]:

@@ -36,7 +36,7 @@ _LENGTH, _SIGNATURE = "length", "signature"
 _BASE = (_LENGTH, "streamId", "correlationId")
 _COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
 # Of more ranks, sorting all rows is quicker than looking for those of each.
-_MOST_SOUGHT = 32
+_MAX_SOUGHT = 32
 
 
 class Device(NamedTuple):
@@ -66,7 +66,7 @@ def read_device(database: Database) -> Device:
     )
     if graphs.extents:
         notes.append(
-            f"{sum(each.number for each in graphs.extents.values())} CUDA graph launches were"
+            f"{sum(extent.number for extent in graphs.extents.values())} CUDA graph launches were"
             " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
             f" (collect with {schema.GRAPH.flag})"
         )
@@ -139,7 +139,7 @@ class _Table:
         if len(self.extents) == 1:
             return _sorted_by_time(self.start_ns.values, self.columns)
         place = [*self.extents].index(key)
-        if len(self.extents) <= _MOST_SOUGHT:
+        if len(self.extents) <= _MAX_SOUGHT:
             own = np.flatnonzero(self.owner.kept == place)
         else:
             own = self._by_owner[place]

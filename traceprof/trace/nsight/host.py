@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import Differences, pack
-from traceprof.trace.model.operations import ApiCalls, LaunchStalls, Waits
+from traceprof.trace.model.operations import ApiCalls, LaunchStalls, Synchronizations
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times, pieces
 from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NOTHING = np.empty(0, np.int64)
 NO_CALLS = ApiCalls(Differences(_NOTHING), *[pack(_NOTHING)] * 4)
-NO_WAITS = Waits(*[_NOTHING] * 7)
+NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 7)
 NO_STALLS = LaunchStalls(*[_NOTHING] * 4)
 
 
@@ -42,7 +42,7 @@ def _in_order(columns: dict[str, Packed]) -> ApiCalls:
     return ApiCalls(Differences(start), length, ahead, thread, name)
 
 
-def read_waits(database: Database) -> dict[int, Waits]:
+def read_synchronizations(database: Database) -> dict[int, Synchronizations]:
     """Return the synchronizations of each process."""
     waits = {}
     names = ("streamId", "correlationId", "syncType", "eventId", "eventSyncId")
@@ -51,7 +51,7 @@ def read_waits(database: Database) -> dict[int, Waits]:
         order = np.argsort(start, kind="stable")
         end = start + columns["length"].values
         others = (columns[name].values[order] for name in names)
-        waits[process] = Waits(start[order], end[order], *others)
+        waits[process] = Synchronizations(start[order], end[order], *others)
     return waits
 
 

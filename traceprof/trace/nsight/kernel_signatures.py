@@ -39,7 +39,7 @@ class Signer:
         """
         self.names: set[int] = set()
         combined = (_PROCESS, *_NAMES, *schema.GRID)
-        self.combinations = NumberedRows([each for each in columns if each in combined])
+        self.combinations = NumberedRows([column for column in columns if column in combined])
         self._signatures = NumberedRows((_NAME, *schema.GRID))
         self._of_combination = np.empty(0, np.int64)  # -1 where it is not met yet
 

@@ -80,7 +80,7 @@ class Target:
     @property
     def hostname(self) -> str | None:
         """The name of the machine, from the environment of the program where need be."""
-        variables = (self.environment.get(each) for each in _HOST_VARIABLES)
+        variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
         return self._machine("Hostname") or next(filter(None, variables), None)
 
     @cached_property

@@ -173,7 +173,9 @@ def _labelled(ranges: LabelRanges) -> list[_Range]:
     chosen = np.flatnonzero(ranges.nests & is_call[ranges.kind])
     columns = (ranges.start_ns, ranges.end_ns, ranges.thread, ranges.text)
     found = []
-    for start, end, thread, text in zip(*(each[chosen].tolist() for each in columns), strict=True):
+    for start, end, thread, text in zip(
+        *(column[chosen].tolist() for column in columns), strict=True
+    ):
         name = ranges.texts[text]
         call = read_call(labels.parse(name))  # with its running number, which the kinds leave out
         if call is not None:
@@ -223,7 +225,7 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
     fields = [ranges.fields[each] for each in used.tolist()]
     in_order = [fields[each].communicator for each in np.argsort(first).tolist()]
     names = [name for name in dict.fromkeys(in_order) if name]
-    told = [world_sizes.get(each.communicator or "", UNKNOWN) for each in fields]
+    told = [world_sizes.get(field.communicator or "", UNKNOWN) for field in fields]
     sizes = [
         each.world_size if each.world_size >= 0 else size
         for each, size in zip(fields, told, strict=True)
@@ -239,13 +241,13 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
         end_ns=ranges.end_ns[call],
         thread=ranges.thread[call],
         operation=operation[call],
-        bytes=of_call(each.bytes for each in fields),
+        bytes=of_call(field.bytes for field in fields),
         communicator=of_call(
-            names.index(each.communicator) if each.communicator else UNKNOWN for each in fields
+            names.index(field.communicator) if field.communicator else UNKNOWN for field in fields
         ),
-        peer=of_call(each.peer for each in fields),
+        peer=of_call(field.peer for field in fields),
         world_size=of_call(sizes),
-        sequence=of_call(each.sequence for each in fields),
+        sequence=of_call(field.sequence for field in fields),
         launch_start_ns=ranges.start_ns[launch],
         launch_end_ns=ranges.end_ns[launch],
         launch_thread=ranges.thread[launch],
@@ -286,27 +288,27 @@ def _columns(
     def column(values: Iterable[Any]) -> Int64:
         return np.array(list(values), np.int64)
 
-    names = dict.fromkeys(each.fields.communicator or "" for each in calls)
+    names = dict.fromkeys(call.fields.communicator or "" for call in calls)
     names.pop("", None)
     number = {name: index for index, name in enumerate(names)}
     operations = {name: index for index, name in enumerate(OPERATIONS)}
     counts = [len(members) for _, members, _ in launches]
     return CommunicationCalls(
-        start_ns=column(each.start for each in calls),
-        end_ns=column(each.end for each in calls),
-        thread=column(each.thread for each in calls),
-        operation=column(operations[each.operation] for each in calls),
-        bytes=column(each.fields.bytes for each in calls),
-        communicator=column(number.get(each.fields.communicator or "", UNKNOWN) for each in calls),
-        peer=column(each.fields.peer for each in calls),
-        world_size=column(each.fields.world_size for each in calls),
-        sequence=column(each.fields.sequence for each in calls),
+        start_ns=column(call.start for call in calls),
+        end_ns=column(call.end for call in calls),
+        thread=column(call.thread for call in calls),
+        operation=column(operations[call.operation] for call in calls),
+        bytes=column(call.fields.bytes for call in calls),
+        communicator=column(number.get(call.fields.communicator or "", UNKNOWN) for call in calls),
+        peer=column(call.fields.peer for call in calls),
+        world_size=column(call.fields.world_size for call in calls),
+        sequence=column(call.fields.sequence for call in calls),
         launch_start_ns=column(each.start for each, _, _ in launches),
         launch_end_ns=column(each.end for each, _, _ in launches),
         launch_thread=column(each.thread for each, _, _ in launches),
         launch_parent=column(parent for *_, parent in launches),
         first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
-        members=column(each for _, members, _ in launches for each in members),
+        members=column(member for _, members, _ in launches for member in members),
         communicators=tuple(names),
     )
 

@@ -76,7 +76,7 @@ def read_nccl_ranges(
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     functions = events.names(rows)
     number = {name: index for index, name in enumerate(dict.fromkeys(functions))}
-    name = np.array([number[each] for each in functions], np.int64)
+    name = np.array([number[function] for function in functions], np.int64)
     said, fields = _payloads(events, rows)
     process = schema.process_of_thread(thread)
     found = {}

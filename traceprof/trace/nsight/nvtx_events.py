@@ -191,7 +191,7 @@ def _read(database: Database) -> Events:
     rowid, texts = database.rowid(table), NumberedTexts(digits_alike=True)
     columns = [rowid, *schema.NVTX.required]
     columns += [name for name in _NUMBERS if database.has(table, name)]
-    payloads = NumberedTexts(most=_MOST_PAYLOADS)
+    payloads = NumberedTexts(most=_MAX_PAYLOADS)
     numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
@@ -231,7 +231,7 @@ def _read(database: Database) -> Events:
 _FIRST_RANGE, _LAST_RANGE = RANGES
 _KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
 _NUMBERS = ("domainId", "textId", "jsonTextId")
-_MOST_PAYLOADS = 1 << 16
+_MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
 
 

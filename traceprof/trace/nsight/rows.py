@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 # A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
 # otherwise make every operation a rank.
-_MOST_PROCESSES = 1024
+_MAX_PROCESSES = 1024
 
 # Slices to be copied one by one; beyond, sorting the rows takes less time.
-_MOST_RUNS = 64
+_MAX_RUNS = 64
 
 
 def check_times(database: Database, table: str, start: Int64, end: Int64) -> None:
@@ -33,8 +33,8 @@ def check_times(database: Database, table: str, start: Int64, end: Int64) -> Non
 
 def check_few_processes(database: Database, table: str, num_processes: int) -> None:
     """Raise a TraceFormatError where there are more processes than a machine runs."""
-    if num_processes > _MOST_PROCESSES:
-        raise database.damaged(f"{table} names more than {_MOST_PROCESSES} processes")
+    if num_processes > _MAX_PROCESSES:
+        raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
 
 
 def groups(*keys: Int64) -> Iterator[Int64]:
@@ -58,7 +58,7 @@ def pieces(*keys: Int64) -> Iterator[slice | Int64]:
     differ = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     first = np.flatnonzero(np.append(True, differ))
     stop = np.append(first[1:], len(keys[0]))
-    if len(first) <= _MOST_RUNS:
+    if len(first) <= _MAX_RUNS:
         for each in zip(first.tolist(), stop.tolist(), strict=True):
             yield slice(*each)
         return

@@ -22,8 +22,8 @@ class Texts(Sequence[str]):
     def __init__(self, texts: Iterable[bytes]) -> None:
         """Take texts in UTF-8."""
         joined, ends = bytearray(), []
-        for each in texts:
-            joined += each
+        for text in texts:
+            joined += text
             ends.append(len(joined))
         self.joined = bytes(joined)
         self.ends = np.array(ends, np.int64)

@@ -154,13 +154,13 @@ class NsightWriter:
             self._insert(statement, per_row)
 
     def _insert(self, statement: str, columns: Sequence[Int64 | Sequence[Scalar]]) -> None:
-        lengths = {len(each) for each in columns if not isinstance(each, str)}
+        lengths = {len(column) for column in columns if not isinstance(column, str)}
         if len(lengths) > 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
         count = lengths.pop() if lengths else 1
         for first in range(0, count, _ROWS_PER_SLICE):
             rows = slice(first, min(first + _ROWS_PER_SLICE, count))
-            values = [_values(each, rows) for each in columns]
+            values = [_values(column, rows) for column in columns]
             if values:
                 self._connection.executemany(statement, zip(*values, strict=True))
             else:

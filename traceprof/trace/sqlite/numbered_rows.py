@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.trace.sqlite.pages import Bytes, Words
 
 _ROOM = 1 << 10
-_MOST_KNOWN = 1 << 15
+_MAX_KNOWN = 1 << 15
 _SLOT_BITS = 17
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -95,7 +95,7 @@ class NumberedRows:
         return np.where(self._hashes[at] == hashes, at, -1)
 
     def _learn(self, hashes: Words, columns: Sequence[Int64], rows: Int64) -> None:
-        self._met.append(np.stack([each[rows] for each in columns], axis=1))
+        self._met.append(np.stack([column[rows] for column in columns], axis=1))
         numbers = np.arange(len(rows)) + self._count
         self._count += len(rows)
         all_hashes = np.concatenate((self._hashes, hashes[rows]))
@@ -143,7 +143,7 @@ class _Stored:
         ):
             place = self._known.setdefault(each, len(self._known) + 1)
             if place == len(self._kinds):
-                self.is_full = place >= _MOST_KNOWN
+                self.is_full = place >= _MAX_KNOWN
                 self._grow()
             self._slots[each >> int(_SLOT_SHIFT)] = place
             self._kinds[place] = kind[row]
@@ -153,7 +153,7 @@ class _Stored:
 
     def _grow(self) -> None:
         self._kinds, self._numbers = np.tile(self._kinds, 2), np.tile(self._numbers, 2)
-        self._words = [np.tile(each, 2) for each in self._words]
+        self._words = [np.tile(word, 2) for word in self._words]
 
 
 def _hashes(columns: Sequence[Int64]) -> Words:

@@ -46,9 +46,9 @@ class NumberedTexts:
         """Return the number of each text, int64[n], `NONE` for None; numbers are written out."""
         numbers = [
             NONE
-            if each is None
-            else self._number(each if isinstance(each, str | bytes) else str(each))
-            for each in values
+            if value is None
+            else self._number(value if isinstance(value, str | bytes) else str(value))
+            for value in values
         ]
         return np.array(numbers, np.int64)
 

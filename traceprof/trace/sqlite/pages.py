@@ -35,11 +35,11 @@ _UTF8 = 1
 _INTERIOR = 5
 _LEAF = 13
 _PAGE_HEADER_BYTES = {_INTERIOR: 12, _LEAF: 8}
-_LEAST_CELL_BYTES = 4
+_MIN_CELL_BYTES = 4
 _LAST_OF_ONE_BYTE = 0x7F
 _TOPS = 0x8080808080808080
 _OFTEN = (3, 2, 4)  # bytes that the rowids of neighbours take
-_MOST_LEVELS = 20  # SQLite goes no deeper
+_MAX_LEVELS = 20  # SQLite goes no deeper
 # An interior page is read once; some at a time, for the cost per call.
 _INTERIOR_BYTES = 1 << 20
 
@@ -125,7 +125,7 @@ class PageFile:
         numbers = np.array([root], np.int64)
         highest = np.array([np.iinfo(np.int64).max])
         seen, num_seen = np.zeros(self._pages + 1, bool), 0
-        for _ in range(_MOST_LEVELS):
+        for _ in range(_MAX_LEVELS):
             if numbers.min() < 2 or numbers.max() > self._pages:  # the first one is the schema's
                 raise Unsupported("a page that is not there")
             seen[numbers] = True
@@ -179,12 +179,12 @@ class PageFile:
         counts = rows[:, 3].astype(np.int64) << 8 | rows[:, 4]
         header = _PAGE_HEADER_BYTES[kind]
         most = int(counts.max())
-        if header + most * (2 + _LEAST_CELL_BYTES) > self.usable:
+        if header + most * (2 + _MIN_CELL_BYTES) > self.usable:
             raise Unsupported("a page with too many cells")
         is_there = np.arange(most) < counts[:, None]
         pointers = halves[:, header // 2 : header // 2 + most][is_there].astype(np.int64)
         page = np.repeat(np.arange(pages), counts)
-        if (pointers > self.usable - _LEAST_CELL_BYTES).any() or (
+        if (pointers > self.usable - _MIN_CELL_BYTES).any() or (
             pointers < header + 2 * counts[page]
         ).any():
             raise Unsupported("a cell that is not on its page")

@@ -156,10 +156,10 @@ def _rows_through_sqlite(
             if name in texts:
                 chunk[name] = texts[name].of(values)
                 continue
-            strange = [each for each in values if not isinstance(each, int | None)]
+            strange = [value for value in values if not isinstance(value, int | None)]
             if strange:
                 raise database.misplaced(table, name, strange[0])
-            numbers = [NULL if each is None else each for each in values]
+            numbers = [NULL if value is None else value for value in values]
             chunk[name] = np.array(numbers, np.int64)
         if chunk:  # a damaged index can promise rows that are not there
             yield chunk
@@ -208,8 +208,8 @@ def _run(
             while pending:
                 yield pending.popleft().result()
     finally:
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
 
 
 def expect_rows(database: Database, tables: Sequence[str]) -> None:

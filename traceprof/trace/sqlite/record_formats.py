@@ -37,12 +37,12 @@ _FIRST_TEXT = 12
 _CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # what is not stored because its type says it
 
 _TEXT_TYPE_BYTES = 3  # of a text's or blob's serial type, up to 1 MB
-_MOST_HEADER = 127  # its length is one byte
+_MAX_HEADER = 127  # its length is one byte
 _NO_TEXT = -1
 _FAR = 1 << 40  # farther than any payload goes
 
-_MOST_SHAPES = 4096
-_MOST_NEW_SHAPES = 1024  # at once
+_MAX_SHAPES = 4096
+_MAX_NEW_SHAPES = 1024  # at once
 _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
@@ -72,28 +72,28 @@ class Shapes:
         self._defaults = layout.defaults & {*places, *text_places}
         needed = layout.is_integer[: self._most]
         header = 1 + sum(1 if each else _TEXT_TYPE_BYTES for each in needed)
-        self._words = -(-min(header, _MOST_HEADER) // 8)
+        self._words = -(-min(header, _MAX_HEADER) // 8)
         inside = np.arange(8 * self._words) < np.arange(256)[:, None]
         self._inside = np.where(inside, 255, 0).astype(np.uint8).view(np.uint64)
         self._factors = factors(self._words)
         self._forget()
 
     def _forget(self) -> None:
-        size = (_MOST_SHAPES, len(self._places))
+        size = (_MAX_SHAPES, len(self._places))
         self._numbers: dict[bytes, int] = {}
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)
-        self._headers = np.zeros((_MOST_SHAPES, self._words), np.uint64)
-        self.end = np.full(_MOST_SHAPES, _FAR, np.int64)
+        self._headers = np.zeros((_MAX_SHAPES, self._words), np.uint64)
+        self.end = np.full(_MAX_SHAPES, _FAR, np.int64)
         self._starts = np.zeros(size, np.int64)
         self._shifts = np.zeros(size, np.int64)
         self._is_stored = np.zeros(size, bool)
         self._constants = np.zeros(size, np.int64)
-        size = (_MOST_SHAPES, len(self._text_places))
+        size = (_MAX_SHAPES, len(self._text_places))
         self._text_starts = np.zeros(size, np.int64)
         self._lengths = np.full(size, _NO_TEXT, np.int64)
         self._is_blob = np.zeros(size, bool)
         for span in self._spans:
-            span.forget()
+            span.release()
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
         """Return the number of each row's shape; None where there are too many of them."""
@@ -103,7 +103,7 @@ class Shapes:
         if lengths.min() < 8 * self._words:
             words &= self._inside.take(lengths, axis=0)
         hashes: Words = words @ self._factors
-        if len(self._numbers) > _MOST_SHAPES - _MOST_NEW_SHAPES - 1:
+        if len(self._numbers) > _MAX_SHAPES - _MAX_NEW_SHAPES - 1:
             self._forget()
         shapes = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
         # Another shape's number where this one was not met before, or two share a slot.
@@ -118,7 +118,7 @@ class Shapes:
 
     def _learn(self, words: Words, hashes: Words) -> Int64 | None:
         distinct, firsts, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        if len(distinct) > _MOST_NEW_SHAPES or (words != words[firsts[inverse]]).any():
+        if len(distinct) > _MAX_NEW_SHAPES or (words != words[firsts[inverse]]).any():
             return None
         numbers = np.array([self._number(words[first]) for first in firsts])
         self._slots[(distinct >> _SLOT_SHIFT).view(np.int64)] = numbers
@@ -220,14 +220,14 @@ class Span:
         """Make one of the columns at places `first` to `last`."""
         self._fields = slice(first, last + 1)
         self._numbers: dict[tuple[int, ...], int] = {}
-        self.forget()
+        self.release()
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Know no shape any more."""
         self.words = 1
-        self.begins = np.zeros(_MOST_SHAPES, np.int64)
-        self.kinds = np.full(_MOST_SHAPES, -1, np.int64)
-        self._masks = np.zeros((_MOST_SHAPES, _WIDEST_SPAN), np.uint8)
+        self.begins = np.zeros(_MAX_SHAPES, np.int64)
+        self.kinds = np.full(_MAX_SHAPES, -1, np.int64)
+        self._masks = np.zeros((_MAX_SHAPES, _WIDEST_SPAN), np.uint8)
 
     def describe(self, number: int, fields: list[tuple[int, int]]) -> None:
         """Know of a new shape, with serial type and place of its columns."""
@@ -291,7 +291,7 @@ def _fields(header: bytes, most: int) -> list[tuple[int, int]] | None:
     None where the header is not whole, or unlike what SQLite writes.
     """
     length = header[0]
-    if not 1 <= length <= _MOST_HEADER:
+    if not 1 <= length <= _MAX_HEADER:
         return None
     fields: list[tuple[int, int]] = []
     at, start = 1, length

@@ -26,7 +26,7 @@ _WINDOW_BYTES = 2 << 20
 
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
-_MOST_PAYLOAD = 1 << 28
+_MAX_PAYLOAD = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class _Decoder:
 
     def _local(self, payloads: Int64) -> Int64:
         """Return how many bytes of each payload are on the row's page."""
-        if ((payloads < 0) | (payloads >= _MOST_PAYLOAD)).any():
+        if ((payloads < 0) | (payloads >= _MAX_PAYLOAD)).any():
             raise Unsupported("a row too large")
         if (payloads <= self._most_local).all():
             return payloads
@@ -149,7 +149,7 @@ class _Decoder:
         if shapes is None or (self._shapes.end.take(shapes) > local).any():
             return None
         numbers = [self._as_one(each, headers, shapes) for each in self._numbered]
-        is_every = any(each is None for each in numbers)
+        is_every = any(number is None for number in numbers)
         orders = self._every if is_every else self._alone
         found = self._shapes.values(self._data, headers, shapes, orders)
         stored: dict[int | None, Int64] = {None: rowids}
@@ -217,14 +217,14 @@ class _Numbered:
 
 def _ascending(orders: Iterable[int | None]) -> Int64:
     """Return the orders of stored columns, each once, int64[m]."""
-    return np.array(sorted({each for each in orders if each is not None}), np.int64)
+    return np.array(sorted({order for order in orders if order is not None}), np.int64)
 
 
 def _span(names: Sequence[str], wanted: Mapping[str, int | None]) -> Span | None:
     """Return the span of these columns; None where other wanted ones stand between them."""
     places = [place for name in names if (place := wanted[name]) is not None]
     others = [place for name, place in wanted.items() if name not in names and place is not None]
-    if len(places) < len(names) or any(min(places) < each < max(places) for each in others):
+    if len(places) < len(names) or any(min(places) < other < max(places) for other in others):
         return None
     return Span(min(places), max(places))
 
