@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
-    from traceprof.trace.model.operations import Session
+    from traceprof.trace.model.trace import Session
 
     Float64 = npt.NDArray[np.float64]
     Source = Literal["reference", "operations", "session start", "none"]

@@ -23,7 +23,7 @@ from traceprof.communication.messages import FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.clocks import ONE_MACHINE_NS
 from traceprof.ranks.matching import Unmatched
 from traceprof.ranks.operation_keys import BETWEEN_TWO
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,6 +14,7 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.intervals import largest
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
     return NotApplicable(
         "peer-copy-through-host",
         "the export does not tell what kinds of memory copies go between",
-        "export again with a current Nsight Systems: nsys export --type=sqlite …",
+        result.how_to_collect(Part.COPY_MEMORY),
         result.rank,
     )
 
@@ -131,8 +132,8 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
     elif not result.num_sized:
         reason = "the bytes and peers of NCCL's sends and receives are not in this export"
         how = (
-            "nsys profile --trace=cuda,nvtx … python -m instrument …, which names every call with"
-            " its bytes and its peer"
+            f"{result.how_to_collect(Part.RANGES)} python -m instrument …, which names every call"
+            " with its bytes and its peer"
         )
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"

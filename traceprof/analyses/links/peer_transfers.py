@@ -11,7 +11,7 @@ from traceprof import intervals
 from traceprof.analyses.links import peer_findings
 from traceprof.analyses.links.copy_paths import is_staged, is_to_host
 from traceprof.communication.messages import messages
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
-REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
+REQUIRES: tuple[Part, ...] = (Part.COPIES,)
 EXPLANATIONS: dict[str, str] = peer_findings.EXPLANATIONS
 
 _SEND_RECV = "SendRecv"
@@ -110,6 +110,7 @@ class PeerTransfersResult:
         num_sized: those of them whose bytes and peer the report tells.
         num_peer_copies: copies to or from another device, of any size.
         memory_is_known: whether the export has the kinds of memory of copies.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -120,6 +121,7 @@ class PeerTransfersResult:
     num_sized: int
     num_peer_copies: int
     memory_is_known: bool
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> PeerTransfersResult:
@@ -133,6 +135,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
     return PeerTransfersResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         staged=_staged(rank, window, inside),
         comparisons=tuple(_comparisons(rank, window, sized, inside)),
@@ -157,10 +160,10 @@ _NULL = int(np.iinfo(np.int64).min)
 def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
-    own = np.flatnonzero(inside & is_staged(rank, copies))
+    own = np.flatnonzero(inside & is_staged(copies))
     if len(own) == 0:
         return None
-    outward = is_to_host(rank, copies)[own]
+    outward = is_to_host(copies)[own]
     first, second = own[outward], own[~outward]
     starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
     sent, received = copies.correlation[first], copies.correlation[second]
@@ -169,8 +172,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     for key, other in rank.trace.operations.items():
         if key.process != rank.process or key.device == rank.key.device:
             continue
-        staged = is_staged(rank, other.copies)
-        to_host = is_to_host(rank, other.copies)
+        staged = is_staged(other.copies)
+        to_host = is_to_host(other.copies)
         of_others = other.copies.correlation
         has_first |= np.isin(received, of_others[staged & to_host])
         landing = np.flatnonzero(staged & ~to_host & np.isin(of_others, sent))
