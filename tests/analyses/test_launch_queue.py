@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import launch_queue
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
