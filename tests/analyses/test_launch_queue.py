@@ -132,7 +132,9 @@ def test_these_real_exports_stall_and_no_others(real_trace: Path) -> None:
     findings = [finding for result in measured for finding in launch_queue.findings(result)]
     is_stalled = real_trace.stem in STALLED
     assert any(isinstance(finding, Finding) for finding in findings) == is_stalled
-    assert any(result.stalls is not None and len(result.stalls) for result in measured) == is_stalled
+    assert (
+        any(result.stalls is not None and len(result.stalls) for result in measured) == is_stalled
+    )
 
 
 @pytest.mark.parametrize("has_records", [True, False])
