@@ -22,6 +22,8 @@ from traceprof.trace.open import open_trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceprof.analyses.links.peer_findings import PeerTransfersResult
+
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
@@ -36,7 +38,7 @@ def ranks_of(path: Path) -> Iterator[list[Rank]]:
         trace.close()
 
 
-def results(path: Path) -> list[peer_transfers.PeerTransfersResult]:
+def results(path: Path) -> list[PeerTransfersResult]:
     with ranks_of(path) as ranks:
         return [peer_transfers.run(rank, rank.window) for rank in ranks]
 
