@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.latency import SmallMessages, size_text, small_messages
+from traceprof.communication.latency import SmallMessages, small_messages
 from traceprof.communication.messages import messages
 from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
 from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl_calls import UNKNOWN
-from traceprof.units import duration
+from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

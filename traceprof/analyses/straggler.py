@@ -23,7 +23,7 @@ from traceprof.findings import (
 )
 from traceprof.ranks import arrivals as arrivals_of_ranks
 from traceprof.ranks.causes import Cause, Causes
-from traceprof.ranks.clocks import Clocks, measured
+from traceprof.ranks.clocks import measured
 from traceprof.ranks.lateness import Lateness, lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, Transfer, transfers
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.run.opening import RunSummary
+    from traceprof.run.session_clocks import Clocks
 
 IDS: tuple[str, ...] = ("straggler",)
 OF = arrivals_of_ranks
