@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -35,11 +36,10 @@ MIN_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PageableCopyResult:
+class PageableCopyResult(RankResult):
     """The copies between one rank's GPU and pageable host memory that start in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         num_copies: copies of more than `MIN_BYTES`.
         bytes: theirs.
@@ -54,7 +54,6 @@ class PageableCopyResult:
         evidence: the copies that took longest, longest first.
     """
 
-    rank: int
     window_ns: int
     num_copies: int
     bytes: int

@@ -43,8 +43,8 @@ def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
-    steps = json_report.document(analysis)["steps"]
-    results = [each for each in analysis.breakdown if each.steps]
+    steps = json_report.document(analysis.result)["steps"]
+    results = [each for each in analysis.result.breakdown if each.steps]
     if not results:
         assert steps == []
         return
@@ -104,12 +104,14 @@ def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
 
 def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
     uses = [
-        (collective.rank, use) for collective in analysis.collectives for use in collective.uses
+        (collective.rank, use)
+        for collective in analysis.result.collectives
+        for use in collective.uses
     ]
     if not uses:
         return
     (drawn,) = nccl_figures.time(uses).data
-    rows = json_report.document(analysis)["collectives"]
+    rows = json_report.document(analysis.result)["collectives"]
     assert list(drawn.x) == [row["total_ns"] / 1e6 for row in rows]
     assert [row[0] for row in drawn.customdata] == [row["rank"] for row in rows]
 
@@ -118,6 +120,7 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
         times, depth = launch_queue.depth_over_time(rank, rank.window)
         stalls = result.stalls
+        assert stalls is not None
         row = queue_figures.QueueRow(
             rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
             intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
@@ -148,11 +151,15 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
 
 
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
-    found = [each for each in json_report.document(analysis)["links"] if each["direction"] == "p2p"]
+    found = [
+        each
+        for each in json_report.document(analysis.result)["links"]
+        if each["direction"] == "p2p"
+    ]
     if not found:
         return
     devices = [rank.device for rank in analysis.run.ranks]
-    (drawn,) = link_figures.peer_matrix(analysis.links, devices).data
+    (drawn,) = link_figures.peer_matrix(analysis.result.links, devices).data
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.links import peer_findings
 from traceprof.analyses.links.copy_paths import is_staged, is_to_host
+from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import messages
 from traceprof.trace.nsight import schema
 
@@ -98,11 +99,10 @@ class PeerComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerTransfersResult:
+class PeerTransfersResult(RankResult):
     """What a rank exchanged with other devices.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         staged: copies through the host; None where there are none.
         comparisons: by peer and direction, where both NCCL and copies took the same way.
@@ -112,7 +112,6 @@ class PeerTransfersResult:
         memory_is_known: whether the export has the kinds of memory of copies.
     """
 
-    rank: int
     window_ns: int
     staged: StagedCopies | None
     comparisons: tuple[PeerComparison, ...]
