@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.late_allreduce import reference
 from tests.support.builders import TraceBuilder
+from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import late_allreduce
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.overlap_slowdown import reference
 from tests.support.builders import TraceBuilder
+from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import overlap_slowdown
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run

@@ -17,9 +17,9 @@ import pytest
 
 from dashboards.server.app import PAGES
 from dashboards.server.serving import DashboardServer
-from tests.conftest import SAMPLE
-from tests.dashboards.conftest import serving
 from tests.support.builders import TraceBuilder
+from tests.support.serving import serving
+from tests.support.traces import SAMPLE
 from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.communication.latency import size_text
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from tests.dashboards.conftest import Serve
+    from tests.support.serving import Serve
 
 HOSTILE = (
     "<script>window.evil=1</script>",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.ranks import arrivals, session
+from tests.support.arrivals import arrivals, session
 from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.clocks import seeded
 from traceprof.ranks.matching import match

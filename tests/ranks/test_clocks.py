@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.ranks import arrivals, session
+from tests.support.arrivals import arrivals, session
 from traceprof.ranks.clocks import NTP_NS, ONE_MACHINE_NS, Clocks, measured, seeded
 from traceprof.ranks.matching import match
 

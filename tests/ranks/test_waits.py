@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.ranks import arrivals, session
+from tests.support.arrivals import arrivals, session
 from traceprof.ranks.clocks import measured, seeded
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match

@@ -21,7 +21,7 @@ from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
 from dashboards.server.app import PAGES
 from dashboards.time_axis import Clock
-from tests.conftest import GPU_SAMPLES
+from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
