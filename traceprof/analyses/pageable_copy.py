@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -31,11 +32,10 @@ REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
 
 
 @dataclass(frozen=True, slots=True)
-class PageableCopyResult:
+class PageableCopyResult(RankResult):
     """The copies between one rank's GPU and pageable host memory that start in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         num_copies: copies of more than `MAX_STAGED_BYTES`.
         bytes: theirs.
@@ -50,7 +50,6 @@ class PageableCopyResult:
         evidence: the copies that took longest, longest first.
     """
 
-    rank: int
     window_ns: int
     num_copies: int
     bytes: int

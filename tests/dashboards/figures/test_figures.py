@@ -61,8 +61,8 @@ def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
-    steps = json_report.document(analysis)["steps"]
-    results = [each for each in analysis.breakdown if each.steps]
+    steps = json_report.document(analysis.result)["steps"]
+    results = [result for result in analysis.result.breakdown if result.steps]
     assert results
     bars = [step_figures.step_bars(each) for each in results]
     figure = step_figures.stacked(results, bars)
@@ -125,11 +125,13 @@ def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
 @of_samples(ALL - WITHOUT_NCCL)
 def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
     uses = [
-        (collective.rank, use) for collective in analysis.collectives for use in collective.uses
+        (collective.rank, use)
+        for collective in analysis.result.collectives
+        for use in collective.uses
     ]
     assert uses
     (drawn,) = nccl_figures.time(uses).data
-    rows = json_report.document(analysis)["collectives"]
+    rows = json_report.document(analysis.result)["collectives"]
     assert list(drawn.x) == [row["total_ns"] / 1e6 for row in rows]
     assert [row[0] for row in drawn.customdata] == [row["rank"] for row in rows]
 
@@ -138,6 +140,7 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
         times, depth = launch_queue.depth_over_time(rank, rank.window)
         stalls = result.stalls
+        assert stalls is not None
         row = queue_figures.QueueRow(
             rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
             intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
@@ -169,10 +172,14 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
 
 @of_samples({"p2p-slower-than-copy", "peer-copies"})
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
-    found = [each for each in json_report.document(analysis)["links"] if each["direction"] == "p2p"]
+    found = [
+        each
+        for each in json_report.document(analysis.result)["links"]
+        if each["direction"] == "p2p"
+    ]
     assert found
     devices = [rank.device for rank in analysis.run.ranks]
-    (drawn,) = link_figures.peer_matrix(analysis.links, devices).data
+    (drawn,) = link_figures.peer_matrix(analysis.result.links, devices).data
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -89,11 +90,10 @@ class PeerComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerTransfersResult:
+class PeerTransfersResult(RankResult):
     """What a rank exchanged with other devices.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         staged: copies through the host; None where there are none.
         comparisons: by peer and direction, where both NCCL and copies took the same way.
@@ -103,7 +103,6 @@ class PeerTransfersResult:
         memory_is_known: whether the export has the kinds of memory of copies.
     """
 
-    rank: int
     window_ns: int
     staged: StagedCopies | None
     comparisons: tuple[PeerComparison, ...]
