@@ -11,7 +11,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import pageable_copy
-from traceprof.analyses.links import link_counters, link_usage, peer_transfers
+from traceprof.analyses.links import link_limits, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
 from traceprof.run.opening import Window
@@ -62,17 +62,15 @@ _COUNTERS = (
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    used: tuple[LinkUsageResult, ...] = view.of(link_usage)
-    counted: tuple[LinkCountersResult, ...] = view.of(link_counters)
+    results = view.of(link_limits)
+    used: tuple[LinkUsageResult, ...] = tuple(result.copies for result in results)
+    counted: tuple[LinkCountersResult, ...] = tuple(result.counters for result in results)
     lead = (
         "Copies tell a link's rate by their bytes and times, sampled counters by what crossed it,"
         " NCCL's traffic included. Peaks are of one direction; 1 GB = 1e9 bytes."
     )
     rows = [
-        (result.rank, use)
-        for results in (used, counted)
-        for result in results
-        for use in result.uses
+        (result.rank, use) for source in (used, counted) for result in source for use in result.uses
     ]
     return page(
         TITLE,
@@ -81,7 +79,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         _peers(view, used),
         _uses(rows),
         _counters([(each.rank, use) for each in counted for use in each.counters]),
-        missing(view.missing(*link_usage.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
+        missing(view.missing(*link_limits.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
     )
 
 

@@ -214,5 +214,5 @@ def _notes(view: View) -> Component | None:
         for report, note in view.analysis.notes
         if report in reports or not view.analysis.run.ranks
     ]
-    notes += [html.Li(f"left out: {each.error}") for each in view.analysis.lost]
+    notes += [html.Li(f"left out: {each.error}") for each in view.analysis.result.failed]
     return card("About the data", html.Ul(notes, className="notes")) if notes else None

@@ -8,14 +8,13 @@ import numpy as np
 
 from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
 from dashboards.widgets.palette import PARTS
-from traceprof.communication.latency import size_text
 from traceprof.communication.messages import messages
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL, OPEN_END
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

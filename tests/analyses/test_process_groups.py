@@ -32,7 +32,7 @@ FACTS = "dtype=float32 group=dp rank=0 size=4"
 def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[OperationUse]:
     analysis = analyze(builder.write(tmp_path / "t.sqlite"), options=Options(**options))
     analysis.close()
-    return list(analysis.collectives[0].uses)
+    return list(analysis.result.collectives[0].uses)
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
 def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
     analysis = analyze(builder.write(tmp_path / "t.sqlite"))
     analysis.close()
-    return list(analysis.buckets[0].uses)
+    return list(analysis.result.buckets[0].uses)
 
 
 @pytest.mark.parametrize("with_gpu", [False, True])
@@ -286,7 +286,7 @@ def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
 def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
     path = phases(TraceBuilder(), 200_000, 300_000, 500_000).write(tmp_path / "t.sqlite")
     analysis = analyze(path)
-    (host,) = process_group_scaling.run(analysis.run, analysis.of(process_groups))
+    (host,) = process_group_scaling.run(analysis.result.measured)
     analysis.close()
     # A third of 30 ms and three fifths of 50 ms, for those that were there.
     assert {loss.rank: loss.impact_ns // MS for loss in host.losses} == {

@@ -13,6 +13,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.breakdown_texts import ADVICE, EXPLANATION, HOST_ADVICE
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -76,11 +77,10 @@ class StepMeasures:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakdownResult:
+class BreakdownResult(RankResult):
     """Where a rank's time went.
 
     Attributes:
-        rank: the rank's number.
         whole: the breakdown of the window asked for.
         steps: the breakdown of each training step inside it, in order of time.
         exposed: the longest stretches of exposed communication, longest first.
@@ -90,7 +90,6 @@ class BreakdownResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     whole: Measures
     steps: tuple[StepMeasures, ...]
     exposed: tuple[Evidence, ...]

@@ -2,7 +2,7 @@
 
 Rates of one rank alone are lower bounds: a kernel runs from its rank's arrival to the end, so that
 its duration holds the time it waited for the others as well as the transfer. Where the other ranks
-are there to be compared, `with_transfers` puts the rates of the transfers in their place.
+are there to be compared, `refined` puts the rates of the transfers in their place.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.latency import SmallMessages, size_text, small_messages
+from traceprof.analyses.results import RankResult
+from traceprof.communication.latency import SmallMessages, small_messages
 from traceprof.communication.messages import messages
 from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
 from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
-from traceprof.units import duration
+from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from traceprof.communication.messages import Messages
     from traceprof.intervals import Int64
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.transfers import Transfer
     from traceprof.run.opening import Rank, Window
 
@@ -98,11 +98,10 @@ class OperationUse:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectivesResult:
+class CollectivesResult(RankResult):
     """The communication kernels of one rank, the longest-running operation first.
 
     Attributes:
-        rank: the rank's number.
         uses: by operation and communicator.
         window_ns: the length of the window.
         num_operations: communication kernels that start in it.
@@ -113,7 +112,6 @@ class CollectivesResult:
         network_gb_per_s: the peak of the network, where the user gave it.
     """
 
-    rank: int
     uses: tuple[OperationUse, ...]
     window_ns: int
     num_operations: int
@@ -152,15 +150,14 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     )
 
 
-def with_transfers(
-    result: CollectivesResult, transfers: Mapping[tuple[str, str | None], Transfer]
-) -> CollectivesResult:
+def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResult:
     """Return the same with rates of transfers, where operations were matched with other ranks'.
 
     Args:
         result: of one rank.
-        transfers: of that rank, by operation and communicator.
+        ranks: how it met the others.
     """
+    transfers = ranks.transfers_of(result.rank)
     uses = tuple(
         with_transfer(
             use, transfers.get((use.operation, use.communicator)), result.network_gb_per_s

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -38,11 +39,10 @@ CAUSES = (LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuIdleResult:
+class GpuIdleResult(RankResult):
     """The idle time of one rank in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         idle_ns: how long the GPU did nothing.
         parts_ns: by cause, in the order of `CAUSES`; None where the causes cannot be known.
@@ -55,7 +55,6 @@ class GpuIdleResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window_ns: int
     idle_ns: int
     parts_ns: tuple[int, int, int, int] | None

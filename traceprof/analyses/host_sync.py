@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -34,11 +35,10 @@ REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 
 
 @dataclass(frozen=True, slots=True)
-class HostSyncResult:
+class HostSyncResult(RankResult):
     """The synchronizations of one rank's process in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         num_syncs: how often a thread synchronized; a copy to pageable memory and the
             synchronization that follows it at once are one.
@@ -53,7 +53,6 @@ class HostSyncResult:
         unknown: why none of this can be known, else None.
     """
 
-    rank: int
     window_ns: int
     num_syncs: int
     blocked_ns: int

@@ -19,6 +19,7 @@ from traceprof.analyses.gradient_buckets import (
     of_operation,
     steps_of_kernels,
 )
+from traceprof.analyses.results import RankResult
 from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
@@ -37,11 +38,10 @@ MIN_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LateAllReduceResult:
+class LateAllReduceResult(RankResult):
     """How the steps of one rank reduce gradients.
 
     Attributes:
-        rank: the rank's number.
         window_ns: length of the window.
         num_all_reduces: AllReduce kernels that start in the window.
         num_in_steps: those of them launched in a known step.
@@ -56,7 +56,6 @@ class LateAllReduceResult:
         worst: the longest stretches of these tails, longest first.
     """
 
-    rank: int
     window_ns: int
     num_all_reduces: int
     num_in_steps: int

@@ -19,6 +19,7 @@ from traceprof.analyses.launch_queue_texts import (
     HEALTHY_ADVICE,
     REEXPORT,
 )
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -74,11 +75,10 @@ class LateLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchQueueResult:
+class LaunchQueueResult(RankResult):
     """The launch queue of a rank's process, and what its stalls did to the rank.
 
     Attributes:
-        rank: the rank's number.
         window: what was looked at.
         max_depth: the most launches of the process pending at once in the window.
         stalls: those of launches for this rank that begin in the window, ordered by start; None
@@ -95,7 +95,6 @@ class LaunchQueueResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window: Window
     max_depth: int
     stalls: Stalls | None

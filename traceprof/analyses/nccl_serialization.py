@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
 from traceprof.findings import (
     Evidence,
@@ -31,11 +32,10 @@ REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
 
 
 @dataclass(frozen=True, slots=True)
-class SerializationResult:
+class SerializationResult(RankResult):
     """Which communication kernels of a rank waited for one another. Times and durations are ns.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the length of the window.
         num_operations: communication kernels that start in it.
         num_judged: those whose launch is in the capture.
@@ -58,7 +58,6 @@ class SerializationResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window_ns: int
     num_operations: int
     num_judged: int

@@ -13,6 +13,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -52,11 +53,10 @@ MIN_STANDARD_ERRORS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class OverlapSlowdownResult:
+class OverlapSlowdownResult(RankResult):
     """What the compute kernels of one rank took beside communication, and alone.
 
     Attributes:
-        rank: the rank's number.
         window_ns: length of the window.
         num_communication: communication kernels and peer copies that start in the window.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
@@ -76,7 +76,6 @@ class OverlapSlowdownResult:
         signatures: the kernels compared, the largest excess first.
     """
 
-    rank: int
     window_ns: int
     num_communication: int
     num_graphs: int

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses import process_groups
 from traceprof.analyses.groups_at_once import (
     MachineOperations,
     groups_at_once,
@@ -26,7 +25,6 @@ from traceprof.analyses.process_group_scaling_texts import (
     MANY,
     MIN_GROWTH,
 )
-from traceprof.communication.latency import size_text
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -36,17 +34,17 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.units import duration
+from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.analyses.measured import MeasuredRun
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.intervals import Int64
     from traceprof.run.opening import RunSummary
 
 IDS: tuple[str, ...] = ("process-group-scaling",)
-OF = process_groups
 EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
 
 
@@ -121,15 +119,11 @@ class HostScaling:
         return most / fewest if fewest else None
 
 
-def run(run: RunSummary, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling, ...]:
-    """Compare the operations of all ranks of each machine.
-
-    Args:
-        run: the reports.
-        measured: what `process_groups` measured, by rank.
-    """
+def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
+    """Compare the operations of all ranks of each machine."""
+    run = measured.run
     hosts: dict[tuple[str | None, int], list[tuple[ProcessGroupsResult, int]]] = defaultdict(list)
-    for each in measured:
+    for each in measured.process_groups:
         session = run.reports[each.report].session
         start = 0 if session.is_utc else session.start_utc_ns
         if session.host is None or start is None:  # not to be compared with another report

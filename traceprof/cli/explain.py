@@ -16,7 +16,7 @@ def command(finding: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from traceprof.analysis import EXPLANATIONS, FINDING_IDS
+    from traceprof.analyses.registry import EXPLANATIONS, FINDING_IDS
     from traceprof.reports.text import PLAIN_WIDTH
 
     if finding not in EXPLANATIONS:

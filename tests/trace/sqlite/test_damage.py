@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import REAL_TRACES
 from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.traces import REAL_TRACES
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote

@@ -13,6 +13,7 @@ from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_cop
 from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
+from traceprof.analyses.results import RankResult
 from traceprof.findings import NotApplicable, severity_of_cost
 from traceprof.trace.model.parts import HowToCollect, Part
 
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
 
-# `link_usage` names and explains them: these are the same findings from another source.
-IDS: tuple[str, ...] = ()
-REQUIRES: tuple[Part, ...] = ()
-EXPLANATIONS: dict[str, str] = {}
-
-_FINDINGS = ("link-saturated", "link-underused")
 _FEWEST = 5  # samples: the mean of fewer says more of where they fell than of the link
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
@@ -72,20 +67,12 @@ class CounterUse:
     utilization_in_communication: float | None
     num_idle_spikes: int
 
-    @property
-    def mean_gb_per_s(self) -> float | None:
-        """The mean over the sampled time; None where the bytes are not known."""
-        if self.bytes is None or not self.sampled_ns:
-            return None
-        return self.bytes / self.sampled_ns
-
 
 @dataclass(frozen=True, slots=True)
-class LinkCountersResult:
+class LinkCountersResult(RankResult):
     """The sampled links of one rank's GPU; those of the machine's NICs for its first rank.
 
     Attributes:
-        rank: the rank's number.
         counters: the statistics of each link and direction.
         uses: the same as rows beside those of copies, where the bytes are known.
         loads: what each link carried while copies or communication were exposed.
@@ -97,7 +84,6 @@ class LinkCountersResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     counters: tuple[CounterUse, ...]
     uses: tuple[LinkUse, ...]
     loads: tuple[Load, ...]
@@ -285,4 +271,4 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
             " are shorter than the time between samples"
         )
         how = result.how_to_collect(Part.DENSE_COUNTERS)
-    return [NotApplicable(finding, reason, how, result.rank) for finding in _FINDINGS]
+    return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.IDS]

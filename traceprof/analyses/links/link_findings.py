@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank
 
+IDS: tuple[str, ...] = ("link-saturated", "link-underused")
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""

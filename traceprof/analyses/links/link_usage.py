@@ -15,9 +15,9 @@ from traceprof.analyses.links.copy_paths import (
     is_device_memory,
 )
 from traceprof.analyses.links.link_findings import Load
+from traceprof.analyses.results import RankResult
 from traceprof.findings import NotApplicable, severity_of_cost, share
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
-from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
     Mask = npt.NDArray[np.bool_]
-
-IDS: tuple[str, ...] = ("link-saturated", "link-underused")
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
-EXPLANATIONS: dict[str, str] = link_findings.EXPLANATIONS
 
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
@@ -116,11 +112,10 @@ class HostCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkUsageResult:
+class LinkUsageResult(RankResult):
     """The copies of one rank, by direction and peer.
 
     Attributes:
-        rank: the rank's number.
         uses: what each direction and peer carried.
         host_copies: copies from and to the host, by the kind of its memory.
         loads: all copies of a direction while nothing hides them, where the peak is known.
@@ -130,7 +125,6 @@ class LinkUsageResult:
         gpu: the GPU's name.
     """
 
-    rank: int
     uses: tuple[LinkUse, ...]
     host_copies: tuple[HostCopies, ...] = ()
     loads: tuple[Load, ...] = ()
@@ -217,7 +211,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
                 result.rank,
             )
-            for id_ in IDS
+            for id_ in link_findings.IDS
         ]
     return [each for each in found if each is not None]
 

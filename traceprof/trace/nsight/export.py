@@ -36,7 +36,8 @@ from traceprof.trace.nsight.kernel_signatures import Signer
 from traceprof.trace.nsight.label_ranges import read_label_ranges
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.nvtx_events import columns_of_events, forget_events, keep_events
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, holds
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import count_rows
 
@@ -95,7 +96,7 @@ class NsightTrace:
             TraceFormatError: damaged, or the database of another program.
         """
         self.path = path
-        self._database = Database(path, progress, file=file)
+        self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
         self._copies = ExitStack()  # of the process, that read a part of it
         self._calls: processes.Copy[_Piece] | None = None
         try:
@@ -253,7 +254,9 @@ class NsightTrace:
         ids = set().union(
             *(call.packed_name.distinct.tolist() for call in self._api_calls.values())
         )
-        return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
+        return {
+            key: _VERSION.sub("", name) for key, name in read_strings(self._database, ids).items()
+        }
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -441,7 +444,7 @@ class NsightTrace:
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        return self._database.strings(self._signer.names)
+        return read_strings(self._database, self._signer.names)
 
 
 # What copies of the process read, and attributes that they make of it.

@@ -11,6 +11,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl_payloads import PayloadReader
 from traceprof.trace.nsight.nvtx_events import events_of, portions
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import UNKEPT
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     json_id = events.json_id.at(rows)
     said, kinds = _distinct(events.domain.at(rows), binary, text, json_id)
     known = [*events.payloads, None, None]  # neither NULL nor what was not kept
-    of_id = events.database.strings({each for *_, each in kinds if each != NULL})
+    of_id = read_strings(events.database, {each for *_, each in kinds if each != NULL})
     fields = []
     for domain, of_binary, of_text, key in kinds:
         digits, json = known[of_binary], known[of_text]

@@ -14,6 +14,7 @@ from traceprof.trace.columns import Codes, pack
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NONE, NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
@@ -84,7 +85,7 @@ class Events:
     @cached_property
     def strings(self) -> Mapping[int, str]:
         """Names by StringIds.id, of those that the rows mention and the export has."""
-        return self.database.strings(self.text_id.distinct.tolist())
+        return read_strings(self.database, self.text_id.distinct.tolist())
 
     def ends(self, chosen: Int64) -> Int64:
         """Return when these ranges were over, `OPEN_END` where they were not."""

@@ -14,6 +14,7 @@ from traceprof.trace.model.texts import Texts
 from traceprof.trace.nsight import nvtx_names as nvtx
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
@@ -69,7 +70,7 @@ def read_thread_names(database: Database) -> dict[int, str]:
     columns: dict[str, type[int | str]] = {"globalTid": int, "nameId": int}
     rows = database.rows(schema.THREAD_NAMES, columns)
     ids = sorted({row["nameId"] for row in rows if row["nameId"] is not None})
-    strings = database.strings(ids)
+    strings = read_strings(database, ids)
     system = {row["globalTid"]: strings.get(row["nameId"]) for row in rows}
     return {
         thread: name
@@ -99,7 +100,7 @@ class _Names:
 
     def known(self, database: Database) -> Texts:
         """Return the names by number."""
-        strings = database.strings(each for each in self._ids.tolist() if each != NULL)
+        strings = read_strings(database, (each for each in self._ids.tolist() if each != NULL))
         texts = (
             # A text ends where C ends it.
             text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")
