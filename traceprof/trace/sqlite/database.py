@@ -57,6 +57,7 @@ class Database:
         self.path = path
         self.progress = progress
         self.remedy = remedy
+        self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
         self.file = (file or path).resolve()
         self._check_complete(self.file)
@@ -78,10 +79,9 @@ class Database:
         """Close the connection."""
         self.connection.close()
 
-    def after_fork(self, progress: Progress | None) -> None:
-        """Connect anew, as SQLite asks of a copy of a process, and tell this of progress."""
-        self._of_first_process = self.connection  # not to be closed here
-        self.progress = progress
+    def reopen(self) -> None:
+        """Connect anew and leave the connection so far alone, which another process uses."""
+        self._connections_of_others.append(self.connection)  # closing it would disturb them
         self.connection = self.connect()
 
     def connect(self) -> sqlite3.Connection:
