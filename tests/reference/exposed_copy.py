@@ -1,6 +1,7 @@
 """An independent reference for `exposed-copy`, for tests only: plain lists, one copy at a time.
 
 * copy: memcpy and memset that are not communication
+* fraction: exposed ÷ the time in which copies run (as that of `exposed-communication`)
 * exposed: where copies run, and neither compute nor communication does; clipped to the window
 * owner: each exposed nanosecond belongs to the copy that began first of those that run; of those
   that began together, to the one that ends first, then memcpy before memset, then by copyKind
@@ -62,6 +63,7 @@ class ExposedCopy:
     """What the finding says of one rank; ns and bytes."""
 
     window_ns: int = 0
+    copy_ns: int = 0
     exposed_ns: int = 0
     by_kind: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     pageable_ns: int = 0
@@ -74,7 +76,7 @@ class ExposedCopy:
 
     @property
     def fraction(self) -> float:
-        return self.exposed_ns / self.window_ns if self.window_ns else 0.0
+        return self.exposed_ns / self.copy_ns if self.copy_ns else 0.0
 
 
 def kind_of(copy: Operation) -> str:
@@ -130,8 +132,9 @@ def measured(
             result.gradient_ns += exposed
             result.gradient_bytes += copy.bytes
             result.num_gradient_copies += 1
-    copies = spans_of(rank.of_kind(COPY))
-    assert result.exposed_ns == measure(without(clipped(copies, low, high), hidden))
+    copies = clipped(spans_of(rank.of_kind(COPY)), low, high)
+    result.copy_ns = measure(copies)
+    assert result.exposed_ns == measure(without(copies, hidden))
     assert result.exposed_ns == sum(result.by_kind.values())
     return result
 
