@@ -17,6 +17,7 @@ test: $(VENV)/installed-test lint types  ## Lint, check the types and run every 
 lint: $(VENV)/installed-test  ## Lint and check the formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/oxlint
 
 types: $(VENV)/installed-test  ## Check the types
 	$(BIN)/mypy

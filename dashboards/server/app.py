@@ -91,7 +91,7 @@ def create_app(
         update_title="",
         serve_locally=True,
         index_string=_INDEX,
-        assets_ignore=r"theme\.js",  # it stands in the page's head, before anything is drawn
+        assets_ignore=r"\.js$",  # modules, which main.js imports; theme.js stands in the head
         suppress_callback_exceptions=True,  # pages bring their own components
         add_log_handler=False,
     )
