@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.conftest import SAMPLE
 from tests.dashboards.conftest import serving
