@@ -13,10 +13,11 @@ from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import collectives
-from traceprof.communication.latency import best_time_and_latency, size_text
+from traceprof.communication.latency import best_time_and_latency
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
+from traceprof.units import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path

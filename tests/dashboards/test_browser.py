@@ -22,9 +22,8 @@ from tests.support.serving import serving
 from tests.support.traces import SAMPLE
 from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
-from traceprof.communication.latency import size_text
 from traceprof.reports import json as json_report
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.arrivals import arrivals, session
 from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
-from traceprof.ranks.clocks import seeded
 from traceprof.ranks.matching import match
 from traceprof.ranks.waits import GroupWaits, waits_of
+from traceprof.run.session_clocks import seeded
 
 if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.support.arrivals import arrivals, session
-from traceprof.ranks.clocks import NTP_NS, ONE_MACHINE_NS, Clocks, measured, seeded
+from traceprof.ranks.clocks import measured
 from traceprof.ranks.matching import match
+from traceprof.run.session_clocks import NTP_NS, ONE_MACHINE_NS, Clocks, seeded
 
 if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from traceprof.analyses.links.peer_findings import PeerTransfersResult
+
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
 
@@ -35,7 +37,7 @@ def ranks_of(path: Path) -> Iterator[list[Rank]]:
         trace.close()
 
 
-def results(path: Path) -> list[peer_transfers.PeerTransfersResult]:
+def results(path: Path) -> list[PeerTransfersResult]:
     with ranks_of(path) as ranks:
         return [peer_transfers.run(rank, rank.window) for rank in ranks]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
 # Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
-_BIG_BYTES = 4 << 20
+MIN_BIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
     host, device = (source, destination) if direction == "h2d" else (destination, source)
     pinned = [kind for kind, label in rank.trace.memory_kinds.items() if label == schema.PINNED]
     judged: Mask = np.isin(host, np.array(pinned, np.int64)) & is_device_memory(rank, device)
-    return judged & (copies.bytes[chosen] >= _BIG_BYTES)
+    return judged & (copies.bytes[chosen] >= MIN_BIG_BYTES)
 
 
 def _is_over_c2c(rank: Rank) -> bool:

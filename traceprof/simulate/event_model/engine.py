@@ -28,11 +28,13 @@ from typing import TYPE_CHECKING
 from traceprof.simulate.event_model.actions import (
     Busy,
     Call,
+    CallRecord,
     Event,
     Pop,
     Push,
     Record,
     Stream,
+    Thread,
     Wait,
 )
 from traceprof.simulate.event_model.clock import Clock
@@ -45,37 +47,6 @@ if TYPE_CHECKING:
 
 QUEUE_LIMIT = 1024  # HTA, docs/source/features/augmented_counters.rst
 _NO_SLOWDOWN = Fraction(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """A host thread: its process, and its number in it, 0 for the main one."""
-
-    process: int
-    number: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class CallRecord:
-    """An API call that was made.
-
-    Attributes:
-        thread: that made it.
-        action: what was called.
-        correlation: unique in the process, in the order of starts.
-        start_ns: of the call.
-        end_ns: likewise, -1 while it lasts.
-        stall_ns: start and end of its wait for room in the launch queue, None where it found some.
-        depth: operations of the process that were launched and not over as it began.
-    """
-
-    thread: Thread
-    action: Call
-    correlation: int
-    start_ns: int
-    end_ns: int = -1
-    stall_ns: tuple[int, int] | None = None
-    depth: int = 0
 
 
 @dataclass(eq=False, slots=True)

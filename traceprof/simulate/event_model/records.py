@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.simulate.boards import Board
-    from traceprof.simulate.event_model.engine import CallRecord, RangeRecord, Result, Thread
+    from traceprof.simulate.event_model.actions import CallRecord, Thread
+    from traceprof.simulate.event_model.engine import RangeRecord, Result
     from traceprof.simulate.event_model.gpu import Operation
     from traceprof.trace.nsight.writer import NsightWriter
 
