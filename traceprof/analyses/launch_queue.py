@@ -17,7 +17,6 @@ from traceprof.analyses.launch_queue_advice import (
     ADVICE,
     HEALTHY_ADVICE,
     REEXPORT,
-    REEXPORT_COMMAND,
 )
 from traceprof.analyses.results import RankResult
 from traceprof.findings import (
@@ -37,7 +36,7 @@ from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, operation_name, queue_holders
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
+    from traceprof.trace.model.host import ApiCalls
 
 IDS: tuple[str, ...] = ("launch-queue-stall",)
-REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 METRICS: Metrics = {
     "launch-queue-stall": {
         "stall_ns": Metric(Kind.NS, "the sum of the stalls"),
@@ -131,6 +130,7 @@ class LaunchQueueResult(RankResult):
         has_unexported: whether CUPTI's records were captured, but left out of the export.
         coverage: the share of the rank's operations in the window whose launch was captured.
         longest: the longest stalls, longest first.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window: Window
@@ -145,6 +145,7 @@ class LaunchQueueResult(RankResult):
     has_unexported: bool
     coverage: float
     longest: tuple[Evidence, ...]
+    how_to_collect: HowToCollect
 
     def stalls_of(self, thread: int) -> Intervals:
         """Return when a thread was blocked."""
@@ -170,6 +171,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     queue.release()
     return LaunchQueueResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window=window,
         max_depth=max_depth,
         stalls=stalls,
@@ -205,7 +207,7 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
             NotApplicable(
                 IDS[0],
                 "the report has no CUDA API calls: when operations were launched is not known",
-                f"nsys profile {schema.API_CALL.flag} …",
+                result.how_to_collect(Part.API_CALLS),
                 result.rank,
             )
         ]
@@ -224,6 +226,7 @@ def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
     return LaunchQueueResult(
         rank.rank, window, 0, None, 0, intervals.empty(), (),
         (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
+        rank.trace.how_to_collect,
     )  # fmt: skip
 
 
@@ -336,7 +339,7 @@ def _advice(
 ) -> tuple[str, ...]:  # fmt: skip
     advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
     if result.has_unexported and stalls.source == "inferred":
-        advice.append(REEXPORT)
+        advice.append(f"{REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
 
 
@@ -345,7 +348,7 @@ def _unexported(result: LaunchQueueResult) -> NotApplicable:
         IDS[0],
         "records of a full command buffer were captured but not exported, and no stall of more"
         " than 50 µs can be inferred from the launches",
-        REEXPORT_COMMAND,
+        result.how_to_collect(Part.STALL_RECORDS),
         result.rank,
     )
 

@@ -23,15 +23,15 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
 METRICS: Metrics = {
     "nccl-serialization": {
         "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),
@@ -88,6 +88,7 @@ class SerializationResult(RankResult):
         compute_streams: these streams.
         exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window_ns: int
@@ -107,6 +108,7 @@ class SerializationResult(RankResult):
     compute_streams: tuple[int, ...]
     exposed_on_compute_streams_ns: int
     num_graphs: int
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> SerializationResult:
@@ -131,6 +133,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
 
     return SerializationResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_operations=int(inside.sum()),
         num_judged=int((inside & (queue.launch_ns != UNKNOWN)).sum()),
@@ -161,7 +164,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
                 IDS[0],
                 "when communication was launched is not in the export, so that waiting in line"
                 " cannot be told from being late",
-                f"nsys profile {schema.API_CALL.flag} …, from before the first communication on",
+                f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
                 result.rank,
             )
         ]
@@ -244,7 +247,7 @@ def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
         IDS[0],
         f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them is not"
         " recorded",
-        f"nsys profile {schema.GRAPH.flag} …",
+        result.how_to_collect(Part.GRAPH_KERNELS),
         result.rank,
     )
 
@@ -256,7 +259,10 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
     if result.num_on_compute_streams:
         advice.append(_COMPUTE_STREAM_ADVICE)
     if result.known_blocked_ns < result.blocked_ns:
-        advice.append(_COLLECT_ADVICE)
+        how = result.how_to_collect(Part.COMMUNICATORS)
+        advice.append(
+            f"To see which of these depend on each other, export communicators and peers: {how}"
+        )
     return tuple(advice)
 
 
@@ -287,13 +293,6 @@ _COMPUTE_STREAM_ADVICE = (
     " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
     " run beside it"
 )
-_COLLECT_ADVICE = (
-    "To see which of these depend on each other, export communicators and peers: NCCL 2.25 or later"
-    " (PyTorch 2.7), nsys profile --trace=cuda,nvtx and nsys export --type=sqlite"
-    " --include-blobs=true, from Nsight Systems 2024.5 on; or record with python -m instrument,"
-    " which names every call with its peer and group"
-)
-
 PAGE = {
     "follows": f"{queueing.FOLLOWS_NS // 1000} µs",
     "advice": bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE)),

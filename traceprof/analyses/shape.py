@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding, Metrics, NotApplicable
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.nsight import schema
+    from traceprof.trace.model.parts import Part
 
 Result = TypeVar("Result", bound=RankResult)
 OfRun = TypeVar("OfRun")
@@ -37,7 +37,7 @@ class RankModule(Judge[Result], Protocol[Result]):
     IDS: tuple[str, ...]
     METRICS: Metrics
     PAGE: dict[str, str]
-    REQUIRES: tuple[schema.Table, ...]
+    REQUIRES: tuple[Part, ...]
 
     def run(self, rank: Rank, window: Window) -> Result:
         """Return numbers only, of the window."""
@@ -90,7 +90,7 @@ class RankAnalysis:
     ids: tuple[str, ...]
     metrics: Metrics
     page: dict[str, str]
-    requires: tuple[schema.Table, ...]
+    requires: tuple[Part, ...]
     is_for_cpu: bool
     run: Callable[[Rank, Window], RankResult]
     judge: Callable[[Results], list[Finding | NotApplicable]]
