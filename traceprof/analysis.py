@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from traceprof.analyses.measured import MeasuredReport
     from traceprof.analyses.results import Judge, Result
     from traceprof.findings import Finding, NotApplicable
+    from traceprof.progress import Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.trace.model.trace import Trace
 
 __all__ = [
     "FINDING_IDS",

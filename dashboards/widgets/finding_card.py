@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.time_axis import Clock
-    from traceprof.findings import Finding, Metric
+    from traceprof.findings import Finding, MetricValue
 
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
@@ -59,7 +59,7 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
     )
 
 
-def metric_text(name: str, value: Metric) -> str:
+def metric_text(name: str, value: MetricValue) -> str:
     """Write a metric with the unit that its name tells."""
     if value is None:
         return "not known"
