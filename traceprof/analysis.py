@@ -28,14 +28,16 @@ from traceprof.run.notes import notes_of
 from traceprof.run.opening import Run, RunSummary, run_of, run_of_reports, with_ranks
 from traceprof.run.summary import FailedReport, MeasuredReport
 from traceprof.run.windows import no_such_steps
+from traceprof.trace.model.parts import Part
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from traceprof.progress import Progress
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.trace.model.trace import Trace
 
 __all__ = [
     "ANALYSES",
@@ -322,7 +324,8 @@ def _without_ranks(run: RunSummary) -> list[NotApplicable]:
         NotApplicable(
             id_,
             "no report holds a GPU operation",
-            "nsys profile --trace=cuda,nvtx … (and see `traceprof info` for what it does hold)",
+            f"{run.how_to_collect(Part.GPU_OPERATIONS)} (and see `traceprof info` for what it does"
+            " hold)",
         )
         for id_ in FINDING_IDS
     ]

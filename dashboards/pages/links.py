@@ -15,6 +15,7 @@ from traceprof.analyses.links import link_counters, link_usage, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
 from traceprof.run.opening import Window
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +104,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             title,
             nothing(
                 "No copy ran, and no counter was sampled.",
-                "nsys profile --trace=cuda,nvtx --gpu-metrics-devices=cuda-visible …",
+                view.analysis.run.how_to_collect(Part.LINK_COUNTERS),
             ),
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"

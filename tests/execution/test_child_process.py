@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from traceprof.trace.model.operations import Progress
+    from traceprof.progress import Progress
     from traceprof.trace.sqlite.database import Database
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")

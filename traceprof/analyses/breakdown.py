@@ -22,7 +22,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("exposed-communication",)
 EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
-REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class BreakdownResult:
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         has_gpu: whether the rank has one; otherwise ranges of its host were measured.
         is_compute_known: whether anything tells when the rank computed.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -96,6 +97,7 @@ class BreakdownResult:
     num_graphs: int
     has_gpu: bool
     is_compute_known: bool
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
@@ -113,6 +115,7 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     whole, *of_steps = _measure(rank, start, end, closed)
     return BreakdownResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         whole=whole,
         steps=tuple(
             StepMeasures(number, each) for number, each in zip(numbers, of_steps, strict=True)
@@ -255,7 +258,7 @@ def _why_unjudged(result: BreakdownResult) -> tuple[str, str] | None:
                 f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
                 " is not recorded"
             ),
-            f"nsys profile {schema.GRAPH.flag} …",
+            result.how_to_collect(Part.GRAPH_KERNELS),
         )
     if not whole.num_communication and result.has_gpu:
         return (

@@ -18,8 +18,8 @@ from traceprof.communication.messages import messages
 from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
 from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("small-collectives",)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
+REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
 
 # Fewer are not worth merging.
 MANY = 20
@@ -109,6 +109,7 @@ class CollectivesResult:
         num_with_call: those whose call on the host was found.
         num_sized: those of known size.
         small: what the sizes tell.
+        how_to_collect: what the trace may lack, should it be needed.
         network_gb_per_s: the peak of the network, where the user gave it.
     """
 
@@ -119,6 +120,7 @@ class CollectivesResult:
     num_with_call: int
     num_sized: int
     small: SmallMessages
+    how_to_collect: HowToCollect
     network_gb_per_s: float | None = None
 
 
@@ -137,6 +139,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     sized = inside & (sent.bytes != UNKNOWN)
     return CollectivesResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         uses=tuple(uses),
         window_ns=window.length_ns,
         num_operations=int(inside.sum()),
@@ -296,18 +299,14 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
         return NotApplicable(
             IDS[0],
             "NCCL's calls are in the export, their sizes are not",
-            "export the same report with nsys export --type=sqlite --include-blobs=true, from"
-            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or record with"
-            " python -m instrument, which names every call",
+            result.how_to_collect(Part.MESSAGE_SIZES),
             result.rank,
         )
     return NotApplicable(
         IDS[0],
         "how much each communication kernel carried is not in the export: no call of NCCL's that"
         " launched one is",
-        "nsys profile --trace=cuda,nvtx … (without NCCL_NVTX_DISABLE), then nsys export"
-        " --type=sqlite --include-blobs=true; or record with python -m instrument, which names"
-        " every call",
+        result.how_to_collect(Part.COMMUNICATION_CALLS),
         result.rank,
     )
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.cpu_rank import host_buckets
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.model.parts import Part
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
     from traceprof.run.rank import Rank, Window
 
 IDS: tuple[str, ...] = ()
-REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)
+REQUIRES: tuple[Part, ...] = (Part.RANGES,)
 EXPLANATIONS: dict[str, str] = {}
 
 

@@ -22,14 +22,14 @@ from traceprof.findings import (
 )
 from traceprof.host.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
 from traceprof.host.synchronization import data_loading
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("gpu-idle",)
-REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 # By share of the idle time: a cause below it gets no advice of its own.
 _MINOR = 0.2
@@ -52,6 +52,7 @@ class GpuIdleResult:
         names_data_loading: whether a range of the process names data loading.
         evidence: the longest gaps, longest first.
         unknown: why the causes cannot be known, else None.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class GpuIdleResult:
     names_data_loading: bool
     evidence: tuple[Evidence, ...]
     unknown: UnknownCause | None
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> GpuIdleResult:
@@ -81,6 +83,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         evidence = _unexplained(rank, idle)
     return GpuIdleResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         idle_ns=idle_ns,
         parts_ns=parts,
@@ -231,14 +234,27 @@ def _advice(result: GpuIdleResult) -> tuple[str, ...]:
     parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
     worth = [cause for cause in CAUSES if parts[cause] >= _MINOR * result.idle_ns]
     worth.sort(key=lambda each: -parts[each])
-    lines = [line for cause in worth for line in _ADVICE[cause]]
+    lines = [line for cause in worth for line in _of_cause(cause, result.how_to_collect)]
     if LAUNCH_BOUND in worth and not result.names_data_loading:
         lines.append(_NAME_DATA_LOADING)
     return tuple(lines)
 
 
 def _by_cause() -> str:
-    return "\n\n".join(f"{cause}:\n\n{bullets(_ADVICE[cause])}" for cause in CAUSES)
+    return "\n\n".join(f"{cause}:\n\n{bullets(_of_cause(cause))}" for cause in CAUSES)
+
+
+def _of_cause(cause: str, how_to_collect: HowToCollect | None = None) -> list[str]:
+    """Return the advice on a cause; without a trace, what no format needs to be known for."""
+    lines = list(_ADVICE[cause])
+    if cause == LAUNCH_BOUND:
+        how = how_to_collect and how_to_collect(Part.HOST_CODE)
+        lines.append(f"{_LOOK_AT_THE_HOST}: {how}" if how else _LOOK_AT_THE_HOST)
+    if cause == OTHER:
+        how = how_to_collect and how_to_collect(Part.EVENT_RECORDS)
+        records = f"; {how} records the events" if how else ""
+        lines.insert(0, f"{_LOOK_AT_THE_TIMELINE}{records})")
+    return lines
 
 
 _ADVICE: dict[str, tuple[str, ...]] = {
@@ -250,11 +266,6 @@ _ADVICE: dict[str, tuple[str, ...]] = {
         (
             "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
             " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
-        ),
-        (
-            "Where single gaps are long, look at what the launching thread did in them (Python,"
-            " logging, checkpoints, MPI): nsys profile --trace=cuda,nvtx,osrt"
-            " --python-sampling=true …"
         ),
     ),
     SYNC: (
@@ -286,15 +297,16 @@ _ADVICE: dict[str, tuple[str, ...]] = {
             " samples, read from local disks"
         ),
     ),
-    OTHER: (
-        (
-            "The next operation was launched already: look for what it waited for on the timeline"
-            " (an event of another stream, a copy, another rank; --cuda-event-trace=true records"
-            " the events)"
-        ),
-        "Many gaps of a microsecond between short kernels: fuse them, or launch a CUDA graph",
-    ),
+    OTHER: ("Many gaps of a microsecond between short kernels: fuse them, or launch a CUDA graph",),
 }
+_LOOK_AT_THE_HOST = (
+    "Where single gaps are long, look at what the launching thread did in them (Python,"
+    " logging, checkpoints, MPI)"
+)
+_LOOK_AT_THE_TIMELINE = (
+    "The next operation was launched already: look for what it waited for on the timeline"
+    " (an event of another stream, a copy, another rank"
+)
 _NAME_DATA_LOADING = (
     "No range names data loading, which counts as launch-bound then: record with"
     " python -m instrument, or put torch.cuda.nvtx.range('dataloader next') around next(loader)"

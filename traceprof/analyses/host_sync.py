@@ -19,17 +19,18 @@ from traceprof.findings import (
 )
 from traceprof.host.idle_gaps import IdleGaps, UnknownCause, idle_gaps
 from traceprof.host.synchronization import by_thread, synchronizing_calls
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.host.synchronization import ThreadCalls
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
+    from traceprof.trace.model.host import ApiCalls
 
 IDS: tuple[str, ...] = ("host-sync",)
-REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,9 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     """Count copies whose thread then synchronizes, as its next call: PyTorch's blocking copy."""
     names = rank.trace.api_names
     of_copies = [key for key, name in names.items() if "emcpy" in name]
-    of_waits = [key for key, name in names.items() if name.endswith("Synchronize")]
+    of_waits = [
+        key for key, name in names.items() if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
+    ]
     number = 0
     for thread, each in threads.items():
         name = calls.packed_name.at(each.call)

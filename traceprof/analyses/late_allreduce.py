@@ -20,7 +20,7 @@ from traceprof.analyses.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2
@@ -48,6 +48,7 @@ class LateAllReduceResult:
         num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
             sharded, these reduce the gradients.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        how_to_collect: what the trace may lack, should it be needed.
         has_steps: whether any training step is known.
         steps: the steps judged.
         tail_ns: the measure of the late steps' tails without compute.
@@ -61,6 +62,7 @@ class LateAllReduceResult:
     num_in_steps: int
     num_reduce_scatters: int
     num_graphs: int
+    how_to_collect: HowToCollect
     has_steps: bool
     steps: StepTails
     tail_ns: int
@@ -97,6 +99,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     own = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
     return LateAllReduceResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_all_reduces=int((reduces & inside).sum()),
         num_in_steps=int((reduces & inside & (step >= 0)).sum()),
@@ -176,8 +179,8 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
         return NotApplicable(
             ID,
             "no training step is known whose kernels could be told by their launches",
-            "nsys profile --trace=cuda,nvtx … with a range around each step: instrument.step, or a"
-            " range of your own and --step-pattern REGEX",
+            f"{result.how_to_collect(Part.RANGES)} with a range around each step: instrument.step,"
+            " or a range of your own and --step-pattern REGEX",
             result.rank,
         )
     if result.num_reduce_scatters:
@@ -206,7 +209,7 @@ def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable:
             ID,
             f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
             " is not recorded",
-            f"nsys profile {schema.GRAPH.flag} …",
+            result.how_to_collect(Part.GRAPH_KERNELS),
             result.rank,
         )
     return NotApplicable(

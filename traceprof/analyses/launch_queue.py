@@ -18,7 +18,6 @@ from traceprof.analyses.launch_queue_texts import (
     EXPLANATIONS,
     HEALTHY_ADVICE,
     REEXPORT,
-    REEXPORT_COMMAND,
 )
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -33,7 +32,7 @@ from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, operation_name, queue_holders
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
+    from traceprof.trace.model.host import ApiCalls
 
 __all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
 
 IDS: tuple[str, ...] = ("launch-queue-stall",)
-REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -93,6 +92,7 @@ class LaunchQueueResult:
         has_unexported: whether CUPTI's records were captured, but left out of the export.
         coverage: the share of the rank's operations in the window whose launch was captured.
         longest: the longest stalls, longest first.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -108,6 +108,7 @@ class LaunchQueueResult:
     has_unexported: bool
     coverage: float
     longest: tuple[Evidence, ...]
+    how_to_collect: HowToCollect
 
     def stalls_of(self, thread: int) -> Intervals:
         """Return when a thread was blocked."""
@@ -133,6 +134,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     queue.release()
     return LaunchQueueResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window=window,
         max_depth=max_depth,
         stalls=stalls,
@@ -168,7 +170,7 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
             NotApplicable(
                 IDS[0],
                 "the report has no CUDA API calls: when operations were launched is not known",
-                f"nsys profile {schema.API_CALL.flag} …",
+                result.how_to_collect(Part.API_CALLS),
                 result.rank,
             )
         ]
@@ -187,6 +189,7 @@ def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
     return LaunchQueueResult(
         rank.rank, window, 0, None, 0, intervals.empty(), (),
         (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
+        rank.trace.how_to_collect,
     )  # fmt: skip
 
 
@@ -299,7 +302,7 @@ def _advice(
 ) -> tuple[str, ...]:  # fmt: skip
     advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
     if result.has_unexported and stalls.source == "inferred":
-        advice.append(REEXPORT)
+        advice.append(f"{REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
 
 
@@ -308,6 +311,6 @@ def _unexported(result: LaunchQueueResult) -> NotApplicable:
         IDS[0],
         "records of a full command buffer were captured but not exported, and no stall of more"
         " than 50 µs can be inferred from the launches",
-        REEXPORT_COMMAND,
+        result.how_to_collect(Part.STALL_RECORDS),
         result.rank,
     )

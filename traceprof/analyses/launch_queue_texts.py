@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from traceprof.findings import bullets
 
-REEXPORT_COMMAND = (
-    "export the .nsys-rep again with Nsight Systems 2026.1 or later:"
-    " nsys export -t sqlite -o REPORT.sqlite REPORT.nsys-rep"
-)
-REEXPORT = (
-    "These stalls are inferred: CUPTI's own records were captured but not exported;"
-    f" {REEXPORT_COMMAND}"
-)
+REEXPORT = "These stalls are inferred: CUPTI's own records were captured but not exported"
 ADVICE = (
     (
         "Launch what other streams, GPUs or ranks wait for (a send, an all-gather) before the"

@@ -19,15 +19,15 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class SerializationResult:
         compute_streams: these streams.
         exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -75,6 +76,7 @@ class SerializationResult:
     compute_streams: tuple[int, ...]
     exposed_on_compute_streams_ns: int
     num_graphs: int
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> SerializationResult:
@@ -97,6 +99,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
 
     return SerializationResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_operations=int(inside.sum()),
         num_judged=int((inside & (queue.launch_ns != UNKNOWN)).sum()),
@@ -127,7 +130,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
                 IDS[0],
                 "when communication was launched is not in the export, so that waiting in line"
                 " cannot be told from being late",
-                f"nsys profile {schema.API_CALL.flag} …, from before the first communication on",
+                f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
                 result.rank,
             )
         ]
@@ -210,7 +213,7 @@ def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
         IDS[0],
         f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them is not"
         " recorded",
-        f"nsys profile {schema.GRAPH.flag} …",
+        result.how_to_collect(Part.GRAPH_KERNELS),
         result.rank,
     )
 
@@ -222,7 +225,10 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
     if result.num_on_compute_streams:
         advice.append(_COMPUTE_STREAM_ADVICE)
     if result.known_blocked_ns < result.blocked_ns:
-        advice.append(_COLLECT_ADVICE)
+        how = result.how_to_collect(Part.COMMUNICATORS)
+        advice.append(
+            f"To see which of these depend on each other, export communicators and peers: {how}"
+        )
     return tuple(advice)
 
 
@@ -253,13 +259,6 @@ _COMPUTE_STREAM_ADVICE = (
     " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
     " run beside it"
 )
-_COLLECT_ADVICE = (
-    "To see which of these depend on each other, export communicators and peers: NCCL 2.25 or later"
-    " (PyTorch 2.7), nsys profile --trace=cuda,nvtx and nsys export --type=sqlite"
-    " --include-blobs=true, from Nsight Systems 2024.5 on; or record with python -m instrument,"
-    " which names every call with its peer and group"
-)
-
 
 EXPLANATIONS: dict[str, str] = {
     "nccl-serialization": f"""\

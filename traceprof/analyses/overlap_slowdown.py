@@ -23,7 +23,7 @@ from traceprof.findings import (
 )
 from traceprof.hardware import board
 from traceprof.kernel_names import function_name
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ID = "overlap-slowdown"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
+REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
 
 # DESIGN section 4: fewer give no median worth the name.
 MIN_ALONE = 3
@@ -60,6 +60,7 @@ class OverlapSlowdownResult:
         window_ns: length of the window.
         num_communication: communication kernels and peer copies that start in the window.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        how_to_collect: what the trace may lack, should it be needed.
         num_beside: compute kernels and whole graphs during which something communicated.
         num_half: the overlapped ones: kernels during at least half of which it did.
         half_ns: the sum of their durations.
@@ -79,6 +80,7 @@ class OverlapSlowdownResult:
     window_ns: int
     num_communication: int
     num_graphs: int
+    how_to_collect: HowToCollect
     num_beside: int
     num_half: int
     half_ns: int
@@ -127,6 +129,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     known = board(rank.gpu)
     return OverlapSlowdownResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_communication=int(communicates.sum() + peers.sum()),
         num_graphs=len(graphs),
@@ -211,7 +214,7 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
             ID,
             f"{result.num_graphs} CUDA graphs were traced as a whole: the kernels inside them are"
             " not recorded",
-            f"nsys profile {schema.GRAPH.flag} …",
+            result.how_to_collect(Part.GRAPH_KERNELS),
             result.rank,
         )
     if not result.num_communication:

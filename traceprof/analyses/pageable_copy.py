@@ -17,9 +17,10 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
-from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree, memory_ids
-from traceprof.trace.nsight import schema
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
+from traceprof.trace.model.kinds import MemoryKind, copy_label
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import NULL
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("pageable-copy",)
-REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
+REQUIRES: tuple[Part, ...] = (Part.COPIES,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class PageableCopyResult:
     num_large: int
     num_known: int
     evidence: tuple[Evidence, ...]
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> PageableCopyResult:
@@ -69,10 +71,8 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     copies = rank.operations.copies
     large = window.holds_start(copies.start_ns)
     large &= (copies.bytes > MAX_STAGED_BYTES) & ~rank.is_peer_copy
-    known = (
-        large & _is_known(rank, copies.source_memory) & _is_known(rank, copies.destination_memory)
-    )
-    pageable = _directions(rank, schema.PAGEABLE)
+    known = large & _is_known(copies.source_memory) & _is_known(copies.destination_memory)
+    pageable = _directions(rank, MemoryKind.PAGEABLE)
     chosen = np.flatnonzero(known & (pageable["h2d"] | pageable["d2h"]))
     carried = {
         direction: intervals.total(copies.bytes[known & mask])
@@ -82,7 +82,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     rate = pinned_rate = None
     if direction is not None:
         rate = _gb_per_s(rank, known & pageable[direction])
-        pinned_rate = _gb_per_s(rank, known & _directions(rank, schema.PINNED)[direction])
+        pinned_rate = _gb_per_s(rank, known & _directions(rank, MemoryKind.PINNED)[direction])
     called = rank.launched_by[1][chosen]
     called = np.unique(called[called >= 0])
     blocked = None
@@ -90,6 +90,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
     return PageableCopyResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_copies=len(chosen),
         bytes=sum(carried.values()),
@@ -111,8 +112,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             NotApplicable(
                 IDS[0],
                 "the report does not tell which kinds of memory were copied from and to",
-                "export the .nsys-rep again with a newer Nsight Systems (srcKind and dstKind of"
-                f" {schema.MEMCPY.name})",
+                result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
             )
         ]
@@ -154,18 +154,19 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _is_known(rank: Rank, memory: Int64) -> Mask:
-    known: Mask = (memory != NULL) & ~np.isin(memory, memory_ids(rank, "Unknown"))
+def _is_known(memory: Int64) -> Mask:
+    known: Mask = (memory != NULL) & (memory != MemoryKind.UNKNOWN)
     return known
 
 
-def _directions(rank: Rank, host_memory: str) -> dict[str, Mask]:
+def _directions(rank: Rank, host_memory: MemoryKind) -> dict[str, Mask]:
     """Return which copies go between the GPU and this kind of host memory, by direction."""
-    copies, host = rank.operations.copies, memory_ids(rank, host_memory)
-    any_host = np.concatenate([memory_ids(rank, each) for each in (schema.PAGEABLE, schema.PINNED)])
+    source = rank.operations.copies.source_memory
+    destination = rank.operations.copies.destination_memory
+    host_kinds = np.array([MemoryKind.PAGEABLE, MemoryKind.PINNED], np.int64)
     return {
-        "h2d": np.isin(copies.source_memory, host) & ~np.isin(copies.destination_memory, any_host),
-        "d2h": np.isin(copies.destination_memory, host) & ~np.isin(copies.source_memory, any_host),
+        "h2d": (source == host_memory) & ~np.isin(destination, host_kinds),
+        "d2h": (destination == host_memory) & ~np.isin(source, host_kinds),
     }
 
 
@@ -195,7 +196,7 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
         Evidence(
             int(copies.start_ns[index]),
             int(copies.end_ns[index]),
-            f"{rank.copy_kinds.get(int(copies.kind[index]), 'unknown')} copy,"
+            f"{copy_label(int(copies.kind[index]))} copy,"
             f" {int(copies.bytes[index]) / 1e6:.1f} MB, pageable",
         )
         for index in chosen[intervals.largest(length, MAX_EVIDENCE)].tolist()

@@ -15,8 +15,8 @@ from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
 from traceprof.communication.messages import ONE_SIDED
 from traceprof.run.rank import CpuRank
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.parts import Part
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from traceprof.ranks.transfers import Transfer
     from traceprof.run.cpu_rank import CpuOperations
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.nsight.call_labels import CallLabel
+    from traceprof.trace.model.call_labels import CallLabel
 
 Value = TypeVar("Value")
 
 IDS: tuple[str, ...] = ()
-REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)
+REQUIRES: tuple[Part, ...] = (Part.RANGES,)
 EXPLANATIONS: dict[str, str] = {}
 
 

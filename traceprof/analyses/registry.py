@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
     from traceprof.run.opening import RunSummary
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.nsight import schema
+    from traceprof.trace.model.parts import Part
 
 
 class AnalysisModule(Protocol):
@@ -36,12 +36,12 @@ class AnalysisModule(Protocol):
 
     Attributes:
         IDS: the findings it can make.
-        REQUIRES: tables without which it cannot run.
+        REQUIRES: parts of a trace without which it cannot run.
         EXPLANATIONS: by finding id, in Markdown: what it means, how it is measured, what to do.
     """
 
     IDS: tuple[str, ...]
-    REQUIRES: tuple[schema.Table, ...]
+    REQUIRES: tuple[Part, ...]
     EXPLANATIONS: dict[str, str]
 
     def run(self, rank: Rank, window: Window) -> Any:  # noqa: ANN401  (each has its own result)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from traceprof.progress import Progress
     from traceprof.run.rank import Rank, Window
     from traceprof.run.windows import Range
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.trace.model.trace import Trace
 
 # A copy of the process takes some 20 ms, and these operations 50 ms of analyses.
 _WORTH_SHARING = 150_000
@@ -200,7 +201,7 @@ def _read_what_ranks_share(rank: Rank) -> None:
     data_loading(rank)
     # Read when they are first asked for.
     _ = rank.calls, trace.api_names, trace.counters, trace.has_unexported_stalls
-    _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
+    _ = trace.signatures, trace.launch_stalls(rank.process)
 
 
 def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:

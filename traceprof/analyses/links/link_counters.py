@@ -14,7 +14,7 @@ from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.findings import NotApplicable, severity_of_cost
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
     from traceprof.findings import Finding
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # `link_usage` names and explains them: these are the same findings from another source.
 IDS: tuple[str, ...] = ()
-REQUIRES: tuple[schema.Table, ...] = ()
+REQUIRES: tuple[Part, ...] = ()
 EXPLANATIONS: dict[str, str] = {}
 
 _FINDINGS = ("link-saturated", "link-underused")
@@ -94,6 +94,7 @@ class LinkCountersResult:
         has_gpu_samples: whether the report has GPU metrics.
         is_gpu_known: whether it tells which of the sampled GPUs is this rank's.
         unsampled_nics: NICs that the machine has, none of which was sampled.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -105,6 +106,7 @@ class LinkCountersResult:
     has_gpu_samples: bool
     is_gpu_known: bool
     unsampled_nics: tuple[str, ...]
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
@@ -127,6 +129,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
             loads += [load] if load else []
     return LinkCountersResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         counters=tuple(counters),
         uses=tuple(_link_use(counter) for counter in counters if counter.bytes is not None),
         loads=tuple(loads),
@@ -265,14 +268,14 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
         return []
     nics = ", ".join(result.unsampled_nics)
     beside = f"; nor are there samples of the machine's NICs ({nics})" if nics else ""
-    flags = f"{schema.GPU_METRICS_FLAG}{f' {schema.NIC_METRICS_FLAG}' if nics else ''}"
     known = any(counter.peak_gb_per_s is not None for counter in result.counters)
     if not result.has_gpu_samples:
         reason = f"no GPU metrics: what crossed NVLink and PCIe is not in this export{beside}"
-        how = f"nsys profile {flags} …"
+        part = Part.NETWORK_COUNTERS if nics else Part.LINK_COUNTERS
+        how = result.how_to_collect(part)
     elif not result.is_gpu_known:
         reason = "the export does not tell which of the sampled GPUs is this rank's"
-        how = "export again with Nsight Systems 2025.1 or later, which maps ordinals to GPUs"
+        how = result.how_to_collect(Part.COUNTED_GPUS)
     elif not known:
         reason = "the peak rates of the sampled links are not known"
         how = "give the rates: --link-peak nvlink=300 --link-peak pcie=31.5 (GB/s, one direction)"
@@ -281,5 +284,5 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
             f"fewer than {_FEWEST} samples of a link lie in exposed communication: its operations"
             " are shorter than the time between samples"
         )
-        how = "nsys profile --gpu-metrics-frequency=100000 … (up to 200000 Hz)"
+        how = result.how_to_collect(Part.DENSE_COUNTERS)
     return [NotApplicable(finding, reason, how, result.rank) for finding in _FINDINGS]

@@ -15,10 +15,12 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.intervals import largest
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
+    from traceprof.trace.model.parts import HowToCollect
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
 SLOWER = 1.25
@@ -101,6 +103,7 @@ class PeerTransfersResult:
         num_sized: those of them whose bytes and peer the report tells.
         num_peer_copies: copies to or from another device, of any size.
         memory_is_known: whether the export has the kinds of memory of copies.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     rank: int
@@ -111,6 +114,7 @@ class PeerTransfersResult:
     num_sized: int
     num_peer_copies: int
     memory_is_known: bool
+    how_to_collect: HowToCollect
 
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
@@ -171,7 +175,7 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
     return NotApplicable(
         "peer-copy-through-host",
         "the export does not tell what kinds of memory copies go between",
-        "export again with a current Nsight Systems: nsys export --type=sqlite …",
+        result.how_to_collect(Part.COPY_MEMORY),
         result.rank,
     )
 
@@ -220,8 +224,8 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
     elif not result.num_sized:
         reason = "the bytes and peers of NCCL's sends and receives are not in this export"
         how = (
-            "nsys profile --trace=cuda,nvtx … python -m instrument …, which names every call with"
-            " its bytes and its peer"
+            f"{result.how_to_collect(Part.RANGES)} python -m instrument …, which names every call"
+            " with its bytes and its peer"
         )
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"

@@ -16,7 +16,7 @@ from traceprof.analyses.links.peer_findings import (
     StagedCopies,
 )
 from traceprof.communication.messages import messages
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
-REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
+REQUIRES: tuple[Part, ...] = (Part.COPIES,)
 EXPLANATIONS: dict[str, str] = peer_findings.EXPLANATIONS
 
 _SEND_RECV = "SendRecv"
@@ -49,6 +49,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
     return PeerTransfersResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         staged=_staged(rank, window, inside),
         comparisons=tuple(_comparisons(rank, window, sized, inside)),
@@ -73,10 +74,10 @@ _NULL = int(np.iinfo(np.int64).min)
 def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
-    own = np.flatnonzero(inside & is_staged(rank, copies))
+    own = np.flatnonzero(inside & is_staged(copies))
     if len(own) == 0:
         return None
-    outward = is_to_host(rank, copies)[own]
+    outward = is_to_host(copies)[own]
     first, second = own[outward], own[~outward]
     starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
     sent, received = copies.correlation[first], copies.correlation[second]
@@ -85,8 +86,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     for key, other in rank.trace.operations.items():
         if key.process != rank.process or key.device == rank.key.device:
             continue
-        staged = is_staged(rank, other.copies)
-        to_host = is_to_host(rank, other.copies)
+        staged = is_staged(other.copies)
+        to_host = is_to_host(other.copies)
         of_others = other.copies.correlation
         has_first |= np.isin(received, of_others[staged & to_host])
         landing = np.flatnonzero(staged & ~to_host & np.isin(of_others, sent))

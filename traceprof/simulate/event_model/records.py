@@ -113,13 +113,13 @@ class Records:
                 "eventId": self._event_id(action.until),
                 "deviceId": 0,
                 "contextId": 1,
-                "streamId": schema.NO_EVENT,
+                "streamId": schema.NO_ID,
             }
         elif isinstance(action.until, Stream):
             kind = schema.SYNC_CONTEXT if action.device_wide else schema.SYNC_STREAM
-            stream_id = schema.NO_EVENT if action.device_wide else action.until.id
+            stream_id = schema.NO_ID if action.device_wide else action.until.id
             row = {**_place(action.until), "syncType": kind, "streamId": stream_id}
-            row |= {"eventId": schema.NO_EVENT}
+            row |= {"eventId": schema.NO_ID}
         for stream, entry in action.entries:
             if isinstance(entry, Record):
                 self._event_id(entry.event)

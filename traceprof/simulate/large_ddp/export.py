@@ -144,7 +144,7 @@ class RunExport:
         streams[-1] = _COMPUTE_STREAM
         for where, kind, stream, event in (
             (waits, schema.SYNC_STREAM_WAIT_EVENT, streams, events[waits]),
-            (last, schema.SYNC_STREAM, _COMPUTE_STREAM, schema.NO_EVENT),
+            (last, schema.SYNC_STREAM, _COMPUTE_STREAM, schema.NO_ID),
         ):
             self._writer.add(
                 schema.SYNCHRONIZATION,
