@@ -23,6 +23,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from traceprof.run.opening import RunSummary
     from traceprof.run.windows import Range
 
 

@@ -13,7 +13,10 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
@@ -30,6 +33,32 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("pageable-copy",)
 REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+METRICS: Metrics = {
+    "pageable-copy": {
+        "bytes": Metric(Kind.COUNT, "what was copied"),
+        "num_copies": Metric(Kind.COUNT, "in how many copies"),
+        "host_blocked_ns": Metric(
+            Kind.NS,
+            "the durations of their API calls; null where the capture has none of them",
+            is_nullable=True,
+        ),
+        "direction": Metric(
+            Kind.TEXT, "`h2d` or `d2h`, whichever carried more bytes", choices=("h2d", "d2h")
+        ),
+        "gb_per_s": Metric(
+            Kind.NUMBER, "the rate of the pageable copies in that direction", is_nullable=True
+        ),
+        "pinned_gb_per_s": Metric(
+            Kind.NUMBER,
+            f"the rate of copies of pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB;"
+            " null where there were none",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of such copies whose kinds of memory are in the report"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +97,7 @@ class PageableCopyResult(RankResult):
 def run(rank: Rank, window: Window) -> PageableCopyResult:
     """Add up the pageable copies that start in the window."""
     copies = rank.operations.copies
-    large = (copies.start_ns >= window.start_ns) & (copies.start_ns < window.end_ns)
+    large = window.holds_start(copies.start_ns)
     large &= (copies.bytes > MAX_STAGED_BYTES) & ~rank.is_peer_copy
     known = large & _is_known(copies.source_memory) & _is_known(copies.destination_memory)
     pageable = _directions(rank, MemoryKind.PAGEABLE)
@@ -119,7 +148,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "bytes": result.bytes,
         "num_copies": result.num_copies,
         "host_blocked_ns": result.host_blocked_ns,
@@ -221,33 +250,4 @@ _ADVICE = (
     "Keep what does not change on the GPU, create tensors there (device='cuda'), copy fewer bytes",
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "pageable-copy": f"""\
-# pageable-copy
-
-Copies between the GPU and pageable host memory. The driver copies such memory through a pinned
-buffer of its own, piece by piece, in the calling thread: the copy is slower than from pinned
-memory, and cannot run beside other work that the thread would launch.
-
-**Measured** on copies of more than {MAX_STAGED_BYTES // 1024} KiB that start in the window and
-whose host memory is `Pageable` in the report. Smaller ones take microseconds, and reads of some
-bytes (`loss.item()`) are host-sync's.
-
-* `bytes`, `num_copies`: what was copied, in how many copies.
-* `host_blocked_ns`: the durations of their API calls; null where the capture has none of them.
-* `direction`: `h2d` or `d2h`, whichever carried more bytes.
-* `gb_per_s`, `pinned_gb_per_s`: the rate in that direction of pageable copies, and of copies of
-  pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB (null where there were none).
-* `coverage`: the share of such copies whose kinds of memory the report tells.
-
-**The impact** is the time in which the GPU did nothing but these copies, or nothing at all while
-the host was inside their calls.
-
-**Severity** follows the impact's share of the window: info from 1 %, low from 3 %, medium from
-10 %, high from 25 %.
-
-**What to do**
-
-{bullets(_ADVICE)}
-""",
-}
+PAGE = {"min_kib": str(MAX_STAGED_BYTES // 1024), "advice": bullets(_ADVICE)}

@@ -14,16 +14,15 @@ from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.analyses.results import RankResult
-from traceprof.findings import NotApplicable, severity_of_cost
+from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding
     from traceprof.hardware import Peaks
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
 
-_FEWEST = 5  # samples: the mean of fewer says more of where they fell than of the link
+MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
 
@@ -181,7 +180,7 @@ def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> Coun
     peak = peaks.of(link)
     full = series.full(peak)
     inside = series.inside(communication)
-    enough = int(inside.sum()) >= _FEWEST
+    enough = int(inside.sum()) >= MIN_SAMPLES
     return CounterUse(
         link=link,
         direction=series.of.direction,
@@ -226,7 +225,7 @@ def _load(
         return None
     inside = series.inside(waited)
     utilization = series.utilization(inside, peak)
-    if inside.sum() < _FEWEST or utilization is None:
+    if inside.sum() < MIN_SAMPLES or utilization is None:
         return None
     return Load(
         link=series.of.link,
@@ -267,8 +266,8 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
         how = "give the rates: --link-peak nvlink=300 --link-peak pcie=31.5 (GB/s, one direction)"
     else:
         reason = (
-            f"fewer than {_FEWEST} samples of a link lie in exposed communication: its operations"
-            " are shorter than the time between samples"
+            f"fewer than {MIN_SAMPLES} samples of a link lie in exposed communication: its"
+            " operations are shorter than the time between samples"
         )
         how = result.how_to_collect(Part.DENSE_COUNTERS)
     return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.IDS]

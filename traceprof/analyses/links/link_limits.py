@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = link_findings.IDS
 REQUIRES: tuple[Part, ...] = ()
-EXPLANATIONS: dict[str, str] = link_findings.EXPLANATIONS
+METRICS = link_findings.METRICS
+PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
 _UNIFIED = np.array([kind for kind in CopyKind if kind.is_unified], np.int64)
 # Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
-_BIG_BYTES = 4 << 20
+MIN_BIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
     source, destination = copies.source_memory[chosen], copies.destination_memory[chosen]
     host, device = (source, destination) if direction == "h2d" else (destination, source)
     judged: Mask = (host == MemoryKind.PINNED) & is_device_memory(device)
-    return judged & (copies.bytes[chosen] >= _BIG_BYTES)
+    return judged & (copies.bytes[chosen] >= MIN_BIG_BYTES)
 
 
 def _is_over_c2c(rank: Rank) -> bool:
