@@ -15,7 +15,7 @@ from traceprof.findings import Finding, NotApplicable
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.failures import all_failed
 from traceprof.run.notes import notes_of
-from traceprof.run.opening import RunSummary, run_of_reports
+from traceprof.run.opening import run_of_reports
 from traceprof.run.summary import FailedReport
 from traceprof.run.windows import no_such_steps
 from traceprof.trace.model.parts import Part

@@ -19,7 +19,7 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.intervals import largest
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
