@@ -104,11 +104,11 @@ def layout(analysis: Analysis, address: Address) -> Component:
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
     """Return the depth of a rank's queue over its window; what it was made from is let go of."""
     with _lock:
-        kept = rank.__dict__.get("depth_series")
-        if kept is None:
-            kept = launch_queue.depth_over_time(rank, rank.window)
-            rank.release()
-        return rank.cached("depth_series", lambda: kept)
+        return rank.cache.get_alone(_depth_over_window, rank, rank.release)
+
+
+def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
+    return launch_queue.depth_over_time(rank, rank.window)
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
