@@ -25,7 +25,7 @@ from traceprof.execution.preview import previews
 from traceprof.findings import Finding, NotApplicable
 from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.notes import notes_of
-from traceprof.run.opening import Run, RunSummary, run_of, run_of_reports, with_ranks
+from traceprof.run.opening import Run, RunSummary, assemble_run, attach_ranks, summarize_run
 from traceprof.run.summary import FailedReport, MeasuredReport
 from traceprof.run.windows import no_such_steps
 from traceprof.trace.model.parts import Part
@@ -166,7 +166,7 @@ def analyze(
             for each, measured in zip(opened, made, strict=True)
             if not isinstance(each, FailedReport) and not isinstance(measured, FailedReport)
         ]
-        run = with_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
+        run = attach_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
         return Analysis(**{**vars(result), "run": run})
     except Exception:  # after an interrupt a thread may still be reading
         for trace in traces:
@@ -245,7 +245,7 @@ def _tell_early(
 ) -> None:
     """Tell what is known of a report: of one rank, and of others as long as it is being read."""
     with suppress(TraceprofError):  # the analysis itself meets it, too
-        run = run_of([trace], [ranks])
+        run = assemble_run([trace], [ranks])
         nothing: dict[AnalysisModule, tuple[Any, ...]] = dict.fromkeys(RANK_ANALYSES, ())
         known = Analysis(run, nothing, (), (), (), straggler.run(run, ()), ())
         for found in previews(run.ranks, options):
@@ -269,7 +269,7 @@ def _judged(made: Sequence[MeasuredReport | FailedReport], options: Options) -> 
     if options.steps is not None and not any(rank.results for rank in ranks):
         numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
         raise no_such_steps(options.steps, numbers)
-    run = run_of_reports(
+    run = summarize_run(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )

@@ -111,7 +111,7 @@ def run(run: RunSummary, measured_of: Sequence[Arrivals]) -> RanksResult:
         arrivals,
         [seeds.seeds_ns[arrival.report] for arrival in arrivals],
         [seeds.host_of[arrival.report] for arrival in arrivals],
-        [run.run_of[arrival.report] for arrival in arrivals],
+        [run.run_numbers[arrival.report] for arrival in arrivals],
     )
     clocks = measured(seeds, arrivals, groups)
     certain = [
