@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Spans
 
 IDS: tuple[str, ...] = ("exposed-communication",)
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
 METRICS: Metrics = {
     "exposed-communication": {
         "exposed_ns": Metric(

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("small-collectives",)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "small-collectives": {
         "num_operations": Metric(Kind.COUNT, "kernels of which at least half is latency"),

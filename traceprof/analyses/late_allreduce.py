@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "late-allreduce": {
         "tail_ns": Metric(Kind.NS, "the tails of the late steps"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "nccl-serialization": {
         "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ID = "overlap-slowdown"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "overlap-slowdown": {
         "slowdown": Metric(

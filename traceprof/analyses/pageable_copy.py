@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("pageable-copy",)
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "pageable-copy": {
         "bytes": Metric(Kind.COUNT, "what was copied"),

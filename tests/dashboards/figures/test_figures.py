@@ -142,7 +142,6 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
         times, depth = launch_queue.depth_over_time(rank, rank.window)
         stalls = result.stalls
-        assert stalls is not None
         row = queue_figures.QueueRow(
             rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
             intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
