@@ -264,8 +264,8 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         "exposed-communication",
         severity,
         result.rank,
-        f"No compute hides {duration(whole.exposed_communication_ns)} of"
-        f" {duration(whole.communication_ns)} of communication",
+        f"{duration(whole.exposed_communication_ns)} of"
+        f" {duration(whole.communication_ns)} of communication is not hidden by compute",
         whole.exposed_communication_ns,
         fraction,
         metrics,

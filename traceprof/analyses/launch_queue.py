@@ -305,8 +305,12 @@ def _title(
     blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
     if cost is not None:
         return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
-    waited = f"something waited for {duration(impact)} of it" if impact else "nothing waited for it"
-    return f"{blocked}{holder}; {waited}"
+    waited = (
+        f"other work waited {duration(impact)} for them"
+        if impact
+        else "no other work waited for them"
+    )
+    return f"{blocked}{holder}; {waited} for them"
 
 
 def _shortened(name: str) -> str:

@@ -223,7 +223,7 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
     if result.known_blocked_ns == result.blocked_ns:
         return f"{title}, always in the order of their own communicator"
-    return f"{title}; the export does not tell whether they depend on each other"
+    return f"{title}; whether they depend on each other is not in the export"
 
 
 def _metrics(result: SerializationResult) -> dict[str, MetricValue]:

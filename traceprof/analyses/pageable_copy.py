@@ -139,7 +139,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 IDS[0],
-                "the report does not tell which kinds of memory were copied from and to",
+                "the kinds of memory that were copied from and to are not in the report",
                 result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
             )
