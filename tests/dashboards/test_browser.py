@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
 from tests.support.serving import serving

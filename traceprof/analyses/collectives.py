@@ -153,9 +153,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     """Add up the communication kernels that start in the window."""
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    inside = (start >= window.start_ns) & (start < window.end_ns)
-    if window.is_whole:  # one without length may be at its very end
-        inside[:] = True
+    inside = window.holds_start(start)
     row = _rows(sent)
     uses = []
     for number in np.unique(row[inside]).tolist():

@@ -97,7 +97,7 @@ class PageableCopyResult(RankResult):
 def run(rank: Rank, window: Window) -> PageableCopyResult:
     """Add up the pageable copies that start in the window."""
     copies = rank.operations.copies
-    large = (copies.start_ns >= window.start_ns) & (copies.start_ns < window.end_ns)
+    large = window.holds_start(copies.start_ns)
     large &= (copies.bytes > MAX_STAGED_BYTES) & ~rank.is_peer_copy
     known = large & _is_known(copies.source_memory) & _is_known(copies.destination_memory)
     pageable = _directions(rank, MemoryKind.PAGEABLE)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dashboards.address import PATHS, Address
+from dashboards.address import Address
 from dashboards.figures import launch_queue as queue_figures
 from dashboards.figures import links as link_figures
 from dashboards.figures import nccl as nccl_figures
@@ -20,7 +20,7 @@ from dashboards.figures.reduction import edges
 from dashboards.figures.style import plain, shortened
 from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.time_axis import Clock
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
@@ -200,10 +200,6 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
 def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
     kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
-
-
-def test_every_address_has_its_page() -> None:
-    assert tuple(page.PATH for page in PAGES) == PATHS
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:
