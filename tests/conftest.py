@@ -48,7 +48,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "real_trace" not in metafunc.fixturenames:
         return
     if REAL_TRACES:
-        metafunc.parametrize("real_trace", REAL_TRACES, ids=real_name)
+        # By its scope all tests of one export run together, and open and read it once.
+        metafunc.parametrize("real_trace", REAL_TRACES, ids=real_name, scope="session")
     else:
         skip = pytest.mark.skip(reason="TRACEPROF_TRACES names no folder of real exports")
         metafunc.parametrize("real_trace", [pytest.param(None, marks=skip)], ids=["none"])

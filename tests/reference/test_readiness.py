@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.readiness import reference
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from tests.support.streams import record, wait
+from tests.support.traces import GPU_SAMPLES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.schema import validator
 from tests.support.traces import SAMPLE
 from traceprof.analysis import Options, analyze
@@ -33,7 +34,8 @@ def test_the_schema_is_one() -> None:
 
 
 def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
-    document(real_trace)
+    with analysis_of(real_trace) as analysis:
+        validator().validate(json.loads(json_report.render(analysis.result)))
 
 
 def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:

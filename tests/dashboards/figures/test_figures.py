@@ -21,6 +21,7 @@ from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
 from dashboards.server.app import PAGES
 from dashboards.time_axis import Clock
+from tests.support.opened import analysis_of
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
 from traceprof import intervals
@@ -56,8 +57,8 @@ ALL = {path.stem for path in GPU_SAMPLES}
 
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as made:
-        yield made
+    with analysis_of(request.param) as opened:
+        yield opened
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
@@ -206,7 +207,7 @@ def test_every_address_has_its_page() -> None:
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:
-    with closing(analyze(real_trace)) as analysis:
+    with analysis_of(real_trace) as analysis:
         for page in PAGES:
             tree = page.layout(analysis, Address(page.PATH))
             assert text(tree) or named(tree, "Div"), page.TITLE
