@@ -184,9 +184,15 @@ def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
-    tree = each.layout(analysis, Address(each.PATH))
+@pytest.fixture(scope="module")
+def trees(analysis: Analysis) -> dict[str, Any]:
+    """Return the layout of each page, by its title."""
+    return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
+
+
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_axes_have_units_and_heads_too(trees: dict[str, Any], title: str) -> None:
+    tree = trees[title]
     for graph in named(tree, "Graph"):
         title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
         assert "(" in title or "step" in title or "device" in title or "rank" in title
@@ -196,9 +202,9 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
                 assert column["type"] == "rightAligned"
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
-    kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_no_component_reads_text_as_markup(trees: dict[str, Any], title: str) -> None:
+    kinds = {type(component).__name__ for component in components(trees[title])}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
 
 
