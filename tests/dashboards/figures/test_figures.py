@@ -22,6 +22,7 @@ from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
 from dashboards.pages.registry import PAGES
 from dashboards.time_axis import Clock
+from tests.support.opened import analysis_of
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
 from traceprof import intervals
@@ -58,8 +59,8 @@ ALL = {path.stem for path in GPU_SAMPLES}
 
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as made:
-        yield made
+    with analysis_of(request.param) as opened:
+        yield opened
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
@@ -184,9 +185,15 @@ def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
-    tree = each.layout(analysis, Address(each.PATH))
+@pytest.fixture(scope="module")
+def trees(analysis: Analysis) -> dict[str, Any]:
+    """Return the layout of each page, by its title."""
+    return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
+
+
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_axes_have_units_and_heads_too(trees: dict[str, Any], title: str) -> None:
+    tree = trees[title]
     for graph in named(tree, "Graph"):
         title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
         assert "(" in title or "step" in title or "device" in title or "rank" in title
@@ -196,14 +203,14 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
                 assert column["type"] == "rightAligned"
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
-    kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_no_component_reads_text_as_markup(trees: dict[str, Any], title: str) -> None:
+    kinds = {type(component).__name__ for component in components(trees[title])}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:
-    with closing(analyze(real_trace)) as analysis:
+    with analysis_of(real_trace) as analysis:
         for page in PAGES:
             tree = page.layout(analysis, Address(page.PATH))
             assert text(tree) or named(tree, "Div"), page.TITLE
