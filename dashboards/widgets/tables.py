@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 from dash_ag_grid import AgGrid
 
-from dashboards.widgets.components import UNKNOWN
+from dashboards.widgets.components import UNKNOWN, part_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
     """
     scrolls = len(rows) > _MAX_SHOWN
     grid = AgGrid(
-        id={"table": name},
+        id=part_id("table", name),
         columnDefs=[column.definition() for column in columns],
         rowData=list(rows),
         columnSize=None,
@@ -94,7 +94,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
     )
     if not csv:
         return html.Div(grid, className="table")
-    save = html.Button("Save as CSV", id={"save": name}, className="save")
+    save = html.Button("Save as CSV", id=part_id("save", name), className="save")
     return html.Div([save, grid], className="table")
 
 

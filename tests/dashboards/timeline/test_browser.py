@@ -152,6 +152,15 @@ def test_rows_stand_in_order(timeline: Timeline) -> None:
     assert any(label.endswith("communication") for label in labels)
 
 
+def test_the_page_fills_the_window_and_does_not_scroll(timeline: Timeline) -> None:
+    below = "document.documentElement.scrollHeight - innerHeight"
+    assert timeline.page.evaluate(below) == 0
+    frame = timeline.page.locator("#timeline").bounding_box()
+    height = timeline.page.evaluate("innerHeight")
+    assert frame is not None
+    assert height - 30 < frame["y"] + frame["height"] <= height
+
+
 def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -> None:
     start, span = timeline.view
     window = sample.run.ranks[0].window
@@ -235,6 +244,7 @@ def test_down_to_single_nanoseconds(timeline: Timeline, sample: Analysis) -> Non
     assert tile["columns"] == tile["span"] == 16
     # Where the kernel ends is exact: five of the ten nanoseconds in view are covered.
     assert tile["start"] + tile["begin"][0] + tile["length"][0] == end
+    assert tile["names"]  # eight of sixteen nanoseconds are half of the screen: room for a name
     timeline.press("w")
     assert timeline.view[1] == 10
 

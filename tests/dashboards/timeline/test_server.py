@@ -52,6 +52,19 @@ def answer(response: TestResponse) -> Any:
     return json.loads(response.get_data())
 
 
+@pytest.mark.parametrize("span", [1, 5, 20, 40])
+def test_names_are_there_down_to_single_nanoseconds(sample: Get, span: int) -> None:
+    gpu = next(
+        row["row"] for row in answer(sample("rank", rank=0))["rows"] if row["source"] == "op"
+    )
+    kernel = answer(sample("event", id="0.op.0"))
+    middle = (int(kernel["start"]) + int(kernel["end"])) // 2
+    shown = answer(sample("tiles", rows=gpu, start=middle, end=middle + span, columns=1000))
+    tile = shown["rows"][gpu]
+    assert tile["columns"] == span
+    assert [tile["names"][str(name)] for name in tile["name"]] == [kernel["label"]]
+
+
 def rows_of(get: Get, rank: int = 0) -> list[str]:
     return [each["row"] for each in answer(get("rank", rank=rank))["rows"]]
 

@@ -43,7 +43,7 @@ def test_an_exception_passes_with_the_range_closed(recorded: list[str]) -> None:
     assert [event.split(" ")[0] for event in recorded] == ["push", "pop"]
     # One frame of ours, and no exception of ours behind it.
     frames = traceback.extract_tb(caught.value.__traceback__)
-    assert [frame.name for frame in frames if "instrument/calls" in frame.filename] == [
+    assert [frame.name for frame in frames if "instrument/core/calls" in frame.filename] == [
         "all_reduce"
     ]
     assert caught.value.__context__ is None
