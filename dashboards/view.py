@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dashboards.time_axis import Clock
 from traceprof.errors import UsageError, one_line
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dashboards.address import Address
-    from traceprof.analysis import Analysis, AnalysisModule
+    from traceprof.analyses.results import Judge, Result
+    from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
     from traceprof.run.opening import Rank
 
@@ -54,7 +55,7 @@ class View:
         """The numbers of the ranks chosen."""
         return frozenset(rank.rank for rank in self.ranks)
 
-    def of(self, module: AnalysisModule) -> tuple[Any, ...]:
+    def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers."""
         chosen = (result for result in self.analysis.of(module) if result.rank in self.numbers)
         return tuple(sorted(chosen, key=lambda result: result.rank))

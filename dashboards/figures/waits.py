@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from traceprof.analyses.straggler import RanksResult
+    from traceprof.ranks.comparison import RankComparison
 
 _CELL = 34
 _MAX_WRITTEN = 24  # with more ranks the cells are too small for text
 
 
-def wait_matrix(comparison: RanksResult, shown: Collection[int]) -> go.Figure | None:
+def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> go.Figure | None:
     """Return how long each rank waited in collectives for each other one; None where none did.
 
     Args:
@@ -37,7 +37,7 @@ def wait_matrix(comparison: RanksResult, shown: Collection[int]) -> go.Figure | 
     if not waited.any():
         return None
     names = [f"rank {number}" for number, _ in order]
-    hosts = [one_line(comparison.hosts[member]) for member in members]
+    hosts = [one_line(comparison.machines[member]) for member in members]
     hover = [
         [
             f"{names[row]} ({hosts[row]}) waited {duration(int(waited_ns))} for"

@@ -25,6 +25,7 @@ from traceprof import intervals
 from traceprof.analyses import launch_queue
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     if not known:
         empty = nothing(
             "No report chosen has CUDA API calls: when operations were launched is not known.",
-            "nsys profile --trace=cuda,nvtx …",
+            view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return page(TITLE, lead, card("Depth over time", empty), gaps)
     worst = sorted(known, key=lambda result: (-result.costly.measure_ns, -result.blocked_ns))

@@ -10,10 +10,11 @@ from dashboards.view import View
 from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import pageable_copy
-from traceprof.analyses.links import link_counters, link_usage, peer_transfers
+from traceprof.analyses.links import link_limits, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
 from traceprof.run.opening import Window
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,17 +61,15 @@ _COUNTERS = (
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    used: tuple[LinkUsageResult, ...] = view.of(link_usage)
-    counted: tuple[LinkCountersResult, ...] = view.of(link_counters)
+    results = view.of(link_limits)
+    used: tuple[LinkUsageResult, ...] = tuple(result.copies for result in results)
+    counted: tuple[LinkCountersResult, ...] = tuple(result.counters for result in results)
     lead = (
         "Rates come from the sizes and times of copies, and from sampled counters, which include"
         " NCCL's traffic. Peaks are of one direction; 1 GB = 1e9 bytes."
     )
     rows = [
-        (result.rank, use)
-        for results in (used, counted)
-        for result in results
-        for use in result.uses
+        (result.rank, use) for source in (used, counted) for result in source for use in result.uses
     ]
     return page(
         TITLE,
@@ -79,7 +78,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         _peers(view, used),
         _uses(rows),
         _counters([(result.rank, use) for result in counted for use in result.counters]),
-        missing(view.missing(*link_usage.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
+        missing(view.missing(*link_limits.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
     )
 
 
@@ -102,7 +101,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             title,
             nothing(
                 "No copy ran, and no counter was sampled.",
-                "nsys profile --trace=cuda,nvtx --gpu-metrics-devices=cuda-visible …",
+                view.analysis.run.how_to_collect(Part.LINK_COUNTERS),
             ),
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"

@@ -15,6 +15,7 @@ from dashboards.widgets.palette import PARTS
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
             title,
             nothing(
                 "No report holds a GPU operation: there is no time to break down.",
-                "nsys profile --trace=cuda,nvtx …",
+                view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
             ),
         )
     several = len(view.analysis.run.traces) > 1
@@ -210,5 +211,5 @@ def _notes(view: View) -> Component | None:
         for report, note in view.analysis.notes
         if report in reports or not view.analysis.run.ranks
     ]
-    notes += [html.Li(f"left out: {failure.error}") for failure in view.analysis.lost]
+    notes += [html.Li(f"left out: {failure.error}") for failure in view.analysis.result.failed]
     return card("About the data", html.Ul(notes, className="notes")) if notes else None

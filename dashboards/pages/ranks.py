@@ -13,6 +13,7 @@ from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -54,7 +55,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     if not view.ranks:
         empty = nothing(
             "No report holds GPU work: there is no rank to show.",
-            "nsys profile --trace=cuda,nvtx …",
+            view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
         )
         return page(TITLE, lead, card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}

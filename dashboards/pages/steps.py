@@ -13,6 +13,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, graph, nothing, page
 from dashboards.widgets.palette import PARTS
 from traceprof.analyses import breakdown
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +29,6 @@ PATH = "/steps"
 TITLE = "Steps"
 
 _MAX_ROWS = 16
-_HOW = (
-    "instrument.step, or a range of your own and --step-pattern REGEX; record with"
-    " nsys profile --trace=cuda,nvtx …"
-)
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -43,7 +40,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " the next one begins. Click a step to see it on the timeline."
     )
     if not results:
-        return page(TITLE, lead, card("Steps", nothing("No training step was found.", _HOW)))
+        return page(TITLE, lead, card("Steps", _no_steps(view)))
     bars = [figures.step_bars(result) for result in results]
     return page(
         TITLE,
@@ -155,4 +152,12 @@ def _row(view: View, result: BreakdownResult) -> Component:
             html.Th(f"rank {result.rank}", scope="row"),
             *(html.Td(cell, className="number") for cell in cells),
         ]
+    )
+
+
+def _no_steps(view: View) -> Component:
+    how = view.analysis.run.how_to_collect(Part.RANGES)
+    return nothing(
+        "No training step was found.",
+        f"instrument.step, or a range of your own and --step-pattern REGEX; record with {how}",
     )

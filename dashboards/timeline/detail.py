@@ -8,21 +8,20 @@ import numpy as np
 
 from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
 from dashboards.widgets.palette import PARTS
-from traceprof.communication.latency import size_text
 from traceprof.communication.messages import messages
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.operations import Operations
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
-from traceprof.trace.sqlite.read_columns import NULL
-from traceprof.units import duration, percent
+from traceprof.trace.model.special_values import NULL, OPEN_END
+from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.timeline.model import RankTimeline, Track
-    from traceprof.trace.model.operations import ApiCalls, Copies
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Copies
 
 Fact = tuple[str, str]
 
@@ -139,7 +138,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
     if group == _KERNELS:
         yield from _kernel_facts(timeline, track, place)
     elif group in {_COPIES, _MEMSETS}:
-        yield from _copy_facts(timeline, rank.operations.groups[group], place)
+        yield from _copy_facts(rank.operations.groups[group], place)
     correlation = int(operation.correlation[place])
     yield "correlation", "not known" if correlation == NULL else str(correlation)
     calls = rank.calls
@@ -152,7 +151,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         called, returned = int(calls.start_ns[call]), int(calls.end_ns[call])
         start = int(operation.start_ns[place])
         name = timeline.events[CALL].name_of(call)
-        yield "launched by", f"{name} on thread {schema.thread_number(thread)}"
+        yield "launched by", f"{name} on thread {rank.trace.thread_number(thread)}"
         yield "the call took", duration(returned - called)
         yield "from call to start", duration(start - called)
         around = _ranges_around(timeline, thread, called)
@@ -179,8 +178,7 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
         yield "ranks", str(said.world_size[message])
 
 
-def _copy_facts(timeline: RankTimeline, copies: Operations, place: int) -> Iterator[Fact]:
-    rank = timeline.rank
+def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
     of_copies: Copies = copies  # type: ignore[assignment]  # memory sets are copies, too
     size = int(of_copies.bytes[place])
     length = int(copies.end_ns[place] - copies.start_ns[place])
@@ -191,7 +189,7 @@ def _copy_facts(timeline: RankTimeline, copies: Operations, place: int) -> Itera
         ("to", of_copies.destination_memory, of_copies.destination_device),
     ):
         if memory[place] != NULL:
-            kind = rank.trace.memory_kinds.get(int(memory[place]), "unknown")
+            kind = memory_label(int(memory[place])) or "unknown"
             on = f" of GPU {device[place]}" if device[place] != NULL else ""
             yield what, f"{kind.lower()} memory{on}"
 
@@ -225,7 +223,7 @@ def _bytes(size: int) -> str:
 def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterator[Fact]:
     calls: ApiCalls = timeline.rank.calls  # type: ignore[assignment]  # it is one of them
     thread = int(calls.thread[index])
-    yield "thread", str(schema.thread_number(thread))
+    yield "thread", str(timeline.rank.trace.thread_number(thread))
     yield "correlation", str(calls.correlation[index])
     yield "launched", f"{num_launched} operations" if num_launched != 1 else "1 operation"
     around = _ranges_around(timeline, thread, int(calls.start_ns[index]))
@@ -255,7 +253,7 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
         return
     ranges = timeline.ranges
     thread, start = int(ranges.thread[index]), int(ranges.start_ns[index])
-    yield "thread", str(schema.thread_number(thread))
+    yield "thread", str(timeline.rank.trace.thread_number(thread))
     if ranges.end_ns[index] == OPEN_END:
         yield "end", "still open when the capture stopped"
     if ranges.nests[index]:

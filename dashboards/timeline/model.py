@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dashboards.timeline.viewport import Row
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.run.opening import Rank
-    from traceprof.trace.model.operations import RangeTable
+    from traceprof.trace.model.ranges import RangeTable
 
     Int32 = npt.NDArray[np.int32]
 

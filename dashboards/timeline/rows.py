@@ -30,9 +30,9 @@ from dashboards.timeline.model import (
 )
 from dashboards.timeline.names import NameTable
 from traceprof.errors import one_line
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
-from traceprof.trace.nsight.rows import groups
+from traceprof.trace.grouping import groups
+from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
-    from traceprof.trace.model.operations import ApiCalls, RangeTable
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.ranges import RangeTable
 
 _GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
@@ -103,7 +104,7 @@ def _operations(rank: Rank) -> Events:
     kernel, kernel_names = _numbered(
         rank.operations.kernels.name, dict(rank.kernel_names), "(unnamed kernel)"
     )
-    kinds = {kind: f"{label} copy" for kind, label in rank.copy_kinds.items()}
+    kinds = {int(kind): f"{kind.label} copy" for kind in CopyKind}
     copy, copy_names = _numbered(rank.operations.copies.kind, kinds, "unknown copy")
     first = len(kernel_names)
     memset = first + len(copy_names)
@@ -147,7 +148,7 @@ def _threads(
 
     threads = sorted({*calls_of, *ranges_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
-    busiest.sort(key=lambda thread: schema.thread_number(thread) != rank.pid)
+    busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
 
 
@@ -194,7 +195,7 @@ def _by_thread(thread: Int64) -> dict[int, Int32]:
 
 def _thread_label(rank: Rank, thread: int) -> str:
     name = rank.trace.thread_names.get(thread)
-    number = schema.thread_number(thread)
+    number = rank.trace.thread_number(thread)
     return f"thread {number} · {one_line(name)}" if name else f"thread {number}"
 
 

@@ -102,7 +102,7 @@ class Timelines:
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         self._ranks = {rank.rank: rank for rank in analysis.run.ranks}
-        self._steps = {result.rank: result.steps for result in analysis.breakdown}
+        self._steps = {result.rank: result.steps for result in analysis.result.breakdown}
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._range_names: dict[int, NameTable] = {}
         self._lock = threading.Lock()

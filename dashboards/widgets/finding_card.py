@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from dash import dcc, html
 
 from dashboards.widgets.components import evidence_address, evidence_list
-from traceprof.communication.latency import size_text
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
-from traceprof.units import duration, percent, ranks_text
+from traceprof.units import duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.time_axis import Clock
-    from traceprof.findings import Finding, Metric
+    from traceprof.findings import Finding, MetricValue
 
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
@@ -60,7 +59,7 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
     )
 
 
-def metric_text(name: str, value: Metric) -> str:
+def metric_text(name: str, value: MetricValue) -> str:
     """Write a metric with the unit that its name ends with."""
     if value is None:
         return "not known"

@@ -19,7 +19,8 @@ from traceprof.trace.sqlite.database import RE_EXPORT
 if TYPE_CHECKING:
     import os
 
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.progress import Progress
+    from traceprof.trace.model.trace import Trace
 
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REP = b"NVIDIA Tegra Profiler Report"

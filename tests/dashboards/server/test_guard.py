@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dashboards.server.app import create_app
 from dashboards.server.guard import Access
-from tests.conftest import SAMPLE
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:

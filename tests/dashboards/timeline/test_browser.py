@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.conftest import SAMPLE
-from tests.dashboards.conftest import serving
 from tests.support.builders import TraceBuilder
+from tests.support.serving import serving
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Route
 
-    from tests.dashboards.conftest import Serve
+    from tests.support.serving import Serve
     from traceprof.analysis import Analysis
 
 FIND = "const t = document.getElementById('timeline')?.timeline;"

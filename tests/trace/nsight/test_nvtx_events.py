@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END, events_of
+from traceprof.trace.nsight.nvtx_events import events_of
 from traceprof.trace.nsight.nvtx_names import read_ranges, thread_names
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader

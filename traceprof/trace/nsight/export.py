@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from traceprof import labels
 from traceprof.execution import child_process as processes
-from traceprof.trace.model.operations import RankKey, RankOperations, Session
+from traceprof.trace.model.call_labels import rank_of
+from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
+from traceprof.trace.model.host import (
+    NO_API_CALLS,
+    NO_EVENT_RECORDS,
+    NO_LAUNCH_STALLS,
+    NO_SYNCHRONIZATIONS,
+    EventRecords,
+)
+from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.trace import Content, Session
 from traceprof.trace.nsight import (
     host,
     nccl_calls,
@@ -20,33 +30,28 @@ from traceprof.trace.nsight import (
 from traceprof.trace.nsight import (
     nvtx_names as nvtx,
 )
-from traceprof.trace.nsight.call_labels import rank_of
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import read_device
 from traceprof.trace.nsight.kernel_signatures import Signer
 from traceprof.trace.nsight.label_ranges import read_label_ranges
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.nvtx_events import columns_of_events, forget_events, keep_events
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.read_columns import NULL, count_rows
+from traceprof.trace.sqlite.read_columns import count_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import (
-        ApiCalls,
-        LaunchStalls,
-        NamedRanges,
-        Progress,
-        RangeTable,
-        Signatures,
-        Synchronizations,
-    )
-    from traceprof.trace.nsight.counters import Counters
-    from traceprof.trace.nsight.label_ranges import LabelRanges
-    from traceprof.trace.nsight.nccl_calls import ProcessCalls
+    from traceprof.progress import Progress
+    from traceprof.trace.model.communication_calls import ProcessCalls
+    from traceprof.trace.model.counters import Counters
+    from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
+    from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
+    from traceprof.trace.model.parts import Part
+    from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
 
 # Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
@@ -65,12 +70,16 @@ class NsightTrace:
     Attributes:
         path: the export.
         format: always `nsight-sqlite`.
+        format_name: always `Nsight Systems`.
+        how_to_collect: what to record or export with so that an export holds a part.
         product_version: the Nsight Systems that exported it, or None (2020 and 2021).
         schema_version: of the export, not of the capture, or None.
         target: what the export says of itself, the machine and the programs.
     """
 
     format = "nsight-sqlite"
+    format_name = HOW_TO_COLLECT.format_name
+    how_to_collect = HOW_TO_COLLECT
 
     def __init__(
         self, path: Path, progress: Progress | None = None, *, file: Path | None = None
@@ -117,6 +126,21 @@ class NsightTrace:
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
         return schema.pid_of_process(process)
+
+    def thread_number(self, thread: int) -> int:
+        """Return the operating system's id of a thread (globalTid)."""
+        return schema.thread_number(thread)
+
+    @property
+    def origin(self) -> str:
+        """The Nsight Systems that exported it, in prose."""
+        if self.product_version is None:
+            return "an Nsight Systems that does not say its version (2020 or 2021)"
+        return f"Nsight Systems {self.product_version}"
+
+    def holds(self, part: Part) -> bool:
+        """Say whether the export holds a part of what may be recorded."""
+        return holds(self, self._database, part)
 
     @property
     def is_being_read(self) -> bool:
@@ -224,16 +248,6 @@ class NsightTrace:
         return self._signer.signatures
 
     @cached_property
-    def copy_kinds(self) -> Mapping[int, str]:
-        """Labels by MEMCPY.copyKind, as the export itself enumerates them where it does."""
-        return self._labels(schema.MEMCPY_KINDS, schema.COPY_KINDS)
-
-    @cached_property
-    def memory_kinds(self) -> Mapping[int, str]:
-        """Labels by MEMCPY.srcKind and dstKind, as the export enumerates them where it does."""
-        return self._labels(schema.MEM_KINDS, schema.MEMORY_KINDS)
-
-    @cached_property
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
         ids = set().union(
@@ -245,23 +259,29 @@ class NsightTrace:
         """Return the API calls of a process, or None where the export has no API calls."""
         if schema.API_CALL.name not in self._database.columns:
             return None
-        return self._api_calls.get(process, host.NO_CALLS)
+        return self._api_calls.get(process, NO_API_CALLS)
 
     def synchronizations(self, process: int) -> Synchronizations | None:
         """Return the synchronizations of a process, or None where the export has none."""
         if schema.WAIT.name not in self._database.columns:
             return None
-        return self._synchronizations.get(process, host.NO_SYNCHRONIZATIONS)
+        return self._synchronizations.get(process, NO_SYNCHRONIZATIONS)
+
+    def event_records(self, process: int) -> EventRecords | None:
+        """Return where a process recorded CUDA events, or None where the export has none."""
+        if schema.EVENT_RECORD.name not in self._database.columns:
+            return None
+        return self._event_records.get(process, NO_EVENT_RECORDS)
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
         """Return the records of a full command buffer, or None where they are not exported."""
         if schema.DRIVER_OVERHEAD.name not in self._database.columns:
             return None
-        return self._launch_stalls.get(process, host.NO_STALLS)
+        return self._launch_stalls.get(process, NO_LAUNCH_STALLS)
 
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return who communicated what on the host, as NCCL's ranges and labels tell."""
-        return self._communication_calls.get(process, nccl_calls.NO_PROCESS_CALLS)
+        return self._communication_calls.get(process, NO_PROCESS_CALLS)
 
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
@@ -322,15 +342,26 @@ class NsightTrace:
         """Return how many threads of the process were seen; None where that is not told."""
         return self.target.num_threads(process)
 
-    def silent_domains(self) -> list[str]:
-        """Return the names of NVTX domains, not those of libraries, without any event."""
-        return nvtx_domains.silent(self._database, self._domains)
+    def empty_domain_notes(self) -> list[str]:
+        """Say of which NVTX domains of the program nothing was recorded, and why."""
+        silent = nvtx_domains.silent(self._database, self._domains)
+        return [nvtx_domains.silence_note(name) for name in silent if name != labels.DOMAIN]
+
+    @property
+    def gpus(self) -> Sequence[str]:
+        """Names of the machine's NVIDIA GPUs."""
+        return self.target.gpus
+
+    def program(self, process: int) -> str | None:
+        """Return the name of the program that a process ran, None where it is not told."""
+        return self.target.program(process)
 
     @cached_property
     def session(self) -> Session:
         """Where and when the report was captured."""
         return Session(
             host=self.target.hostname,
+            start_text=self.target.session_start,
             num_cores=self.target.num_cores,
             start_utc_ns=self.target.session_start_ns,
             is_utc=self.target.is_utc
@@ -343,10 +374,13 @@ class NsightTrace:
             environment=self.target.environment,
         )
 
-    def contents(self) -> dict[str, int]:
-        """Return the number of rows of each event table that is not empty."""
-        counts = {name: count_rows(self._database, name) for name in schema.EVENT_TABLES}
-        return {name: count for name, count in counts.items() if count}
+    def contents(self) -> Sequence[Content]:
+        """Return the tables of events that are not empty, and how many rows each has."""
+        tables = (
+            Content(name, what, count_rows(self._database, name))
+            for name, what in schema.EVENT_TABLES.items()
+        )
+        return [table for table in tables if table.num_rows]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -394,7 +428,11 @@ class NsightTrace:
 
     @cached_property
     def _synchronizations(self) -> dict[int, Synchronizations]:
-        return host.read_synchronizations(self._database)
+        return host.read_synchronizations(self._database, self._api_calls, self.api_names)
+
+    @cached_property
+    def _event_records(self) -> dict[int, EventRecords]:
+        return host.read_event_records(self._database, self._api_calls)
 
     @cached_property
     def _launch_stalls(self) -> dict[int, LaunchStalls]:
@@ -404,18 +442,6 @@ class NsightTrace:
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
         return self._database.strings(self._signer.names)
-
-    def _labels(self, enumeration: str, usual: Mapping[int, str]) -> dict[int, str]:
-        """Return the labels of an enumeration by id."""
-        rows = self._database.rows(enumeration, {"id": int, "label": str})
-        labels = {row["id"]: row["label"] for row in rows if row["id"] is not None}
-        understood = usual.values()
-        # A label that is not one of Nsight's says nothing: then the id does, which is Nsight's.
-        return {
-            **{each: label for each, label in labels.items() if label},
-            **usual,
-            **{each: label for each, label in labels.items() if label in understood},
-        }
 
 
 # What copies of the process read, and attributes that they make of it.

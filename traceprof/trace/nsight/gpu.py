@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.trace.columns import Differences, Growing, GrowingTimes, pack
+from traceprof.trace.grouping import pieces
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
@@ -17,16 +18,19 @@ from traceprof.trace.model.operations import (
     RankKey,
     RankOperations,
 )
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.kernel_signatures import Signer
-from traceprof.trace.nsight.rows import check_few_processes, check_times, pieces
-from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
+from traceprof.trace.nsight.kinds import read_kinds, translated
+from traceprof.trace.nsight.rows import check_few_processes, check_times
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Packed, Times
+    from traceprof.trace.nsight.kinds import Kinds
     from traceprof.trace.sqlite.database import Database
 
     Columns = dict[str, Int64]
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 # Columns of ours beside those of the export.
 _LENGTH, _SIGNATURE = "length", "signature"
 _BASE = (_LENGTH, "streamId", "correlationId")
-_COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
 # Of more ranks, sorting all rows is quicker than looking for those of each.
 _MAX_SOUGHT = 32
 
@@ -61,6 +64,7 @@ def read_device(database: Database) -> Device:
     """
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
     signer, notes = Signer(_columns(database, schema.KERNEL)), list[str]()
+    kinds = read_kinds(database)
     kernels, copies, memsets, graphs = (
         _read(database, table, signer, notes) for table in schema.GPU_OPERATIONS
     )
@@ -74,8 +78,8 @@ def read_device(database: Database) -> Device:
     operations = {
         key: RankOperations(
             _kernels_of(kernels, key, names),
-            _copies_of(copies.rows(key)),
-            _copies_of(memsets.rows(key)),
+            _copies_of(copies.rows(key), kinds),
+            _copies_of(memsets.rows(key), kinds),
             Operations(*_base(graphs.rows(key))),
         )
         for key in sorted({*kernels.extents, *copies.extents, *memsets.extents, *graphs.extents})
@@ -292,5 +296,13 @@ def _base(rows: _Rows) -> tuple[Differences, Packed, Packed, Packed]:
     return rows.starts, length, stream, correlation
 
 
-def _copies_of(rows: _Rows) -> Copies:
-    return Copies(*_base(rows), *(_column(rows, name).values for name in _COPY))
+def _copies_of(rows: _Rows, kinds: Kinds) -> Copies:
+    return Copies(
+        *_base(rows),
+        bytes=_column(rows, "bytes").values,
+        kind=translated(_column(rows, "copyKind"), kinds.copies),
+        source_device=_column(rows, "srcDeviceId").values,
+        destination_device=_column(rows, "dstDeviceId").values,
+        source_memory=translated(_column(rows, "srcKind"), kinds.memory),
+        destination_memory=translated(_column(rows, "dstKind"), kinds.memory),
+    )

@@ -3,66 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.trace.model.ranges import RUNNING_NUMBER, LabelRanges
+from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.call_labels import number_of
-from traceprof.trace.nsight.nvtx_events import OPEN_END, events_of
+from traceprof.trace.nsight.nvtx_events import events_of
 from traceprof.trace.nsight.rows import check_few_processes, check_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
-
     from traceprof.intervals import Int64
-    from traceprof.labels import Label
     from traceprof.trace.sqlite.database import Database
 
 # All calls and steps differ in their running number; without it they are of few kinds.
-_RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
 _STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
 _BETWEEN = "\0"  # which ends NVTX's texts: they are strings of C
-
-
-@dataclass(frozen=True, slots=True)
-class LabelRanges:
-    """The NVTX ranges that `instrument` made in one process, ordered by thread, start, nesting.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
-        thread: int64[n], the thread that opened it (Nsight's globalTid).
-        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
-            thread; else it was started and ended, perhaps by another thread.
-        text: int64[n], indices into `texts`.
-        texts: the distinct texts.
-        kind: int64[n], indices into `kinds`.
-        kinds: the distinct labels, without running numbers (`seq`), steps with the number 0.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    nests: npt.NDArray[np.bool_]
-    text: Int64
-    texts: Sequence[str]
-    kind: Int64
-    kinds: Sequence[Label]
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def sequence(self) -> Int64:
-        """The running number of each of `texts`, -1 where it tells none: int64[texts]."""
-        found = map(_RUNNING_NUMBER.search, self.texts)
-        numbers = (number_of(each and each[1]) for each in found)
-        return np.fromiter(numbers, np.int64, len(self.texts))
 
 
 def read_label_ranges(
@@ -124,7 +84,7 @@ def read_label_ranges(
 
 def _kinds(texts: Sequence[str]) -> tuple[Int64, list[str]]:
     """Return the number of each text's kind, int64[n], and the kinds."""
-    without = _RUNNING_NUMBER.sub("", _BETWEEN.join(texts))
+    without = RUNNING_NUMBER.sub("", _BETWEEN.join(texts))
     return _numbered(_STEP.sub(labels.step(0), without).split(_BETWEEN))
 
 

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_payloads import Fields, PayloadReader
+from traceprof.trace.nsight.nccl_payloads import PayloadReader
 from traceprof.trace.nsight.nvtx_events import events_of, portions
 from traceprof.trace.sqlite.numbered_texts import UNKEPT
-from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from traceprof.intervals import Int64
+    from traceprof.trace.model.communication_calls import Fields
     from traceprof.trace.nsight.nvtx_events import Events
     from traceprof.trace.sqlite.database import Database
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx_events import RANGES, events_of
-from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

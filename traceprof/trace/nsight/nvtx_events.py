@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from traceprof.trace.columns import Codes, pack
+from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts
 from traceprof.trace.sqlite.numbered_texts import NONE, NumberedTexts
-from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from traceprof.trace.sqlite.numbered_texts import Text
 
     Mask = npt.NDArray[np.bool_]
-
-OPEN_END = int(np.iinfo(np.int64).max)
-"""The end of a range that was still open when the capture stopped."""
 
 RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.model.operations import NamedRanges
+from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx_events import events_of
 

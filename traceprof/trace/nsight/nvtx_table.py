@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.model.operations import RangeTable
+from traceprof.trace.grouping import pieces
+from traceprof.trace.model.ranges import RangeTable
+from traceprof.trace.model.special_values import NULL, OPEN_END
+from traceprof.trace.model.texts import Texts
 from traceprof.trace.nsight import nvtx_names as nvtx
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
-from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times, pieces
-from traceprof.trace.nsight.texts import Texts
+from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
-from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
