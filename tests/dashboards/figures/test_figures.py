@@ -57,23 +57,23 @@ ALL = {path.stem for path in GPU_SAMPLES}
 
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as made:
-        yield made
+    with closing(analyze(request.param)) as result:
+        yield result
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
     steps = json_report.document(analysis.result)["steps"]
     results = [result for result in analysis.result.breakdown if result.steps]
     assert results
-    bars = [step_figures.step_bars(each) for each in results]
+    bars = [step_figures.step_bars(result) for result in results]
     figure = step_figures.stacked(results, bars)
     for row, result in enumerate(results):
-        own = [step for step in steps if step["rank"] == result.rank]
+        steps_of_rank = [step for step in steps if step["rank"] == result.rank]
         traces = [trace for trace in figure.data if trace.meta == row and trace.type == "bar"]
         total = np.sum([trace.y for trace in traces], axis=0)
-        assert total.tolist() == pytest.approx([each["window_ns"] / 1e6 for each in own])
+        assert total.tolist() == pytest.approx([step["window_ns"] / 1e6 for step in steps_of_rank])
         idle = next(trace for trace in traces if trace.name == "idle")
-        assert idle.y.tolist() == pytest.approx([each["idle_ns"] / 1e6 for each in own])
+        assert idle.y.tolist() == pytest.approx([step["idle_ns"] / 1e6 for step in steps_of_rank])
     heat = step_figures.heat(results, step_figures.step_grid(results)).data[0]
     drawn = {
         (rank.rank, number): time
@@ -91,7 +91,7 @@ def many_steps(num: int) -> BreakdownResult:
 
     lengths = np.random.default_rng(0).integers(10, 99, num).tolist()
     lengths[num // 2] = 5000  # one slow step among many
-    steps = tuple(StepMeasures(index, measures(each)) for index, each in enumerate(lengths))
+    steps = tuple(StepMeasures(index, measures(length)) for index, length in enumerate(lengths))
     whole = measures(sum(lengths))
     return BreakdownResult(0, whole, steps, (), 0, True, True, HOW_TO_COLLECT)
 
@@ -214,28 +214,28 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
     )
     peaks = [rate.peak for rate in rates if rate.peak is not None]
     assert [line.y0 for line in figure.layout.shapes] == peaks
-    for row, each in enumerate(rates):
+    for row, link in enumerate(rates):
         most, mean = figure.data[2 * row : 2 * row + 2]
-        assert np.array_equal(mean.y[:-1], each.mean, equal_nan=True)
-        assert np.array_equal(most.y[:-1], each.most, equal_nan=True)
+        assert np.array_equal(mean.y[:-1], link.mean, equal_nan=True)
+        assert np.array_equal(most.y[:-1], link.most, equal_nan=True)
 
 
 @of_samples({"p2p-slower-than-copy", "peer-copies"})
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
-    found = [
-        each
-        for each in json_report.document(analysis.result)["links"]
-        if each["direction"] == "p2p"
+    links = [
+        link
+        for link in json_report.document(analysis.result)["links"]
+        if link["direction"] == "p2p"
     ]
-    assert found
+    assert links
     devices = [rank.device for rank in analysis.run.ranks]
     (drawn,) = link_figures.peer_matrix(analysis.result.links, devices).data
-    assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
+    assert np.nansum(drawn.z) == sum(link["bytes"] for link in links)
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
-    tree = each.layout(analysis, Address(each.PATH))
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.TITLE)
+def test_axes_have_units_and_heads_too(analysis: Analysis, module: Any) -> None:
+    tree = module.layout(analysis, Address(module.PATH))
     for graph in named(tree, "Graph"):
         title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
         assert "(" in title or "step" in title or "device" in title or "rank" in title
@@ -245,9 +245,11 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
                 assert column["type"] == "rightAligned"
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
-    kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.TITLE)
+def test_no_component_reads_text_as_markup(analysis: Analysis, module: Any) -> None:
+    kinds = {
+        type(one).__name__ for one in components(module.layout(analysis, Address(module.PATH)))
+    }
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
 
 
@@ -269,15 +271,17 @@ def test_names_are_plain_text_in_charts() -> None:
 def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
     with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as result:
-        met = result.ranks
-        figure = wait_matrix(met, met.ranks)
+        comparison = result.ranks
+        figure = wait_matrix(comparison, comparison.ranks)
         assert figure is not None
         (drawn,) = figure.data
-        order = np.argsort(met.ranks)
-        waited = met.matrix_ns[np.ix_(order, order)]
+        order = np.argsort(comparison.ranks)
+        waited = comparison.matrix_ns[np.ix_(order, order)]
         assert waited.any()
         assert np.nan_to_num(drawn.z).tolist() == (waited / 1e6).tolist()
-        assert list(drawn.x) == list(drawn.y) == [f"rank {rank}" for rank in sorted(met.ranks)]
+        assert (
+            list(drawn.x) == list(drawn.y) == [f"rank {rank}" for rank in sorted(comparison.ranks)]
+        )
         # A rank alone waited for nobody else that is drawn.
-        assert wait_matrix(met, met.ranks[:1]) is None
+        assert wait_matrix(comparison, comparison.ranks[:1]) is None
         assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))
