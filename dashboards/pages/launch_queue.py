@@ -116,7 +116,11 @@ def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
         return series
 
     with _lock:
-        return rank.cached("depth_series", measure)
+        return rank.cache.get_alone(_depth_over_window, rank, rank.release)
+
+
+def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
+    return launch_queue.depth_over_time(rank, rank.window)
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:

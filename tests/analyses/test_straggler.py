@@ -79,7 +79,7 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
             database.commit()
     analysis = analyze(*files)
     analysis.close()
-    assert analysis.run.run_of == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert analysis.run.run_numbers == (0, 0, 0, 0, 1, 1, 1, 1)
     members = [{rank // 8 for rank in wait.group.members} for wait in analysis.ranks.waits]
     assert members == [{0}, {1}]
     (found,) = [finding for finding in analysis.findings if finding.id == "straggler"]

@@ -35,7 +35,7 @@ from traceprof.findings import (
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
-from traceprof.host.queue_holders import Holder, operation_name, queue_holders
+from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -147,20 +147,13 @@ class LaunchQueueResult(RankResult):
     longest: tuple[Evidence, ...]
     how_to_collect: HowToCollect
 
-    def stalls_of(self, thread: int) -> Intervals:
-        """Return when a thread was blocked."""
-        if self.stalls is None:
-            return intervals.empty()
-        own = self.stalls.thread == thread
-        return intervals.union(self.stalls.start_ns[own], self.stalls.end_ns[own])
-
 
 def run(rank: Rank, window: Window) -> LaunchQueueResult:
     """Measure the queue of the rank's process, and the stalls of launches for the rank."""
     if rank.calls is None:
         return _without_calls(rank, window)
-    of_process = find_stalls(rank, rank.calls)
-    queue = launch_queue(rank, rank.calls)
+    of_process = find_stalls(rank)
+    queue = launch_queue(rank)
     own = of_process.device == rank.key.device
     stalls = of_process.chosen(
         own if window.is_whole else own & window.holds_start(of_process.start_ns)
@@ -196,7 +189,7 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
     """
     if rank.calls is None:
         return np.empty(0, np.int64), np.empty(0, np.int32)
-    return launch_queue(rank, rank.calls).series_within(window.start_ns, window.end_ns)
+    return launch_queue(rank).series_within(window.start_ns, window.end_ns)
 
 
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
@@ -233,7 +226,7 @@ def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
     return tuple(
-        LateLaunch(operation_name(rank, group, index), *numbers)
+        LateLaunch(rank.operation_name(group, index), *numbers)
         for group, index, *numbers in zip(
             *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
         )

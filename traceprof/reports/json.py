@@ -84,13 +84,13 @@ def _run(analysis: RunResult) -> dict[str, Any]:
     run, met = analysis.run, analysis.ranks
     return {
         "rank_source": run.rank_source,
-        "num_runs": len(set(run.run_of)),
+        "num_runs": len(set(run.run_numbers)),
         "ranks": [
             {"rank": rank.rank, "host": met.clocks.of(rank.report).host, "gpu_id": rank.gpu_id}
             for rank in run.ranks
         ],
         "clocks": [
-            {"report": report, "run": run.run_of[report], **asdict(met.clocks.of(report))}
+            {"report": report, "run": run.run_numbers[report], **asdict(met.clocks.of(report))}
             for report in range(len(run.reports))
         ],
         "matched": [
