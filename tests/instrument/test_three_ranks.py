@@ -105,9 +105,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 def written(seen: Seen, rank: int, scenario: str) -> list[labels.Label]:
     """Return the labels of a scenario's push/pop ranges, without the barrier that ends it."""
-    found = [labels.parse(text) for text in pushed(seen[rank][scenario]["events"])]
-    assert found[-1].operation == "barrier"
-    return found[:-1]
+    lines = [labels.parse(text) for text in pushed(seen[rank][scenario]["events"])]
+    assert lines[-1].operation == "barrier"
+    return lines[:-1]
 
 
 @pytest.mark.parametrize("scenario", BY_RANK_1)
@@ -190,7 +190,7 @@ def test_the_k_th_send_is_the_k_th_receive(seen: Seen) -> None:
                 received.add((facts["src"], facts["rank"], *transfer))
     assert received < sent
     # Two more were taken by a rank that had asked for anybody's.
-    assert {each[:2] for each in sent - received} == {("0", "1")}
+    assert {key[:2] for key in sent - received} == {("0", "1")}
     assert len(sent) == len(received) + 2
 
 
