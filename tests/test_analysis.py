@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from tests.conftest import SAMPLE
+from tests.support.traces import SAMPLE
 from traceprof import analysis
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from traceprof.trace.model.operations import Progress
+    from traceprof.progress import Progress
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NsightTrace]]:
 
 
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> NoReturn:
+    def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(analysis, "_judged", fail)
+    monkeypatch.setattr(analysis, "judge", fail)
 
 
 def test_an_error_closes_the_reports(

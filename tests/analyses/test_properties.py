@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES, SAMPLES
 from tests.support.builders import global_tid
+from tests.support.traces import GPU_SAMPLES, SAMPLES
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 from traceprof.trace.nsight import schema
@@ -33,7 +33,7 @@ def document(path: Path, **options: Any) -> dict[str, Any]:
     """Return what an analysis says, but for the report's own path."""
     analysis = analyze(path, options=Options(**options))
     try:
-        found: dict[str, Any] = json.loads(json_report.render(analysis))
+        found: dict[str, Any] = json.loads(json_report.render(analysis.result))
     finally:
         analysis.close()
     del found["reports"]

@@ -15,23 +15,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
-from tests.conftest import SAMPLE
-from tests.dashboards.conftest import serving
 from tests.support.builders import TraceBuilder
-from traceprof.analyses import breakdown
+from tests.support.serving import serving
+from tests.support.traces import SAMPLE
+from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
-from traceprof.communication.latency import size_text
 from traceprof.reports import json as json_report
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
-    from tests.dashboards.conftest import Serve
+    from tests.support.serving import Serve
 
 HOSTILE = (
     "<script>window.evil=1</script>",
@@ -50,7 +49,7 @@ def shown(page: Page, url: str) -> Page:
 def document(name: str) -> dict[str, Any]:
     """Return the analysis of a sample trace as JSON."""
     with closing(analyze(SAMPLE.with_stem(name))) as analysis:
-        return json_report.document(analysis)
+        return json_report.document(analysis.result)
 
 
 def cells(page: Page, selector: str) -> list[list[str]]:
@@ -477,8 +476,8 @@ def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
         server.waiting.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         for number in (1, 2):
-            known = {**analysis.results, breakdown: analysis.breakdown[:number]}
-            server.waiting.look(replace(analysis, results=known, findings=()))
+            known = partial_result(analysis.result.run, analysis.result.breakdown[:number])
+            server.waiting.look(replace(analysis, result=known))
             page.wait_for_selector(f"table.breakdown tbody tr:nth-child({number})")
             assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 0", "rank 1"][
                 :number

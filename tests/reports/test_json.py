@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
 from tests.support.schema import validator
+from tests.support.traces import SAMPLE
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def document(path: Path, **options: Any) -> dict[str, Any]:
     analysis = analyze(path, options=Options(**options))
     try:
-        loaded: dict[str, Any] = json.loads(json_report.render(analysis))
+        loaded: dict[str, Any] = json.loads(json_report.render(analysis.result))
     finally:
         analysis.close()
     validator().validate(loaded)

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.cpu_rank import host_buckets
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding, NotApplicable
     from traceprof.run.rank import Rank, Window
-
-IDS: tuple[str, ...] = ()
-REQUIRES: tuple[schema.Table, ...] = (schema.NVTX,)
-EXPLANATIONS: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +66,3 @@ def run(rank: Rank, window: Window) -> DdpBucketsResult:
             )
         )
     return DdpBucketsResult(rank.rank, tuple(uses))
-
-
-def findings(result: DdpBucketsResult) -> list[Finding | NotApplicable]:
-    """Return nothing: `exposed-communication` and `late-allreduce` judge what buckets cost."""
-    del result
-    return []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.clocks import Clocks
     from traceprof.ranks.waits import GroupWaits
+    from traceprof.run.session_clocks import Clocks
 
     Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]

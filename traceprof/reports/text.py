@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
     from traceprof.findings import Evidence, Finding, NotApplicable
     from traceprof.run.summary import RankInfo
 
@@ -88,7 +88,7 @@ def report(analysis: RunResult, *, ascii_only: bool = False) -> RenderableType:
         parts += [_heading("Findings"), *_findings(analysis)]
     if analysis.not_applicable:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
-    if analysis.notes or analysis.lost:
+    if analysis.notes or analysis.failed:
         parts += [_heading("About the data"), *_notes(analysis)]
     return Group(*parts)
 
@@ -99,13 +99,10 @@ def _heading(text: str) -> RenderableType:
 
 def _header(analysis: RunResult) -> RenderableType:
     lines = [Text(f"traceprof {traceprof.__version__}", "bold")]
-    for report in analysis.run.reports:
-        product = (
-            f"exported by Nsight Systems {report.product_version}"
-            if report.product_version
-            else "exported by an Nsight Systems that does not say its version (2020 or 2021)"
-        )
-        lines.append(Text(f"{one_line(report.path)}  {product}"))
+    lines += [
+        Text(f"{one_line(report.path)}  exported by {report.origin}")
+        for report in analysis.run.reports
+    ]
     return Group(*lines)
 
 
@@ -259,5 +256,5 @@ def _notes(analysis: RunResult) -> Iterable[RenderableType]:
     for report_index, note in analysis.notes:
         name = f"{one_line(analysis.run.reports[report_index].path.name)}: " if several else ""
         yield Text(f"{name}{one_line(note)}")
-    for each in analysis.lost:
+    for each in analysis.failed:
         yield Text(f"left out: {each.error}")

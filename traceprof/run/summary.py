@@ -1,21 +1,21 @@
 """What is kept of a report and its ranks when their events are let go of: small, and to be pickled.
 
-A report is measured where it is opened, perhaps by another process or machine. What comes back is
-this, and what the analyses measured.
+A report is measured where it is opened, perhaps by another process or machine. This comes back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
     from traceprof.run.recognition import Report
-    from traceprof.trace.model.operations import Session
+    from traceprof.trace.model.parts import HowToCollect
+    from traceprof.trace.model.trace import Content, Session
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RankInfo:
     Attributes:
         rank: the global rank where the report tells it, else a running number.
         report: index of the report in the run.
-        process: the process within its report (Nsight's globalPid).
+        process: the process within its report (a number of the trace's own).
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it; None for a process without GPU work.
         gpu: the GPU's name where the report tells it.
@@ -60,10 +60,12 @@ class ReportSummary:
     Attributes:
         path: as it was given.
         format: such as `nsight-sqlite`.
-        product_version: the Nsight Systems that exported it, None where it does not tell.
-        schema_version: of the export, likewise.
+        origin: what wrote it, in prose, after `exported by`.
+        product_version: of the program that wrote it, None where it does not tell.
+        schema_version: of the file, likewise.
+        how_to_collect: what it may lack, should it be needed.
         notes: what to know about its data.
-        contents: rows of its event tables, if it has no rank.
+        contents: its tables of events, if it has no rank.
         identity: what tells which run it is of.
         told: for each source of ranks' numbers, what it says of each of the report's ranks.
         host_gaps: of each rank without GPU work, by process.
@@ -71,10 +73,12 @@ class ReportSummary:
 
     path: Path
     format: str
+    origin: str
     product_version: str | None
     schema_version: str | None
+    how_to_collect: HowToCollect
     notes: tuple[str, ...]
-    contents: Mapping[str, int]
+    contents: Sequence[Content]
     identity: Report
     told: Mapping[str, tuple[int | None, ...]]
     host_gaps: Mapping[int, CpuRankGaps]
@@ -83,50 +87,6 @@ class ReportSummary:
     def session(self) -> Session:
         """Where and when it was captured."""
         return self.identity.session
-
-
-@dataclass(frozen=True)
-class MeasuredRank:
-    """What was measured of a rank.
-
-    Attributes:
-        facts: the rank, by its number within the report.
-        step_numbers: the first and last number of its training steps, None without any.
-        results: what each module measured, by its place in `modules.RANK_ANALYSES`; None for a rank
-            without the window asked for.
-    """
-
-    facts: RankInfo
-    step_numbers: tuple[int, int] | None
-    results: Mapping[int, Any] | None
-
-    def renumbered(self, facts: RankInfo) -> MeasuredRank:
-        """Return the same of a rank of the run: its number and its report's index are known now."""
-        results = self.results and {
-            module: replace(
-                result,
-                **{
-                    name: getattr(facts, name)
-                    for name in ("rank", "report")
-                    if hasattr(result, name)
-                },
-            )
-            for module, result in self.results.items()
-        }
-        return MeasuredRank(facts, self.step_numbers, results)
-
-
-@dataclass(frozen=True)
-class MeasuredReport:
-    """What was measured of a report.
-
-    Attributes:
-        facts: the report.
-        ranks: its ranks, in order of (pid, device).
-    """
-
-    facts: ReportSummary
-    ranks: tuple[MeasuredRank, ...]
 
 
 @dataclass(frozen=True)

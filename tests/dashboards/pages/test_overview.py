@@ -1,0 +1,165 @@
+"""The overview: the analysis' own numbers, and names that are never markup."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dashboards import shell
+from dashboards.address import Address, parse
+from dashboards.pages import overview
+from dashboards.view import device_text
+from dashboards.widgets.finding_card import metric_text
+from dashboards.widgets.palette import PARTS
+from tests.support.builders import TraceBuilder
+from tests.support.planted import made
+from tests.support.traces import SAMPLE
+from tests.support.trees import components, named, text
+from traceprof.analyses.run_result import partial_result
+from traceprof.analysis import analyze
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
+
+
+@pytest.fixture(params=SAMPLES, ids=lambda path: path.stem)
+def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
+    with closing(analyze(request.param)) as made:
+        yield made
+
+
+def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
+    tree = overview.layout(analysis, Address())
+    bars = [each for each in named(tree, "Div") if getattr(each, "className", "") == "bar"]
+    assert len(bars) == len(analysis.result.breakdown)
+    for bar, result in zip(bars, analysis.result.breakdown, strict=True):
+        widths = [float(part.style["width"].removesuffix("%")) for part in bar.children]
+        expected = [
+            100 * getattr(result.whole, measure) / result.whole.window_ns for measure, *_ in PARTS
+        ]
+        assert widths == pytest.approx(expected, abs=1e-4)
+        assert sum(widths) == pytest.approx(100, abs=1e-3)
+
+
+def test_a_first_look_shows_the_ranks_that_are_known() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        first = replace(
+            analysis,
+            result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
+        )
+        rows = named(overview.first_look(first, Address()), "Tbody")[0].children
+        whole = named(overview.layout(analysis, Address()), "Tbody")[0].children
+        assert [text(row) for row in rows] == [text(whole[0])]
+        shown = text(overview.first_look(first, Address()))
+        assert "1 rank to come" in shown
+        assert "Findings" not in shown
+        assert "median step" not in shown
+        assert "to come" not in text(overview.first_look(analysis, Address()))
+        assert overview.first_look(first, Address(rank=(1,))) is None  # not known yet
+        assert "to come" not in text(overview.first_look(first, Address(rank=(0,))))
+
+
+def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:
+    tree = overview.layout(analysis, Address())
+    shown = text(tree)
+    links = [parse(*each.href.partition("?")[::2]) for each in named(tree, "Link")]
+    for finding in analysis.findings:
+        assert finding.title in shown
+        assert all(advice in shown for advice in finding.advice)
+        of_finding = [
+            link for link in links if link.finding == finding.id and link.rank == (finding.rank,)
+        ]
+        assert bool(of_finding) == bool(finding.evidence)
+        for link in of_finding:
+            evidence = finding.evidence[link.evidence or 0]
+            assert link.path == "/timeline"
+            assert link.start_ns is not None
+            assert link.end_ns is not None
+            assert link.start_ns < evidence.start_ns <= evidence.end_ns < link.end_ns
+
+
+def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) -> None:
+    shown = text(overview.layout(analysis, Address()))
+    for each in analysis.not_applicable:
+        assert each.id in shown
+        assert each.reason in shown
+        assert each.how_to_collect in shown
+
+
+def test_only_the_ranks_chosen_are_shown() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        shown = text(overview.layout(analysis, Address(rank=(1,))))
+        assert "rank 1" in shown
+        assert "rank 0" not in shown
+
+
+def test_a_run_without_gpu_work(tmp_path: Path) -> None:
+    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
+    with closing(analyze(path)) as analysis:
+        shown = text(overview.layout(analysis, Address()))
+    assert "there is no time to break down" in shown
+    assert "no GPU operation" in shown
+
+
+def test_a_healthy_run_says_so(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 1000).write(tmp_path / "t.sqlite")
+    with closing(analyze(path)) as analysis:
+        assert "No finding reaches 1 %" in text(overview.layout(analysis, Address()))
+
+
+def test_nothing_in_the_page_reads_text_as_markup(analysis: Analysis) -> None:
+    kinds = {type(each).__name__ for each in components(overview.layout(analysis, Address()))}
+    assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds
+
+
+def test_a_rank_may_be_without_a_gpu() -> None:
+    assert device_text(None, None) == "CPU"
+    assert device_text(3, None) == "GPU 3"
+    assert device_text(0, "A100\n") == "GPU 0 · A100\\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "written"),
+    [
+        ("stall_ns", 1_500_000, "1.50 ms"),
+        ("median_bytes", 12_345, "12.3 kB"),
+        ("gb_per_s", 12.345, "12.35 GB/s"),
+        ("matched_fraction", 0.5, "50.0 %"),
+        ("coverage", 1.0, "100.0 %"),
+        ("num_stalls", 7, "7"),
+        ("slowdown", 1.23456, "1.23"),
+        ("api", "cuda\nMemcpy", "cuda\\nMemcpy"),
+        ("communication_slowdown", None, "not known"),
+    ],
+)
+def test_metrics_have_the_unit_that_their_name_tells(
+    name: str, value: float | str | None, written: str
+) -> None:
+    assert metric_text(name, value) == written
+
+
+def test_reports_that_were_left_out_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "<b>missing</b>.sqlite"
+    with closing(analyze(SAMPLE, missing)) as analysis:
+        tree = overview.layout(analysis, Address())
+    assert f"left out: cannot read {missing}" in text(tree)
+
+
+def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path) -> None:
+    truth = made("cpu-ranks-balanced", tmp_path / "run", seed=1)
+    reports = [tmp_path / "run" / each["file"] for each in truth["reports"]]
+    with closing(analyze(*reports[::-1])) as analysis:
+        tree = overview.layout(analysis, Address())
+        _, choices = shell.choices(analysis)
+    assert [rank.rank for rank in analysis.run.ranks] != list(range(8))
+    heads = [text(each) for each in named(tree, "Th") if text(each).startswith("rank ")]
+    assert heads[:8] == [f"rank {each}" for each in range(8)]
+    assert [choice["value"] for choice in choices] == list(range(8))

@@ -1,0 +1,265 @@
+"""Reports of runs whose ranks have no GPU, alone and beside ranks that have one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dashboards.address import Address
+from dashboards.pages import overview
+from dashboards.server.app import create_app
+from tests.support import trees
+from tests.support.builders import TraceBuilder, global_tid
+from tests.support.schema import validator
+from traceprof.analyses import breakdown, gpu_idle
+from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES
+from traceprof.analysis import Options, analyze
+from traceprof.cli.main import main
+from traceprof.findings import Severity
+from traceprof.reports import html, text
+from traceprof.reports import json as json_report
+from traceprof.trace.nsight import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+MS = 1_000_000
+
+
+def training(builder: TraceBuilder, *ranks: int) -> TraceBuilder:
+    """Two steps of data-parallel training on each rank: one bucket, a send to the next rank."""
+    for rank in ranks:
+        how: dict[str, Any] = {"pid": 100 + rank}
+        for step in range(2):
+            start = 100 * MS * step
+            facts = f"dtype=float32 group=0 rank={rank} size={len(ranks)}"
+            builder.label(f"step {step}", start, start + 90 * MS, **how)
+            builder.label("forward", start, start + 30 * MS, **how)
+            builder.label("backward", start + 30 * MS, start + 70 * MS, **how)
+            bucket = "bucket index=0 bytes=25600 dtype=float32 last=1"
+            builder.label(bucket, start + 50 * MS, start + 68 * MS, in_flight=True, **how)
+            call = f"all_reduce bytes=25600 {facts} seq={step}"
+            builder.label(call, start + 51 * MS, start + 52 * MS, **how)
+            builder.label(call, start + 51 * MS, start + 68 * MS, in_flight=True, **how)
+            builder.label("optimizer step", start + 70 * MS, start + 80 * MS, **how)
+            peer = ranks[(ranks.index(rank) + 1) % len(ranks)]
+            send = f"send dst={peer} bytes=512 {facts} seq={step}"
+            builder.label(send, start + 80 * MS, start + 85 * MS, **how)
+    return builder
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Analysis]]:
+    analyses: list[Analysis] = []
+    yield analyses
+    for analysis in analyses:
+        analysis.close()
+
+
+def analyzed(path: Path, opened: list[Analysis], **options: Any) -> Analysis:
+    opened.append(analyze(path, options=Options(**options)))
+    return opened[-1]
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(json_report.render(analysis.result))
+    validator().validate(loaded)
+    return loaded
+
+
+def test_json(tmp_path: Path, opened: list[Analysis]) -> None:
+    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
+    found = document(analyzed(path, opened))
+    assert found["ranks"] == [
+        {"rank": rank, "report": 0, "pid": 100 + rank, "device": None, "gpu": None}
+        for rank in (0, 1)
+    ]
+    for row in found["breakdown"]:
+        measures = {
+            name.removesuffix("_ns"): value / MS for name, value in row.items() if "_ns" in name
+        }
+        assert measures == {
+            "window_start": 0, "window": 190, "compute": 2 * (80 - 1 - 16), "idle": 20,
+            "communication": 2 * (17 + 5), "overlapped_communication": 0,
+            "exposed_communication": 2 * (17 + 5), "copy": 0, "exposed_copy": 0,
+        }  # fmt: skip
+        assert (row["num_kernels"], row["num_communication"], row["num_copies"]) == (0, 4, 0)
+    assert [(row["rank"], row["step"], row["window_ns"] // MS) for row in found["steps"]] == [
+        (0, 0, 100), (0, 1, 90), (1, 0, 100), (1, 1, 90),
+    ]  # fmt: skip
+    first = found["collectives"][:2]
+    assert [(row["operation"], row["communicator"], row["peer"]) for row in first] == [
+        ("AllReduce", "group 0", None), ("Send", "group 0", 1),
+    ]  # fmt: skip
+    assert [row["bytes"] for row in first] == [51_200, 1024]
+    assert first[0]["busbw_gb_per_s"] == pytest.approx(25_600 / (17 * MS))
+    assert found["buckets"] == [
+        {
+            "rank": rank, "index": 0, "bytes": 25_600, "count": 2,
+            "median_ready_to_done_ns": 18 * MS,
+        }
+        for rank in (0, 1)
+    ]  # fmt: skip
+    assert {each["id"] for each in found["findings"]} == {"exposed-communication"}
+    assert found["not_applicable"] == []
+    (note,) = found["notes"]
+    assert "ranks 0-1: no GPU operation was recorded of these processes" in note["note"]
+
+
+def test_text(tmp_path: Path, opened: list[Analysis]) -> None:
+    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
+    shown = text.render(analyzed(path, opened).result)
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert any(line.startswith("0 CPU 190 ms") for line in lines)
+    assert "0 AllReduce 0-1 2 51.2 kB 17 ms 17 ms" in lines
+    assert "0 Send to 1 0 2 1.02 kB 5 ms 5 ms" in lines
+    assert "0 25.6 kB 0-1 2 18 ms" in lines
+    assert "findings that need a GPU are not judged" in " ".join(lines)
+    assert "Could not be analysed" not in shown
+    assert len(lines) < 60
+
+
+def test_a_receive_tells_from_whom(tmp_path: Path, opened: list[Analysis]) -> None:
+    builder = TraceBuilder().label("recv src=3 group=pp rank=0 size=4 seq=0", 0, MS)
+    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened).result)
+    assert "Recv from 3" in shown
+
+
+def test_many_groups_are_cut_short(tmp_path: Path, opened: list[Analysis]) -> None:
+    builder = TraceBuilder()
+    for group in range(60):
+        builder.label(f"all_reduce bytes=4 group={group} rank=0 size=2 seq=0", group, group + 1)
+    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened).result)
+    assert "… and 36 rows more: --format json has them all" in shown
+
+
+def test_html_and_dashboard(tmp_path: Path, opened: list[Analysis]) -> None:
+    hostile = "<script>alert(1)</script>"
+    builder = training(TraceBuilder(), 0, 1)
+    builder.label(f"all_reduce bytes=4 group={hostile} rank=0 size=2 seq=0", 0, 1, pid=100)
+    analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
+    page = html.render(analysis.result)
+    assert "CPU" in page
+    assert hostile not in page
+    assert create_app(analysis).server.test_client().get("/").status_code == 200
+    assert trees.text(overview.layout(analysis, Address())).count("CPU") == 2
+
+
+def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) -> None:
+    builder = training(TraceBuilder(), 1)
+    builder.kernel(0, 60 * MS, pid=50).kernel(60 * MS, 90 * MS, NCCL, stream=20, pid=50)
+    builder.label("all_reduce bytes=4 group=0 rank=0 size=2 seq=0", 0, 5, pid=50)
+    analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
+    assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
+    assert [each.rank for each in analysis.of(breakdown)] == [0, 1]
+    assert [each.rank for each in analysis.of(gpu_idle)] == [0]
+    assert [each.name for each in RANK_ANALYSES if each.is_for_cpu] == [breakdown.__name__]
+    assert [each.rank for each in analysis.result.measured.process_groups] == [1]
+    assert [each.rank for each in analysis.result.buckets] == [0, 1]
+    found = document(analysis)
+    # What is missing of all ranks with a GPU is said of the run, once.
+    assert [each for each in found["not_applicable"] if each["rank"] is not None] == []
+    assert "rank 1: no GPU operation was recorded of this process" in found["notes"][0]["note"]
+    shown = text.render(analysis.result)
+    assert " CPU " in shown
+
+
+def test_no_communication_range_and_no_compute_range(
+    tmp_path: Path, opened: list[Analysis]
+) -> None:
+    silent = TraceBuilder().label("forward", 0, 9).write(tmp_path / "silent.sqlite")
+    (missing,) = analyzed(silent, opened).not_applicable
+    assert (missing.id, missing.reason) == (
+        "exposed-communication", "no range of a communication call lies in the window",
+    )  # fmt: skip
+    call = "all_reduce bytes=4 group=0 rank=0 size=2 seq=0"
+    talking = TraceBuilder().label(call, 0, 9).write(tmp_path / "talking.sqlite")
+    (missing,) = analyzed(talking, opened).not_applicable
+    assert "no range tells when the process computed" in missing.reason
+
+
+def test_exposed_communication_of_a_host_advises_hosts(
+    tmp_path: Path, opened: list[Analysis]
+) -> None:
+    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
+    finding = analyzed(path, opened).findings[0]
+    assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
+    assert finding.metrics["per_step_ns"] == 22 * MS
+    assert "async_op=True" in " ".join(finding.advice)
+    assert "kernel" not in " ".join(finding.advice)
+    first = finding.evidence[0]
+    assert (first.start_ns // MS, first.end_ns // MS) == (51, 68)
+    assert first.label.startswith("all_reduce bytes=25600 dtype=float32 group=0")
+
+
+def test_labels_of_gpu_copies_ask_for_the_gpus_trace(
+    tmp_path: Path, opened: list[Analysis]
+) -> None:
+    builder = training(TraceBuilder(), 0).label("to h2d bytes=4 pinned=1", 0, 1, pid=100)
+    notes = [note for _, note in analyzed(builder.write(tmp_path / "t.sqlite"), opened).notes]
+    assert any("record what it did with nsys profile --trace=cuda,nvtx" in note for note in notes)
+
+
+def test_every_finding_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for id_ in FINDING_IDS:
+        with pytest.raises(SystemExit) as done:
+            main(["explain", id_])
+        assert done.value.code == 0
+        assert id_ in capsys.readouterr().out
+
+
+# -- info -----------------------------------------------------------------------------------------
+
+
+def info(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as done:
+        main(["info", str(path)])
+    assert done.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
+    out = info(path, capsys)
+    assert "rank 1: process 101 without GPU work, 190 ms from 0.000000 s, 2 training steps" in out
+    assert "cannot analyse" not in out
+    assert "no GPU operation was recorded of these processes" in out
+
+
+def test_info_where_nothing_is_labelled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = info(TraceBuilder().label("forward", 0, 9).write(tmp_path / "t.sqlite"), capsys)
+    assert "communication: no range of instrument names any" in out
+    assert "'forward'" in out  # one of the longest ranges, which might be a step
+
+
+@pytest.mark.parametrize("name", ["traceprof", "my-program"])
+def test_info_warns_of_a_domain_without_ranges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    builder = TraceBuilder().kernel(0, 9)
+    for number, domain in enumerate((name, "NCCL", "cuBLAS"), 1):
+        row = {"start": 0, "eventType": schema.NVTX_DOMAIN, "globalTid": global_tid()}
+        builder.raw("NVTX_EVENTS", **row, domainId=number, text=domain)
+    path = builder.write(tmp_path / "t.sqlite")
+    out = info(path, capsys)
+    assert f"nothing was recorded of the NVTX domain '{name}'" in out
+    assert "nvtx==0.2.11" in out
+    assert out.count("nothing was recorded") == 1  # libraries make domains that they never use
+    analysis = analyze(path)
+    analysis.close()
+    assert (len(analysis.notes) == 1) == (name == "traceprof")
+
+
+@pytest.mark.parametrize("event_type", [schema.NVTX_PUSH_POP, 60, schema.NVTX_MARK])
+def test_info_is_silent_about_a_domain_with_any_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], event_type: int
+) -> None:
+    builder = TraceBuilder().kernel(0, 9)
+    builder.nvtx("x", 0, 5, domain="my-program", event_type=event_type)
+    assert "nothing was recorded" not in info(builder.write(tmp_path / "t.sqlite"), capsys)

@@ -1,0 +1,350 @@
+"""Ranks without a GPU: who is one, what it did, and that all reports cope with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.reference.host_ranks import host_ranks
+from tests.support.builders import TraceBuilder
+from traceprof.analysis import Options, analyze
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.breakdown import Measures
+    from traceprof.analysis import Analysis
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+MAIN, OTHER = 1000, 1001  # threads
+
+
+def call(seq: int = 0, *, rank: int = 0, group: str = "0", size: int = 400) -> str:
+    facts = f"bytes={size} dtype=float32 group={group} rank={rank} size=2 seq={seq}"
+    return f"all_reduce {facts}"
+
+
+def analyzed(path: Path, **options: Any) -> Analysis:
+    analysis = analyze(path, options=Options(**options))
+    analysis.close()
+    return analysis
+
+
+def whole(builder: TraceBuilder, tmp_path: Path) -> Measures:
+    (result,) = analyzed(builder.write(tmp_path / "t.sqlite")).result.breakdown
+    return result.whole
+
+
+def parts(measures: Measures) -> tuple[int, int, int, int]:
+    """Return compute, communication, exposed communication, idle."""
+    return (
+        measures.compute_ns,
+        measures.communication_ns,
+        measures.exposed_communication_ns,
+        measures.idle_ns,
+    )
+
+
+# -- what time goes to ----------------------------------------------------------------------------
+
+
+def test_a_synchronous_call_is_exposed(tmp_path: Path) -> None:
+    # forward |======================|   0-100
+    # call          |=====|              30-60
+    builder = TraceBuilder().label("forward", 0, 100).label(call(), 30, 60)
+    assert parts(whole(builder, tmp_path)) == (70, 30, 30, 0)
+
+
+def test_what_is_in_flight_while_the_thread_computes_is_hidden(tmp_path: Path) -> None:
+    # forward  |=====|                   0-50
+    # call        |=|                    20-25, a launch
+    # flight      |=========|            20-80
+    builder = TraceBuilder().label("forward", 0, 50).label(call(), 20, 25)
+    builder.label(call(), 20, 80, in_flight=True)
+    found = whole(builder, tmp_path)
+    assert parts(found) == (45, 60, 35, 0)
+    assert (found.overlapped_communication_ns, found.num_communication) == (25, 1)
+
+
+def test_waiting_is_communication(tmp_path: Path) -> None:
+    # backward |==================|      0-100
+    # flight      |======|               10-60
+    # wait             |=====|           40-70
+    builder = TraceBuilder().label("backward", 0, 100).label("wait op=all_reduce group=0", 40, 70)
+    builder.label(call(), 10, 60, in_flight=True)
+    assert parts(whole(builder, tmp_path)) == (70, 60, 30, 0)
+
+
+def test_another_threads_compute_hides_a_synchronous_call(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("backward", 0, 100, tid=MAIN).label(call(), 30, 60, tid=OTHER)
+    assert parts(whole(builder, tmp_path)) == (100, 30, 0, 0)
+
+
+def test_what_is_in_no_range_is_idle(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 100).label("forward", 10, 30)
+    builder.label("data loading", 40, 60).label("optimizer step", 60, 70).label(call(), 80, 90)
+    assert parts(whole(builder, tmp_path)) == (30, 10, 10, 60)
+
+
+def test_a_block_of_sends_counts_as_communication_and_its_members_as_operations(
+    tmp_path: Path,
+) -> None:
+    builder = TraceBuilder().label("forward", 0, 10)
+    builder.label("batch_isend_irecv group=0 rank=0 size=2", 10, 50)
+    for dst, start in ((1, 12), (2, 20)):
+        facts = f"dst={dst} bytes=64 dtype=float32 group=0 rank=0 size=2 seq=0"
+        builder.label(f"isend {facts}", start, start + 5)
+    builder.label("coalesced group=0 rank=0 size=2", 60, 80).label(call(), 61, 62)
+    found = whole(builder, tmp_path)
+    assert parts(found) == (10, 60, 60, 10)
+    assert found.num_communication == 3
+
+
+def test_the_end_of_a_backward_waits_for_its_last_bucket(tmp_path: Path) -> None:
+    # backward |=============================|   0-100
+    # bucket 0     |=======|                     20-60
+    # bucket 1                  |======|         70-95, the last
+    # flights       |=====|      |====|          22-58, 72-94
+    # Between 70 and 72 the hook computes; from 94 on the gradients are copied back.
+    builder = TraceBuilder().label("backward", 0, 100)
+    for index, (start, end) in enumerate(((20, 60), (70, 95))):
+        builder.label(
+            f"bucket index={index} bytes=400 dtype=float32 last={index}", start, end, in_flight=True
+        )
+        builder.label(call(index), start + 2, start + 3)
+        last = 58 if index == 0 else 94
+        builder.label(call(index), start + 2, last, in_flight=True)
+    builder.label("optimizer step", 100, 120)
+    found = whole(builder, tmp_path)
+    assert parts(found) == (120 - 1 - 22, 36 + 22, 1 + 22, 0)
+    assert found.overlapped_communication_ns == 35
+
+
+def test_only_the_backward_that_holds_the_last_bucket_waits(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("backward", 0, 50).label("backward", 60, 100)
+    builder.label("bucket index=0 bytes=4 last=1", 20, 90, in_flight=True)
+    builder.label(call(), 20, 90, in_flight=True)
+    assert parts(whole(builder, tmp_path)) == (20 + 40, 70, 30 + 10, 0)
+
+
+def test_ranges_that_were_open_when_the_capture_ended(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 1000).label("forward", 0, 50)
+    builder.label(call(), 60, None).machine(end=1000)  # the step was open, too
+    path = builder.label("data loading", 50, 200, tid=OTHER).write(tmp_path / "t.sqlite")
+    analysis = analyzed(path)
+    (result,) = analysis.result.breakdown
+    assert (result.whole.window_ns, *parts(result.whole)) == (200, 50, 140, 140, 10)
+    assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 200)]
+    assert any("open when the capture ended (2)" in note for _, note in analysis.notes)
+
+
+def test_a_call_that_was_made_again_with_the_same_text(tmp_path: Path) -> None:
+    # calls    |=|   |=|        |=|
+    # flights  |=======|  (the second call's is missing)  |====|
+    builder = TraceBuilder().label("forward", 0, 5)
+    for start, end in ((10, 12), (20, 22), (40, 42)):
+        builder.label(call(), start, end)
+    builder.label(call(), 10, 21, in_flight=True).label(call(), 40, 60, in_flight=True)
+    path = builder.write(tmp_path / "t.sqlite")
+    (groups,) = analyzed(path).result.collectives
+    (use,) = groups.uses
+    assert (use.count, use.total_ns) == (3, 11 + 2 + 20)
+
+
+def test_one_range_without_length(tmp_path: Path) -> None:
+    found = whole(TraceBuilder().label(call(), 5, 5), tmp_path)
+    assert (found.window_start_ns, found.window_ns, found.num_communication) == (5, 0, 1)
+
+
+# -- who is a rank --------------------------------------------------------------------------------
+
+
+def ranks(builder: TraceBuilder, tmp_path: Path) -> list[tuple[int, int, int | None]]:
+    """Return (rank, pid, device) of each."""
+    analysis = analyzed(builder.write(tmp_path / "t.sqlite"))
+    return [(rank.rank, rank.pid, rank.device) for rank in analysis.run.ranks]
+
+
+def test_labels_tell_the_rank(tmp_path: Path) -> None:
+    builder = TraceBuilder().label(call(rank=1), 0, 5, pid=10).label(call(rank=0), 0, 5, pid=11)
+    assert ranks(builder, tmp_path) == [(1, 10, None), (0, 11, None)]
+
+
+def test_labels_tell_the_rank_of_a_process_with_a_gpu_before_mpi(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for pid, rank in ((10, 5), (11, 4)):
+        builder.kernel(0, 9, pid=pid).label(call(rank=rank), 0, 5, pid=pid)
+        builder.thread_name(f"MPI Rank {pid - 10}", pid=pid)
+    assert ranks(builder, tmp_path) == [(5, 10, 0), (4, 11, 0)]
+
+
+@pytest.mark.parametrize("numbers", [(3, 3), (0, None)])
+def test_ranks_that_contradict_or_are_missing_are_numbered_in_order(
+    tmp_path: Path, numbers: tuple[int, int | None]
+) -> None:
+    builder = TraceBuilder()
+    for pid, rank in enumerate(numbers, 10):
+        told = "" if rank is None else f" rank={rank}"
+        builder.label(f"all_reduce bytes=4 group=0{told} size=2 seq=0", 0, 5, pid=pid)
+    assert [rank for rank, *_ in ranks(builder, tmp_path)] == [0, 1]
+
+
+def test_a_process_that_names_two_ranks_is_numbered_in_order(tmp_path: Path) -> None:
+    builder = TraceBuilder().label(call(0, rank=7), 0, 5).label(call(1, rank=8), 6, 9)
+    assert ranks(builder, tmp_path) == [(0, 1000, None)]
+
+
+def test_processes_that_only_help_are_no_ranks(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 9, pid=1)
+    builder.label("pin_memory bytes=4096", 0, 5, pid=2).label("validate", 0, 5, pid=2)
+    builder.label("data loading", 0, 5, pid=3).nvtx("all_reduce bytes=4 group=0", 0, 5, pid=4)
+    assert ranks(builder, tmp_path) == [(0, 1, None)]
+
+
+@pytest.mark.parametrize("label", ["step 3", "forward", "backward", "optimizer step", call()])
+def test_each_of_these_makes_a_rank(tmp_path: Path, label: str) -> None:
+    assert len(ranks(TraceBuilder().label(label, 0, 9), tmp_path)) == 1
+
+
+def test_labels_of_a_process_with_a_gpu_make_no_second_rank(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 9, pid=2).label("step 0", 0, 9, pid=2)
+    builder.label(call(), 0, 5, pid=2).label(call(1, rank=1), 0, 5, pid=1)
+    # Those without a GPU come last, whatever their process ids.
+    assert ranks(builder, tmp_path) == [(0, 2, 0), (1, 1, None)]
+
+
+# -- steps and windows ----------------------------------------------------------------------------
+
+
+def three_steps() -> TraceBuilder:
+    """Two ranks: each step's range takes 80 of 100 ns, loading data the rest."""
+    builder = TraceBuilder()
+    for pid in (1, 2):
+        for step in range(3):
+            start = 1000 * pid + 100 * step
+            builder.label(f"step {step}", start, start + 80, pid=pid)
+            builder.label("forward", start, start + 30, pid=pid)
+            builder.label(call(step, rank=pid - 1), start + 20, start + 60, pid=pid)
+            builder.label("optimizer step", start + 60, start + 80, pid=pid)
+            builder.label("data loading", start + 80, start + 100, pid=pid)
+    return builder
+
+
+def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path) -> None:
+    analysis = analyzed(three_steps().shuffled(4).write(tmp_path / "t.sqlite"))
+    for result in analysis.result.breakdown:
+        found = [(step.number, step.measures.window_ns) for step in result.steps]
+        assert found == [(0, 100), (1, 100), (2, 80)]
+        assert [parts(step.measures) for step in result.steps] == [
+            (40, 40, 40, 20), (40, 40, 40, 20), (40, 40, 40, 0),
+        ]  # fmt: skip
+
+
+def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
+    path = three_steps().write(tmp_path / "t.sqlite")
+    analysis = analyzed(path, steps=(1, 2))
+    assert [asdict(each.whole)["window_start_ns"] for each in analysis.result.breakdown] == [
+        1100,
+        2100,
+    ]
+    assert [each.whole.num_communication for each in analysis.result.breakdown] == [1, 1]
+    assert [collective.uses[0].count for collective in analysis.result.collectives] == [1, 1]
+    inside = analyzed(path, time_range=(1000, 1050)).result.breakdown
+    assert parts(inside[0].whole) == (20, 30, 30, 0)
+    assert parts(inside[1].whole) == (0, 0, 0, 50)
+    with pytest.raises(UsageError, match="the steps found are 0 to 2"):
+        analyzed(path, steps=(3, None))
+
+
+def test_steps_that_the_user_names(tmp_path: Path) -> None:
+    builder = TraceBuilder().label(call(), 0, 100)
+    builder.nvtx("batch 7", 10, 30).nvtx("batch 8", 40, None)
+    path = builder.write(tmp_path / "t.sqlite")
+    (result,) = analyzed(path, step_pattern=r"batch (\d+)").result.breakdown
+    assert [(step.number, step.measures.window_ns) for step in result.steps] == [(7, 30), (8, 60)]
+
+
+# -- against the reference ------------------------------------------------------------------------
+
+
+def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> None:
+    analysis = analyzed(path, time_range=time_range)
+    expected = host_ranks(path, time_range)
+    pids = {rank.rank: rank.pid for rank in analysis.run.ranks}
+    hosts = [rank.pid for rank in analysis.run.ranks if rank.device is None]
+    assert hosts == [each.pid for each in expected]
+    by_pid = {pids[each.rank]: each for each in analysis.result.breakdown}
+    uses_of = {pids[collective.rank]: collective.uses for collective in analysis.result.collectives}
+    for other in expected:
+        found = by_pid[other.pid]
+        for measures, true in (
+            (found.whole, other.whole),
+            *zip([step.measures for step in found.steps], other.steps, strict=True),
+        ):
+            assert measures.window_start_ns == true.start_ns
+            assert measures.window_ns == true.window_ns
+            told = (true.compute_ns, true.communication_ns, true.exposed_communication_ns)
+            assert parts(measures) == (*told, true.idle_ns)
+        assert [step.number for step in found.steps] == [step.number for step in other.steps]
+        rows = [
+            {name: value for name, value in asdict(use).items() if name in other.uses[0]}
+            for use in uses_of[other.pid]
+        ]
+        key = ("total_ns", "operation", "communicator", "peer")
+        assert sorted(rows, key=lambda row: [str(row[each]) for each in key]) == sorted(
+            other.uses, key=lambda row: [str(row[each]) for each in key]
+        )
+
+
+LABELS = st.sampled_from(
+    [
+        "forward", "backward", "optimizer step", "data loading", "step 0", "step 1", "validate",
+        "wait op=all_reduce group=0 seq=0", "bucket index=0 bytes=4 last=0",
+        "bucket index=1 bytes=4 last=1", "batch_isend_irecv group=0 rank=0 size=2",
+        "send dst=1 bytes=8 group=0 rank=0 size=2 seq=0",
+        "irecv src=1 bytes=8 group=0 rank=0 size=2 seq=0", "barrier group=0 rank=0 size=2 seq=2",
+        "all_reduce bytes=4 group=0 rank=0 size=2 seq=0",
+        "all_reduce bytes=4 group=0 rank=0 size=2 seq=1",
+        "all_gather bytes=4 group=1 rank=0 size=2 seq=0",
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def exports(draw: st.DrawFn) -> TraceBuilder:
+    """Generate labels on two threads of two processes, in an order that means nothing."""
+    builder = TraceBuilder()
+    for _ in range(draw(st.integers(1, 16))):
+        start = draw(st.integers(0, 40))
+        end = draw(st.none() | st.integers(start, start + 20))
+        pid = draw(st.sampled_from([1, 2]))
+        builder.label(
+            draw(LABELS), start, end, pid=pid, tid=draw(st.sampled_from([pid, pid + 100])),
+            in_flight=draw(st.booleans()),
+        )  # fmt: skip
+    if draw(st.booleans()):
+        builder.machine(end=draw(st.integers(30, 60)))
+    if draw(st.booleans()):
+        builder.kernel(0, 9, pid=2)
+    return builder.shuffled(draw(st.integers(0, 3)))
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(exports(), st.none() | st.tuples(st.integers(0, 30), st.integers(30, 70)))
+def test_generated_labels_agree_with_the_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    builder: TraceBuilder,
+    time_range: tuple[int, int] | None,
+) -> None:
+    path = builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite")
+    assert_agreement(path, time_range)

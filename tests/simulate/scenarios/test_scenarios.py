@@ -1,0 +1,415 @@
+"""Scenarios: each export holds what its truth says, in every schema version."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import subprocess
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.reference.breakdown import reference
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.errors import UsageError
+from traceprof.simulate import SCENARIOS, simulate_scenario
+from traceprof.simulate.scenarios.setup import FINDINGS
+from traceprof.trace.nsight import schema, schema_layouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+VERSIONS = tuple(schema_layouts.PRODUCTS)
+LATEST = VERSIONS[-1]
+Truth = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, Truth]]:
+    """Make each export once."""
+    known: dict[tuple[str, str], tuple[Path, Truth]] = {}
+
+    def make(name: str, version: str) -> tuple[Path, Truth]:
+        if (name, version) not in known:
+            path = tmp_path_factory.mktemp("scenario") / f"{name}.sqlite"
+            truth = simulate_scenario(name, path, schema_version=version)
+            known[name, version] = path, json.loads(truth.read_text())
+        return known[name, version]
+
+    return make
+
+
+@pytest.fixture(params=SCENARIOS)
+def latest(request: pytest.FixtureRequest, made: Any) -> tuple[Path, Truth]:
+    """Each scenario in the latest version."""
+    run: tuple[Path, Truth] = made(request.param, LATEST)
+    return run
+
+
+def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        return database.execute(sql).fetchall()
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        return list(database.iterdump())
+
+
+def operations(path: Path) -> str:
+    """SQL for the GPU operations."""
+    kinds = {schema.KERNEL.name, schema.MEMCPY.name, schema.MEMSET.name} & tables(path).keys()
+    columns = "globalPid, deviceId, streamId, start, end, correlationId"
+    return " UNION ALL ".join(f"SELECT {columns} FROM {kind}" for kind in sorted(kinds))
+
+
+def tables(path: Path) -> dict[str, int]:
+    names = [name for (name,) in query(path, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {name: query(path, f"SELECT count(*) FROM {name}")[0][0] for name in names}
+
+
+def metrics(truth: Truth, finding: str, rank: int = 0) -> Truth:
+    (found,) = [
+        each["metrics"]
+        for each in truth["findings"]
+        if (each["id"], each["rank"]) == (finding, rank)
+    ]
+    values: Truth = found
+    return values
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_truth_is_what_the_reference_measures(name: str, version: str, made: Any) -> None:
+    path, truth = made(name, version)
+    breakdown, steps = [], []
+    for rank, found in enumerate(reference(path)):
+        breakdown.append({"rank": rank, **asdict(found.whole)})
+        for step in found.steps:
+            measures = asdict(step.measures)
+            start = measures.pop("window_start_ns")
+            window = {"start_ns": start, "end_ns": start + measures["window_ns"]}
+            steps.append({"rank": rank, "step": step.number, **window, **measures})
+    assert truth["schema"] == "traceprof.truth/1"
+    assert truth["scenario"] == name
+    assert truth["arguments"] == {"seed": 0, "schema_version": version}
+    assert truth["breakdown"] == breakdown
+    assert truth["steps"] == steps
+
+
+def test_findings_are_those_of_the_design(latest: tuple[Path, Truth]) -> None:
+    _, truth = latest
+    assert {each["id"] for each in truth["findings"]} <= set(FINDINGS)
+    assert set(truth["silent"]) <= set(FINDINGS)
+    if "healthy" not in truth["scenario"]:
+        assert not {each["id"] for each in truth["findings"]} & set(truth["silent"])
+
+
+def test_streams_run_in_order(latest: tuple[Path, Truth]) -> None:
+    path, _ = latest
+    last: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for process, device, stream, start, end, call in query(
+        path, f"{operations(path)} ORDER BY start"
+    ):
+        ended, launched = last.get((process, device, stream), (0, 0))
+        assert ended < start < end
+        assert launched < call
+        last[process, device, stream] = (end, call)
+
+
+def test_operations_start_after_their_call_began(latest: tuple[Path, Truth]) -> None:
+    path, _ = latest
+    late = query(
+        path,
+        f"SELECT o.start - call.start FROM ({operations(path)}) AS o"
+        " LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON call.correlationId = o.correlationId"
+        " AND call.globalTid - (call.globalTid & 0xFFFFFF) = o.globalPid",
+    )
+    assert all(wait is not None and wait > 0 for (wait,) in late)
+
+
+def test_calls_and_ranges_of_a_thread_nest(latest: tuple[Path, Truth]) -> None:
+    path, _ = latest
+    open_ends: dict[int, list[int]] = {}
+    for thread, start, end in query(
+        path,
+        "SELECT globalTid, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME UNION ALL"
+        " SELECT globalTid, start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY 2, 3 DESC",
+    ):
+        ends = open_ends.setdefault(thread, [])
+        while ends and ends[-1] <= start:
+            ends.pop()
+        assert not ends or end <= ends[-1]
+        ends.append(end)
+
+
+def test_the_same_seed_makes_the_same_export(tmp_path: Path) -> None:
+    truths = [
+        simulate_scenario("overlap-slowdown", tmp_path / f"{index}.sqlite", seed=seed)
+        for index, seed in enumerate((5, 5, 6))
+    ]
+    first, again, other = (dump(tmp_path / f"{index}.sqlite") for index in range(3))
+    assert first == again != other
+    texts = [truth.read_text() for truth in truths]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_sample_is_what_the_simulation_makes(latest: tuple[Path, Truth]) -> None:
+    path, truth = latest
+    sample = SAMPLE_FOLDER / path.name
+    assert dump(path) == dump(sample)
+    assert truth == json.loads(sample.with_suffix(".truth.json").read_text())
+
+
+def test_samples_are_small() -> None:
+    files = list(SAMPLE_FOLDER.iterdir())
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+    named = {file.name.partition(".")[0] for file in files} - {"README", "ddp", "gloo"}
+    assert named == set(SCENARIOS)
+
+
+def test_every_sample_is_described() -> None:
+    text = (SAMPLE_FOLDER / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in SCENARIOS)
+
+
+def test_healthy_is_healthy(made: Any) -> None:
+    _, truth = made("healthy", LATEST)
+    assert truth["findings"] == []
+    assert set(truth["silent"]) == set(FINDINGS)
+    for rank in truth["breakdown"]:
+        assert rank["idle_ns"] < 0.005 * rank["window_ns"]
+        assert rank["exposed_communication_ns"] < 0.002 * rank["window_ns"]
+
+
+def test_second_sends_wait_for_the_first(made: Any) -> None:
+    _, truth = made("nccl-serialization", LATEST)
+    found = metrics(truth, "nccl-serialization")
+    # 256 MiB at 235 GB/s behind the latency, in each of eight steps
+    transfer = 12_000 + 256 * 2**20 / 235
+    assert found["independent_blocked_ns"] == pytest.approx(8 * transfer, rel=0.02)
+    assert found["num_blocked"] == 16
+    assert metrics(truth, "nccl-serialization", 1)["independent_blocked_ns"] == 0
+
+
+def test_kernels_are_slower_beside_nccl(made: Any) -> None:
+    _, truth = made("overlap-slowdown", LATEST)
+    for rank in (0, 1):
+        found = metrics(truth, "overlap-slowdown", rank)
+        assert found["slowdown"] == pytest.approx(1.5, rel=0.01)
+        assert found["excess_ns"] == pytest.approx(found["model_excess_ns"], rel=0.02)
+
+
+def test_stalls_lie_in_their_calls(made: Any) -> None:
+    path, truth = made("launch-queue-stall", LATEST)
+    found = metrics(truth, "launch-queue-stall")
+    inside = query(
+        path,
+        "SELECT full.end - full.start, call.end - call.start FROM CUPTI_ACTIVITY_KIND_OVERHEAD"
+        " AS full JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call USING (globalTid, correlationId)"
+        " JOIN StringIds ON id = full.nameId WHERE value = 'Command Buffer Full'"
+        " AND call.start < full.start AND full.end < call.end AND overheadType = 8",
+    )
+    assert len(inside) == found["num_stalls"] > 400
+    assert sum(full for full, _ in inside) == found["stall_ns"]
+    assert found["max_queue_depth"] == 1024
+    assert found["source"] == "overhead-records"
+    assert found["model_late_start_ns"] > 0.1 * truth["breakdown"][0]["window_ns"]
+    # A launch is over soon after it has found room.
+    assert all(call - full < 10_000 for full, call in inside)
+
+
+def test_stalls_without_their_records(made: Any) -> None:
+    name = "value = 'Command Buffer Full'"
+    path, truth = made("launch-queue-stall-unexported", LATEST)
+    assert metrics(truth, "launch-queue-stall")["source"] == "inferred"
+    assert schema.OVERHEAD not in tables(path)
+    assert query(path, f"SELECT count(*) FROM StringIds WHERE {name}") == [(1,)]
+    path, truth = made("launch-queue-stall", "3.7.2")
+    assert metrics(truth, "launch-queue-stall")["source"] == "inferred"
+    assert schema.OVERHEAD not in tables(path)
+    assert query(path, f"SELECT count(*) FROM StringIds WHERE {name}") == [(0,)]
+
+
+def test_staged_copies_have_two_legs(made: Any) -> None:
+    path, truth = made("peer-copy-through-host", LATEST)
+    rows = query(
+        path,
+        "SELECT correlationId, group_concat(copyKind), min(srcKind = 2 AND dstKind = 2)"
+        " FROM (SELECT * FROM CUPTI_ACTIVITY_KIND_MEMCPY ORDER BY start) GROUP BY correlationId",
+    )
+    assert {row[1:] for row in rows} == {("2,1", 1)}
+    assert metrics(truth, "peer-copy-through-host")["gb_per_s"] == pytest.approx(12, rel=0.01)
+
+
+def test_links_carry_what_copies_say(latest: tuple[Path, Truth]) -> None:
+    path, truth = latest
+    for kind, direction in ((1, "h2d"), (2, "d2h"), (10, "p2p")):
+        rows = [each for each in truth["links"] if each["direction"] == direction]
+        sizes = query(
+            path,
+            f"SELECT sum(bytes) FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = {kind}"
+            if schema.MEMCPY.name in tables(path)
+            else "SELECT NULL",
+        )
+        assert sum(row["bytes"] for row in rows) == (sizes[0][0] or 0)
+
+
+def test_nccl_is_slower_than_copies(made: Any) -> None:
+    _, truth = made("p2p-slower-than-copy", LATEST)
+    found = metrics(truth, "nccl-p2p-slower-than-copy")
+    assert found["nccl_gb_per_s"] == pytest.approx(2.5, rel=0.01)
+    assert found["copy_gb_per_s"] == pytest.approx(6.9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("host-sync", "sync_ns"),
+        ("launch-bound", "launch_bound_ns"),
+        ("data-loading", "data_loading_ns"),
+    ],
+)
+def test_idle_time_has_its_cause(name: str, cause: str, made: Any) -> None:
+    _, truth = made(name, LATEST)
+    for rank in (0, 1):
+        found = metrics(truth, "gpu-idle", rank)
+        assert found["idle_ns"] == truth["breakdown"][rank]["idle_ns"]
+        assert found[cause] > 0.9 * found["idle_ns"] > 0.1 * truth["breakdown"][rank]["idle_ns"]
+
+
+def test_payloads_tell_size_and_communicator(made: Any) -> None:
+    path, _ = made("nccl-serialization", LATEST)
+    rows = query(
+        path,
+        "SELECT value, binaryData, typeof(binaryData) FROM NVTX_EVENTS JOIN StringIds"
+        " ON id = textId WHERE domainId = 1 AND binaryData IS NOT NULL",
+    )
+    assert len(rows) == 8 * (2 + 1 + 1 + 3 * 2)
+    for name, data, kind in rows:
+        assert kind == "blob"
+        domain, _, number, _, size, total = struct.unpack_from("<IIIIQQ", data)
+        assert (domain, 32 + size, total) == (1, len(data), len(data))
+        communicator, message, third = struct.unpack_from("<QQi", data, 32)
+        entries = query(
+            path,
+            "SELECT name, coalesce(offset, 0) FROM NVTX_PAYLOAD_SCHEMA_ENTRIES"
+            f" WHERE schemaId = {number} ORDER BY idx",
+        )
+        if name == "ncclAllReduce":
+            assert entries[2] == ("Reduction operation", 16)
+            assert (communicator & 0xFF, message, third) == (0x10, 64 << 20, 0)
+        else:
+            assert entries[2] == ("Peer rank", 16)
+            assert communicator & 0xFF in (0x11, 0x12)
+            assert (message, third) == (256 << 20, name == "ncclSend")
+
+
+@pytest.mark.parametrize(
+    ("name", "launching"),
+    [("nccl-serialization", {"ncclGroupEnd"}), ("small-collectives", {"ncclAllReduce"})],
+)
+def test_ranges_around_the_launch_of_nccl(name: str, launching: set[str], made: Any) -> None:
+    path, _ = made(name, LATEST)
+    rows = query(
+        path,
+        "SELECT function.value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call"
+        " JOIN StringIds AS api ON api.id = nameId JOIN NVTX_EVENTS AS range"
+        " ON range.globalTid = call.globalTid AND range.domainId = 1"
+        " AND range.start <= call.start AND range.end >= call.end"
+        " JOIN StringIds AS function ON function.id = textId"
+        " WHERE api.value = 'cudaLaunchKernelExC_v11060'",
+    )
+    assert len(rows) > 20
+    assert {value for (value,) in rows} == launching
+
+
+def test_payloads_as_json(made: Any) -> None:
+    path, _ = made("late-allreduce", LATEST)
+    rows = query(
+        path,
+        "SELECT jsonText, binaryData FROM NVTX_EVENTS JOIN StringIds ON id = textId"
+        " WHERE value = 'ncclAllReduce'",
+    )
+    assert len(rows) == 2 * 6
+    for text, data in rows:
+        assert data is None
+        assert json.loads(text)["Message size [bytes]"] == 320 << 20
+
+
+def test_old_exports_have_no_payloads(made: Any) -> None:
+    path, _ = made("nccl-serialization", "3.7.2")
+    assert schema.PAYLOAD_SCHEMAS not in tables(path)
+    assert query(path, "SELECT count(*) FROM NVTX_EVENTS WHERE jsonText IS NOT NULL") == [(0,)]
+
+
+def test_labels_tell_the_same(made: Any) -> None:
+    path, _ = made("nccl-serialization", LATEST)
+    labels = [text for (text,) in query(path, "SELECT value FROM StringIds")]
+    assert "send dst=2 bytes=268435456 dtype=bfloat16 group=pp02 seq=3" in labels
+    assert "all_reduce bytes=67108864 dtype=bfloat16 group=0 size=3 seq=0" in labels
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_counters_show_what_links_carried(version: str, made: Any) -> None:
+    path, truth = made("link-counters", version)
+    suffix = " [Throughput %]" if version == LATEST else ""
+    for counter, link, direction in (
+        ("NVLink TX Requests User Data", "nvlink", "tx"),
+        ("PCIe RX Throughput", "pcie", "rx"),
+    ):
+        for rank in (0, 1):
+            (row,) = [
+                each
+                for each in truth["links"]
+                if (each["rank"], each["link"], each["direction"]) == (rank, link, direction)
+            ]
+            ((percent, highest),) = query(
+                path,
+                "SELECT sum(value), max(value) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS"
+                f" USING (typeId, metricId) WHERE metricName = '{counter}{suffix}'"
+                f" AND typeId & 255 = {rank}",
+            )
+            carried = percent / 100 * row["peak_gb_per_s"] * 100_000
+            assert carried == pytest.approx(row["bytes"], rel=0.02)
+            assert highest == pytest.approx(100 * row["utilization"], abs=1)
+    sent = query(path, "SELECT sum(value) FROM NET_NIC_METRIC WHERE metricsIdx = 0")
+    (network,) = [each for each in truth["links"] if each.get("source") == "nic-metrics"][:1]
+    assert sent[0][0] == pytest.approx(network["bytes"], rel=0.01)
+    assert query(path, "SELECT count(*) FROM GPU_METRICS WHERE value < 0") == [(2,)]
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])  # nsys itself reads no schema before 3
+def test_nsys_stats_reads_it(version: str, made: Any, nsys: str) -> None:
+    path, truth = made("host-sync", version)
+    reports = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
+    command = [nsys, "stats", "--force-export=false", "--format", "csv"]
+    done = subprocess.run(
+        [*command, "--report", ",".join(reports), path], capture_output=True, text=True, check=True
+    )
+    _, *parts = done.stdout.split("Processing [")
+    assert len(parts) == len(reports), done
+    busy = [
+        sum(int(line.split(",")[1]) for line in part.splitlines()[2:] if line) for part in parts
+    ]
+    ranks = truth["breakdown"]
+    # Kernels of one stream do not overlap each other.
+    assert busy[0] == sum(rank["compute_ns"] + rank["communication_ns"] for rank in ranks)
+    assert busy[2] == sum(rank["copy_ns"] for rank in ranks)
+    assert "dataloader" not in parts[3]
+    assert ":step 7" in parts[3]
+
+
+def test_unknown_scenarios(tmp_path: Path) -> None:
+    for arguments, message in (
+        ({"name": "no-such"}, "there is no such scenario"),
+        ({"name": "healthy", "seed": -1}, "the least is 0"),
+        ({"name": "healthy", "schema_version": "9.9"}, "cannot write schema version"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            simulate_scenario(path=tmp_path / "x.sqlite", **arguments)
+    assert list(tmp_path.iterdir()) == []

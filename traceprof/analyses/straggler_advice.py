@@ -1,0 +1,83 @@
+"""What a straggler's causes mean, and what to do about them."""
+
+from __future__ import annotations
+
+from traceprof.ranks.causes import MORE_WORK, OUTSIDE, QUEUE, SLOWER, SLOWER_COMPUTE, UNEXPLAINED
+
+BECAUSE: dict[str, str] = {
+    SLOWER: "the same kernels take longer there",
+    MORE_WORK: "it runs other or more kernels than the others",
+    QUEUE: "its launch queue was full, so that the operation was launched late",
+    "launch": "its host launched late: the GPU had nothing to do",
+    "sync": "its host waited for the GPU before it launched more",
+    "blocking copy": "it was busy with a copy, or its host waited for one",
+    "data loading": "it waited for its data loader",
+    "communication": "it spent the time in other communication",
+    "other": "its GPU waited for something that was launched already",
+    SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
+    OUTSIDE: "it spends the time in no range of instrument: the trace does not say on what",
+    UNEXPLAINED: "no single cause stands out",
+}
+
+ADVICE: dict[str, tuple[str, ...]] = {
+    SLOWER: (
+        (
+            "Compare the clocks and temperatures of its GPU with those of the others (nvidia-smi"
+            " -q -d CLOCK,PERFORMANCE,TEMPERATURE): power or thermal limits slow a GPU down"
+        ),
+        "Look for another process on that GPU (nvidia-smi pmon)",
+        "Give the job another node, and see whether the straggler moves with it",
+    ),
+    MORE_WORK: (
+        (
+            "Balance the batches: sort or pack sequences by length, so that every rank gets as many"
+            " tokens"
+        ),
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+    ),
+    QUEUE: (
+        (
+            "Launch the communication before the kernels that fill the queue, or from a thread of"
+            " its own"
+        ),
+        "Fewer, larger launches: CUDA graphs, torch.compile, fused optimizers",
+    ),
+    "launch": (
+        (
+            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
+        ),
+        "Launch less: CUDA graphs or torch.compile take the host out of the step",
+    ),
+    "sync": (
+        "Take .item(), .cpu() and prints of tensors out of the step on that rank, or do them late",
+        "torch.cuda.set_sync_debug_mode('warn') names the lines",
+    ),
+    "blocking copy": (
+        "Pin the memory (pin_memory=True) and copy with non_blocking=True",
+        "Prefetch the next batch on a stream of its own",
+    ),
+    "data loading": (
+        "More or longer-living workers: num_workers, persistent_workers=True, prefetch_factor",
+        "See whether its node reads from a slower disk or a remote file system",
+    ),
+    "communication": (
+        "Look at its other communicators: the wait matrix of the ranks tells whom it waits for",
+    ),
+    "other": ("Look at what its GPU ran before the operation, on the timeline",),
+    SLOWER_COMPUTE: (
+        (
+            "Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"
+        ),
+        "Balance the batches: sequences sorted or packed by length",
+    ),
+    OUTSIDE: (
+        (
+            "Name what the step does besides forward, backward and optimizer, with"
+            " instrument.annotate('…') or data loading through a DataLoader, and record again"
+        ),
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+    ),
+    UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
+}
