@@ -117,7 +117,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     inside = window.holds_start(queue.start_ns)
     blocked = inside & (queue.blocked_ns > 0)
     independent, dependent = (
-        blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)
+        blocked & (queue.verdict == verdict) for verdict in (queueing.YES, queueing.NO)
     )
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
