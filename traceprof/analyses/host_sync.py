@@ -176,7 +176,8 @@ def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
     chosen = synchronizing_calls(rank, calls)
     index = np.flatnonzero(chosen)
     start = calls.start_ns[index]
-    counts = window.holds_start(start)
+    # A call at the very end of a window is after it: operations end a window, calls do not.
+    counts = (start >= window.start_ns) & (start < window.end_ns)
     if rank.step_ranges is not None:
         ranges = rank.step_ranges
         steps = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
