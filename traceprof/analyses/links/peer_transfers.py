@@ -156,7 +156,7 @@ def _sized(rank: Rank, chosen: Int64) -> _Sized:
     numbers = np.array(sorted(devices), np.int64)
     usable = np.isin(found.kernel, chosen) & (found.bytes > 0)
     usable &= np.isin(found.peer, numbers) & np.isin(found.direction, (_SENDS, _RECEIVES))
-    ordinals = np.array([devices[each] for each in numbers.tolist()], np.int64)
+    ordinals = np.array([devices[number] for number in numbers.tolist()], np.int64)
     return _Sized(
         kernel=found.kernel[usable],
         bytes=found.bytes[usable],
