@@ -66,7 +66,7 @@ METRICS: Metrics = {
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The breakdown of one window of one rank; DESIGN's names, ns and counts.
+    """The breakdown of one window of one rank: parts of its time in ns, and counts.
 
     `num_*` count the operations that are inside the window at all.
     """

@@ -87,7 +87,7 @@ METRICS: Metrics = {
     }
 }
 
-# DESIGN section 4: fewer give no median worth the name.
+# Fewer give no median worth the name.
 MIN_ALONE = 3
 # Fewer kernels are an anecdote, whatever they say.
 MIN_OVERLAPPED = 20
