@@ -15,7 +15,7 @@ from traceprof.findings import Finding, NotApplicable
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.failures import all_failed
 from traceprof.run.notes import notes_of
-from traceprof.run.opening import run_of_reports
+from traceprof.run.opening import summarize_run
 from traceprof.run.summary import FailedReport
 from traceprof.run.windows import no_such_steps
 from traceprof.trace.model.parts import Part
@@ -85,7 +85,7 @@ def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
 def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
     """Bring the measurements of the reports together, by the ranks' numbers in the run."""
     ranks = [rank for report in reports for rank in report.ranks]
-    run = run_of_reports(
+    run = summarize_run(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )

@@ -35,7 +35,7 @@ from traceprof.findings import (
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
-from traceprof.host.queue_holders import Holder, operation_name, queue_holders
+from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -155,8 +155,8 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     """
     if rank.calls is None:
         raise ValueError(f"rank {rank.rank}: the report has no API calls")
-    of_process = find_stalls(rank, rank.calls)
-    queue = launch_queue(rank, rank.calls)
+    of_process = find_stalls(rank)
+    queue = launch_queue(rank)
     own = of_process.device == rank.key.device
     stalls = of_process.chosen(
         own if window.is_whole else own & window.holds_start(of_process.start_ns)
@@ -192,7 +192,7 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
     """
     if rank.calls is None:
         return np.empty(0, np.int64), np.empty(0, np.int32)
-    return launch_queue(rank, rank.calls).series_within(window.start_ns, window.end_ns)
+    return launch_queue(rank).series_within(window.start_ns, window.end_ns)
 
 
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
@@ -212,7 +212,7 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
     return tuple(
-        LateLaunch(operation_name(rank, group, index), *numbers)
+        LateLaunch(rank.operation_name(group, index), *numbers)
         for group, index, *numbers in zip(
             *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
         )

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
+from traceprof.communication.nccl_queues import Independence
 from traceprof.findings import (
     Evidence,
     Finding,
@@ -117,7 +118,8 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     inside = window.holds_start(queue.start_ns)
     blocked = inside & (queue.blocked_ns > 0)
     independent, dependent = (
-        blocked & (queue.verdict == verdict) for verdict in (queueing.YES, queueing.NO)
+        blocked & (queue.independence == independence)
+        for independence in (Independence.INDEPENDENT, Independence.DEPENDENT)
     )
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)

@@ -85,13 +85,13 @@ def _run(result: RunResult) -> d.Run:
     run, ranks = result.run, result.ranks
     return d.Run(
         rank_source=run.rank_source,
-        num_runs=len(set(run.run_of)),
+        num_runs=len(set(run.run_numbers)),
         ranks=[
             d.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
             for rank in run.ranks
         ],
         clocks=[
-            d.Clock(report, run.run_of[report], **asdict(ranks.clocks.of(report)))
+            d.Clock(report, run.run_numbers[report], **asdict(ranks.clocks.of(report)))
             for report in range(len(run.reports))
         ],
         matched=[
