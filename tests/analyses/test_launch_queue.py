@@ -240,7 +240,7 @@ def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
     assert finding.metrics["usual_launch_ns"] == LAUNCH_NS
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
     assert (finding.metrics["source"], finding.metrics["coverage"]) == ("inferred", 1.0)
-    assert "nothing waited" in finding.title
+    assert "no other work waited" in finding.title
 
 
 @pytest.mark.parametrize("others", ["communicate", "compute", "copy"])

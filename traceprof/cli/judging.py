@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -49,7 +49,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         step_pattern: str | None,
         communication_kernels: tuple[str, ...],
         link_peaks: tuple[str, ...],
-        **others: Any,  # noqa: ANN401  (whatever else the command takes)
+        **others: object,  # whatever else the command takes
     ) -> Result:
         from traceprof.execution.measuring import Options
 

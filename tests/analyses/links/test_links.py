@@ -244,7 +244,7 @@ def test_a_link_at_its_limit(tmp_path: Path) -> None:
     assert (finding.id, finding.severity) == ("link-saturated", Severity.HIGH)
     assert finding.impact_ns == 1_000_000
     assert finding.metrics["gb_per_s"] == 30.0
-    assert "assumed 31.5 GB/s" in finding.title
+    assert "assumed peak of 31.5 GB/s" in finding.title
     assert any("nvidia-smi -q -d PCIE" in line for line in finding.advice)
     # whoever knows the slot says so, and nothing is assumed
     (finding,) = judged(path, pcie=32.0)
