@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceprofError
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.analysis import analyze
     from traceprof.trace.open import open_trace
 
-__version__ = "0.1.0"
 __all__ = ["TraceprofError", "__version__", "analyze", "open_trace"]
 
 _LAZY = {"analyze": "traceprof.analysis", "open_trace": "traceprof.trace.open"}

@@ -30,13 +30,13 @@
     let seen = 0;
     for (;;) {
       try {
-        const state = await (await fetch(`/progress?looks=${seen}`)).json();
+        const state = await (await fetch(`/progress?previews=${seen}`)).json();
         if (state.is_over) break;
-        const { done, expected, looks } = state;
-        if (looks > seen) {
-          seen = looks;
+        const { done, expected, previews } = state;
+        if (previews > seen) {
+          seen = previews;
           waiting.classList.add("beside");
-          window.dash_clientside.set_props("ready", { data: looks });
+          window.dash_clientside.set_props("ready", { data: previews });
           await new Promise((go) => setTimeout(go, REDRAWN_MS));
         }
         document.getElementById("progress").value = expected ? done / expected : 0;
@@ -108,7 +108,7 @@
         return nothing();
       },
       // While the reports are read: say how far that is, and show the page when it is over. A
-      // number stands for a first look at what is known so far.
+      // number stands for a preview of what is known so far.
       watch(ready) {
         const waiting = document.getElementById("waiting");
         if (ready === true) waiting.hidden = true;

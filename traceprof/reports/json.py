@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import traceprof
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.analyses.breakdown import Measures
@@ -21,7 +21,7 @@ def document(analysis: RunResult) -> dict[str, Any]:
     """Return the analysis as plain dicts, lists, numbers and strings."""
     return {
         "schema": SCHEMA,
-        "traceprof_version": traceprof.__version__,
+        "traceprof_version": __version__,
         "reports": [
             {
                 "index": index,

@@ -438,6 +438,10 @@ class RangeTable:
         return len(self.start_ns)
 
 
+Section = str
+SectionData = dict[str, object]
+
+
 class Progress(Protocol):
     """Somebody who wants to know how far the reading is."""
 
@@ -467,10 +471,6 @@ class Trace(Protocol):
     @property
     def copy_kinds(self) -> Mapping[int, str]:
         """Labels of copy kinds, such as `Host-to-Device`."""
-
-    @property
-    def is_being_read(self) -> bool:
-        """Whether there is something that others still read while this process goes on."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -553,5 +553,16 @@ class Trace(Protocol):
     def release(self) -> None:
         """Let go of what can be read again, and most analyses do not need."""
 
-    def after_fork(self, progress: Progress | None) -> None:
-        """Open the file anew, in a copy of the process that opened it; tell this of progress."""
+    sections: tuple[Section, ...]
+
+    def read_section(self, section: Section) -> SectionData:
+        """Read."""
+
+    def keep_section(self, section: Section, data: SectionData) -> None:
+        """Keep."""
+
+    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
+        """Set."""
+
+    def reopen(self) -> None:
+        """Reopen."""

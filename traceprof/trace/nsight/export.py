@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from traceprof import labels
-from traceprof.execution import child_process as processes
 from traceprof.trace.model.operations import RankKey, RankOperations, Session
 from traceprof.trace.nsight import (
     host,
@@ -31,7 +29,7 @@ from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import NULL, count_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -52,9 +50,6 @@ if TYPE_CHECKING:
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
-
-# Bytes of an export that take longer to read than a copy of the process takes to be made.
-_WORTH_SHARING = 24 << 20
 
 Columns = dict[str, "Int64"]
 
@@ -87,8 +82,8 @@ class NsightTrace:
         """
         self.path = path
         self._database = Database(path, progress, file=file)
-        self._copies = ExitStack()  # of the process, that read a part of it
-        self._calls: processes.Copy[_Piece] | None = None
+        self._source = None
+        self._loaded = set()
         try:
             self._check_is_export()
             self.target = Target(self._database)
@@ -102,26 +97,15 @@ class NsightTrace:
 
     def close(self) -> None:
         """Release the file."""
-        self._calls = None
-        self._copies.close()
         self._database.close()
 
     def release(self) -> None:
         """Let go of what can be read again, and most analyses do not need."""
         forget_events(self._database)
 
-    def after_fork(self, progress: Progress | None) -> None:
-        """Open the file anew, in a copy of the process that opened it; tell this of progress."""
-        self._database.after_fork(progress)
-
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
         return schema.pid_of_process(process)
-
-    @property
-    def is_being_read(self) -> bool:
-        """Whether a copy of the process still reads the API calls."""
-        return self._calls is not None and not self._calls.is_over
 
     @property
     def notes(self) -> Sequence[str]:
@@ -146,60 +130,44 @@ class NsightTrace:
 
     @cached_property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by rank, in order of process and device.
+        """GPU operations by rank, in order of process and device."""
+        if self._source is not None and "operations" not in self.__dict__:
+            self._load("operations")
+            return self.__dict__["operations"]
+        return self._read_operations()
 
-        Of a large export a copy of the process reads what the host did meanwhile.
-        """
-        large = self._database.file.stat().st_size >= _WORTH_SHARING
-        if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
-            return self._read_operations()
-        if processes.has_company():
-            return self._operations_of_copies()
-        with processes.ahead([self._pieces_of_host], self.after_fork, self._database.progress) as (
-            of_host,
-        ):
-            operations = self._read_operations()
-            self._keep(of_host.made())
-        return operations
+    sections = ("operations", "events", "calls")
 
-    def _operations_of_copies(self) -> Mapping[RankKey, RankOperations]:
-        """Return what a copy of the process read: other threads want this one's time.
+    def set_section_source(self, source) -> None:
+        """Have sections that are needed come from somewhere."""
+        self._source = source
 
-        What is needed of the API calls comes later, and is waited for when it is asked for.
-        """
-        makes = (self._pieces_of_operations, self._pieces_of_events, self._pieces_of_calls)
-        copies = processes.ahead(makes, self.after_fork, self._database.progress)
-        *others, self._calls = self._copies.enter_context(copies)
-        for other in others:
-            self._keep(other.made())
-        operations: Mapping[RankKey, RankOperations] = self.__dict__.pop(_OPERATIONS)
-        return operations
+    def _load(self, section) -> None:
+        if self._source is not None and section not in self._loaded:
+            self._loaded.add(section)
+            self.keep_section(section, self._source(section))
 
-    def _keep(self, pieces: Iterable[_Piece]) -> None:
-        """Keep what copies of the process read."""
-        for piece in pieces:
-            keep_events(self._database, piece.pop(_EVENTS, {}))
-            self.__dict__.update(piece)
+    def read_section(self, section):
+        """Return what a section holds."""
+        if section == "operations":
+            made = {"operations": self._read_operations()}
+            return {**made, **{name: getattr(self, name) for name in _OF_OPERATIONS}}
+        if section == "calls":
+            return {"_api_calls": dict(host.read_api_calls(self._database))}
+        self._loaded.add("events")
+        made = {_EVENTS: columns_of_events(self._database)}
+        return {**made, **{name: getattr(self, name) for name in _OF_EVENTS}}
 
-    def _pieces_of_host(self) -> Iterator[_Piece]:
-        """Yield what the host did, in a copy of the process."""
-        yield from self._pieces_of_calls()
-        yield from self._pieces_of_events()
+    def keep_section(self, section, data) -> None:
+        """Keep what a section holds."""
+        self._loaded.add(section)
+        data = dict(data)
+        keep_events(self._database, data.pop(_EVENTS, {}))
+        self.__dict__.update(data)
 
-    def _pieces_of_calls(self) -> Iterator[_Piece]:
-        """Yield the API calls, in a copy of the process."""
-        yield {"_api_calls": dict(host.read_api_calls(self._database))}
-
-    def _pieces_of_events(self) -> Iterator[_Piece]:
-        """Yield NVTX ranges and what is made of them, in a copy of the process."""
-        yield {_EVENTS: columns_of_events(self._database)}
-        # Together, since one holds parts of another.
-        yield {name: getattr(self, name) for name in _OF_EVENTS}
-
-    def _pieces_of_operations(self) -> Iterator[_Piece]:
-        """Yield what the GPU did, in a copy of the process."""
-        yield {_OPERATIONS: self._read_operations()}
-        yield {name: getattr(self, name) for name in _OF_OPERATIONS}
+    def reopen(self) -> None:
+        """Connect anew."""
+        self._database.after_fork(self._database.progress)
 
     def _read_operations(self) -> Mapping[RankKey, RankOperations]:
         read = read_device(self._database)
@@ -266,6 +234,9 @@ class NsightTrace:
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
         """The ranges of `instrument` by process, where it has some."""
+        self._load("events")
+        if "label_ranges" in self.__dict__:
+            return self.__dict__["label_ranges"]
         return read_label_ranges(self._database, self._domains, self.target.capture_end_ns)
 
     @cached_property
@@ -286,6 +257,7 @@ class NsightTrace:
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx_names.read_ranges`."""
+        self._load("events")
         return nvtx.read_ranges(self._database, matching)
 
     def range_table(self, process: int) -> RangeTable | None:
@@ -368,13 +340,10 @@ class NsightTrace:
 
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
-        if self._calls is None:
-            return dict(host.read_api_calls(self._database))
-        (read,) = self._calls.made()
-        self._calls = None  # it knows this report, and would keep both
-        self._copies.close()
-        calls: dict[int, ApiCalls] = read["_api_calls"]
-        return calls
+        if self._source is not None and "_api_calls" not in self.__dict__:
+            self._load("calls")
+            return self.__dict__["_api_calls"]
+        return dict(host.read_api_calls(self._database))
 
     @cached_property
     def _range_tables(self) -> dict[int, RangeTable]:
@@ -382,6 +351,9 @@ class NsightTrace:
 
     @cached_property
     def _communication_calls(self) -> dict[int, ProcessCalls]:
+        self._load("events")
+        if "_communication_calls" in self.__dict__:
+            return self.__dict__["_communication_calls"]
         return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
 
     @cached_property
@@ -390,6 +362,9 @@ class NsightTrace:
 
     @cached_property
     def _domains(self) -> dict[tuple[int, int], str]:
+        self._load("events")
+        if "_domains" in self.__dict__:
+            return self.__dict__["_domains"]
         return nvtx_domains.read_domains(self._database)
 
     @cached_property
