@@ -14,9 +14,11 @@ demo: $(VENV)/installed  ## Analyse the sample trace
 test: $(VENV)/installed-test lint types  ## Lint, check the types and run every test
 	$(BIN)/pytest -n auto
 
-lint: $(VENV)/installed-test  ## Lint and check the formatting
+lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports what
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/oxlint
 
 types: $(VENV)/installed-test  ## Check the types
 	$(BIN)/mypy

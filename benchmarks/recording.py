@@ -2,7 +2,7 @@
 
     python benchmarks/recording.py [--steps 300] [--runs 3]
 
-Runs `tests/instrument/programs/train.py` on 2 Gloo ranks, plain and under `nsys profile` with more
+Runs `tests/support/programs/train.py` on 2 Gloo ranks, plain and under `nsys profile` with more
 and more to record, in turn; prints the median step, its ratio to the plain one's, and the size of
 the report for each step. Needs nsys, and no GPU: what tracing CUDA costs cannot be measured here.
 """
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
-PROGRAM = ROOT / "tests" / "instrument" / "programs" / "train.py"
+PROGRAM = ROOT / "tests" / "support" / "programs" / "train.py"
 LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 QUIET = ("--sample=none", "--cpuctxsw=none")
 WAYS: dict[str, tuple[tuple[str, ...] | None, bool]] = {

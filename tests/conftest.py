@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.traces import REAL_FOLDER, REAL_TRACES, real_name
 from tests.support.workers import reports_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_TRACES = os.environ.get("TRACEPROF_TRACES")
-REAL_TRACES = sorted(Path(_TRACES).glob("**/*.sqlite")) if _TRACES else []
-SAMPLE = Path(__file__).parent.parent / "sample_traces" / "ddp.sqlite"
-SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
-GPU_SAMPLES = [path for path in SAMPLES if path.stem != "gloo"]
 
 
 def pytest_configure() -> None:
@@ -53,9 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "real_trace" not in metafunc.fixturenames:
         return
     if REAL_TRACES:
-        folder = Path(_TRACES or "")
-        ids = [str(path.relative_to(folder)) for path in REAL_TRACES]
-        metafunc.parametrize("real_trace", REAL_TRACES, ids=ids)
+        metafunc.parametrize("real_trace", REAL_TRACES, ids=real_name)
     else:
         skip = pytest.mark.skip(reason="TRACEPROF_TRACES names no folder of real exports")
         metafunc.parametrize("real_trace", [pytest.param(None, marks=skip)], ids=["none"])
@@ -64,9 +57,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def traces() -> Path:
     """Return the folder of real exports."""
-    if not REAL_TRACES:
+    if REAL_FOLDER is None or not REAL_TRACES:
         pytest.skip("TRACEPROF_TRACES names no folder of real exports")
-    return Path(_TRACES or "")
+    return REAL_FOLDER
 
 
 @pytest.fixture(scope="session")

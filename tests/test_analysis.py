@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from tests.conftest import SAMPLE
+from tests.support.traces import SAMPLE
 from traceprof import analysis
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace

@@ -1,4 +1,4 @@
-"""Durations, shares and ranks as people read them; times as they write them."""
+"""Durations, shares, sizes and ranks as people read them; times as they write them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ def duration(nanoseconds: int) -> str:
 def percent(fraction: float) -> str:
     """Write a share: `5.7 %`."""
     return f"{100 * fraction:.1f} %"
+
+
+def size_text(num_bytes: int | None) -> str:
+    """Write a size with three significant digits and its unit: `12.3 kB`."""
+    size = float(num_bytes or 0)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 def ranks_text(ranks: Collection[int]) -> str:

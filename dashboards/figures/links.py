@@ -9,7 +9,7 @@ import numpy as np
 from dashboards.figures.style import chart, limit, rows
 from dashboards.view import device_text
 from dashboards.widgets.palette import BLUE, COMMUNICATION, INTENSITY, ORANGE, PURPLE, SKY
-from traceprof.communication.latency import size_text
+from traceprof.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

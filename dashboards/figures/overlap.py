@@ -42,7 +42,7 @@ def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     )
     figure.add_scatter(
         y=names,
-        x=[net_gain_ns(result) / 1e6 for result in results],
+        x=[result.net_gain_ns / 1e6 for result in results],
         mode="markers",
         name="net gain",
         marker={
@@ -57,11 +57,6 @@ def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     figure.update_xaxes(zeroline=True)
     return figure
-
-
-def net_gain_ns(result: OverlapSlowdownResult) -> int:
-    """Return what overlap hides less what it costs, as the finding's metric has it."""
-    return result.hidden_ns - result.wall_excess_ns
 
 
 def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> go.Figure:

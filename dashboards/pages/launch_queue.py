@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dash import html
 
-from dashboards import address as addresses
 from dashboards.figures import launch_queue as figures
 from dashboards.figures.launch_queue import QueueRow
 from dashboards.view import View
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
 
-PATH = addresses.LAUNCH_QUEUE
+PATH = "/launch-queue"
 TITLE = "Launch queue"
 
 _MAX_ROWS = 8
@@ -101,13 +100,18 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
-    """Return the depth of a rank's queue over its window; what it was made from is let go of."""
+    """Return the depth of a rank's queue over its window, from when on it holds, and it.
+
+    It is kept; what it was made from is released.
+    """
+
+    def measure() -> tuple[Int64, npt.NDArray[np.int32]]:
+        series = launch_queue.depth_over_time(rank, rank.window)
+        rank.release()
+        return series
+
     with _lock:
-        kept = rank.__dict__.get("depth_series")
-        if kept is None:
-            kept = launch_queue.depth_over_time(rank, rank.window)
-            rank.release()
-        return rank.cached("depth_series", lambda: kept)
+        return rank.cached("depth_series", measure)
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:

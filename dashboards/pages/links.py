@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dashboards import address as addresses
 from dashboards.figures import links as figures
 from dashboards.figures.reduction import edges
 from dashboards.view import View
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.intervals import Int64
 
-PATH = addresses.LINKS
+PATH = "/links"
 TITLE = "Links"
 
 _MAX_ROWS = 16

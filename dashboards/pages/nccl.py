@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from dash import html
 
-from dashboards import address as addresses
 from dashboards.figures import nccl as figures
 from dashboards.view import View
 from dashboards.widgets.components import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.nccl_serialization import SerializationResult
     from traceprof.analysis import Analysis
 
-PATH = addresses.NCCL
+PATH = "/nccl"
 TITLE = "NCCL"
 
 _MAX_OPERATIONS = 25  # drawn; the table has them all

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dashboards import address as addresses
 from dashboards.figures import overlap as figures
 from dashboards.view import View
 from dashboards.widgets.components import (
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     Row = tuple[int, SignatureSlowdown]
 
-PATH = addresses.OVERLAP
+PATH = "/overlap"
 TITLE = "Overlap"
 
 _MAX_DRAWN = 15
@@ -100,11 +99,11 @@ def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
     worst = max(results, key=lambda each: each.wall_excess_ns)
     best = max(results, key=lambda each: each.hidden_ns)
     slowdowns = [result.comparison.slowdown for result in results if result.comparison.slowdown]
-    least = min(results, key=figures.net_gain_ns)
+    least = min(results, key=lambda result: result.net_gain_ns)
     return numbers(
         ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
         ("tax", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}"),
-        ("net gain", duration(figures.net_gain_ns(least)), f"at least, on rank {least.rank}"),
+        ("net gain", duration(least.net_gain_ns), f"at least, on rank {least.rank}"),
         (
             "slowdown",
             f"{max(slowdowns):.2f} ×" if slowdowns else UNKNOWN,
@@ -121,7 +120,7 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
             "rank": result.rank,
             "hidden": result.hidden_ns / 1e6,
             "tax": result.wall_excess_ns / 1e6,
-            "gain": figures.net_gain_ns(result) / 1e6,
+            "gain": result.net_gain_ns / 1e6,
             "slowdown": result.comparison.slowdown,
             "compared": result.comparison.num_overlapped,
             "matched": 100 * result.matched_fraction,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from dashboards import address as addresses
 from dashboards.figures.waits import wait_matrix
 from dashboards.view import View, device_text
 from dashboards.widgets.components import card, graph, nothing, page
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
 
-PATH = addresses.RANKS
+PATH = "/ranks"
 TITLE = "Ranks"
 
 _COLUMNS = (
@@ -85,13 +84,12 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
     if result is None:
         return row
     whole = result.whole
-    window = whole.window_ns or 1
     steps = [step.measures.window_ns / 1e6 for step in result.steps]
-    hidden = whole.overlapped_communication_ns
+    hidden = whole.hidden_fraction
     return row | {
         "window": whole.window_ns / 1e6,
-        **{measure: 100 * getattr(whole, measure) / window for measure, *_ in PARTS},
-        "hidden": 100 * hidden / whole.communication_ns if whole.communication_ns else None,
+        **{measure: 100 * whole.fraction(measure) for measure, *_ in PARTS},
+        "hidden": None if hidden is None else 100 * hidden,
         "communication": whole.communication_ns / 1e6,
         "kernels": whole.num_kernels,
         "communications": whole.num_communication,

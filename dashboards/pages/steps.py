@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
 
-PATH = addresses.STEPS
+PATH = "/steps"
 TITLE = "Steps"
 
 _MAX_ROWS = 16

@@ -8,7 +8,6 @@ import numpy as np
 
 from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
 from dashboards.widgets.palette import PARTS
-from traceprof.communication.latency import size_text
 from traceprof.communication.messages import messages
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
@@ -16,7 +15,7 @@ from traceprof.trace.model.operations import Operations
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx_events import OPEN_END
 from traceprof.trace.sqlite.read_columns import NULL
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

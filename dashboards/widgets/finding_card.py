@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from dash import dcc, html
 
 from dashboards.widgets.components import evidence_address, evidence_list
-from traceprof.communication.latency import size_text
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
-from traceprof.units import duration, percent, ranks_text
+from traceprof.units import duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,16 +11,19 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import collectives
-from traceprof.communication.latency import best_time_and_latency, size_text
+from traceprof.communication.latency import best_time_and_latency
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
+from traceprof.units import size_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceprof.analyses.collectives import CollectivesResult
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL()"
 US = 1_000
 
@@ -236,7 +238,7 @@ def test_calls_without_payloads_need_another_export_only(traces: Path) -> None:
 
 
 def truths() -> list[Path]:
-    return sorted(SAMPLES.glob("*.truth.json"))
+    return sorted(SAMPLE_FOLDER.glob("*.truth.json"))
 
 
 @pytest.mark.parametrize("truth", truths(), ids=lambda path: path.name.partition(".")[0])
@@ -262,7 +264,7 @@ def test_sizes_are_written_in_decimal_units() -> None:
 
 
 def test_bus_bandwidth_against_the_peak_of_the_machine() -> None:
-    trace = open_trace(SAMPLES / "small-collectives.sqlite")
+    trace = open_trace(SAMPLE_FOLDER / "small-collectives.sqlite")
     try:
         ranks = open_run([trace]).ranks
         uses = [use for rank in ranks for use in collectives.run(rank, rank.window).uses]

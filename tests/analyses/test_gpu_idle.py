@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import CAUSES, GpuIdleResult
 from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Rank, Window, open_run
 from traceprof.trace.open import open_trace
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 US = 1000
 
 
@@ -225,12 +228,12 @@ def test_the_median_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scenario", ["data-loading", "host-sync", "launch-bound"])
 def test_scenarios(scenario: str) -> None:
     """The model lays each gap to one cause; of a gap, the analysis splits the rest off."""
-    truth = json.loads((SAMPLES / f"{scenario}.truth.json").read_text())
+    truth = json.loads((SAMPLE_FOLDER / f"{scenario}.truth.json").read_text())
     expected = {
         each["rank"]: each["metrics"] for each in truth["findings"] if each["id"] == "gpu-idle"
     }
     assert expected
-    for rank in open_run([open_trace(SAMPLES / f"{scenario}.sqlite")]).ranks:
+    for rank in open_run([open_trace(SAMPLE_FOLDER / f"{scenario}.sqlite")]).ranks:
         finding = one(gpu_idle.run(rank, rank.window))
         want = expected[rank.rank]
         assert finding.metrics["idle_ns"] == want["idle_ns"]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import host_sync
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from traceprof.analyses.host_sync import HostSyncResult
+    from pathlib import Path
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+    from traceprof.analyses.host_sync import HostSyncResult
 
 
 def judged(path: Path, window: Window | None = None) -> list[HostSyncResult]:
@@ -126,10 +126,10 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
 
 
 def test_scenario() -> None:
-    truth = json.loads((SAMPLES / "host-sync.truth.json").read_text())
+    truth = json.loads((SAMPLE_FOLDER / "host-sync.truth.json").read_text())
     expected = [each["metrics"] for each in truth["findings"] if each["id"] == "host-sync"]
     assert expected
-    for result, want in zip(judged(SAMPLES / "host-sync.sqlite"), expected, strict=True):
+    for result, want in zip(judged(SAMPLE_FOLDER / "host-sync.sqlite"), expected, strict=True):
         (finding,) = host_sync.findings(result)
         assert isinstance(finding, Finding)
         assert finding.severity == Severity.MEDIUM
@@ -138,7 +138,7 @@ def test_scenario() -> None:
 
 @pytest.mark.parametrize("scenario", ["healthy", "data-loading", "launch-bound", "pageable-copy"])
 def test_silent_scenarios(scenario: str) -> None:
-    for result in judged(SAMPLES / f"{scenario}.sqlite"):
+    for result in judged(SAMPLE_FOLDER / f"{scenario}.sqlite"):
         assert host_sync.findings(result) == []
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.communication import kernels_of, serialization, uses
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
+from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceprof.analyses.nccl_serialization import SerializationResult
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 US, MS = 1_000, 1_000_000
 
 

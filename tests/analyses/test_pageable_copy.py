@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import pageable_copy
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceprof.analyses.pageable_copy import PageableCopyResult
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MIB = 1 << 20
 
 
@@ -101,10 +102,10 @@ def test_an_export_without_copies_is_silent(tmp_path: Path) -> None:
 
 
 def test_scenario() -> None:
-    truth = json.loads((SAMPLES / "pageable-copy.truth.json").read_text())
+    truth = json.loads((SAMPLE_FOLDER / "pageable-copy.truth.json").read_text())
     expected = [each["metrics"] for each in truth["findings"] if each["id"] == "pageable-copy"]
     assert expected
-    for result, want in zip(judged(SAMPLES / "pageable-copy.sqlite"), expected, strict=True):
+    for result, want in zip(judged(SAMPLE_FOLDER / "pageable-copy.sqlite"), expected, strict=True):
         finding = one(result)
         assert finding.severity == Severity.HIGH
         assert {key: finding.metrics[key] for key in want} == want
@@ -112,7 +113,7 @@ def test_scenario() -> None:
 
 @pytest.mark.parametrize("scenario", ["healthy", "host-sync", "data-loading", "launch-bound"])
 def test_silent_scenarios(scenario: str) -> None:
-    for result in judged(SAMPLES / f"{scenario}.sqlite"):
+    for result in judged(SAMPLE_FOLDER / f"{scenario}.sqlite"):
         assert pageable_copy.findings(result) == []
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES, SAMPLES
 from tests.support.builders import global_tid
+from tests.support.traces import GPU_SAMPLES, SAMPLES
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 from traceprof.trace.nsight import schema

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import SAMPLE, SAMPLES
+from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.registry import FINDING_IDS, RUN_ANALYSES
 from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Severity

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, main
+from tests.support.cli import run
+from tests.support.traces import SAMPLE
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def run(*arguments: str | os.PathLike[str]) -> int:
-    with pytest.raises(SystemExit) as exit_info:
-        main([os.fspath(argument) for argument in arguments])
-    assert isinstance(exit_info.value.code, int)
-    return exit_info.value.code
 
 
 @pytest.fixture

@@ -7,42 +7,24 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from werkzeug.serving import make_server
 
-from dashboards.server.app import create_app
 from dashboards.server.serving import HOST
-from tests.conftest import SAMPLE
-from traceprof.analysis import analyze
+from tests.support.serving import serving
+from tests.support.traces import SAMPLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
-    Serve = Callable[[Path], str]
+    from tests.support.serving import Serve
 
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-
-
-@contextmanager
-def serving(path: Path) -> Iterator[str]:
-    """Serve a report's dashboard on a free port; yields its address without a slash at the end."""
-    with closing(analyze(path)) as analysis:
-        server = make_server(HOST, 0, create_app(analysis).server, threaded=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{HOST}:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
 
 @pytest.fixture(scope="session")

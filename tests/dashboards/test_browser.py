@@ -15,23 +15,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
-from tests.conftest import SAMPLE
-from tests.dashboards.conftest import serving
 from tests.support.builders import TraceBuilder
+from tests.support.serving import serving
+from tests.support.traces import SAMPLE
 from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
-from traceprof.communication.latency import size_text
 from traceprof.reports import json as json_report
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
-    from tests.dashboards.conftest import Serve
+    from tests.support.serving import Serve
 
 HOSTILE = (
     "<script>window.evil=1</script>",

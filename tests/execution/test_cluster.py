@@ -11,7 +11,7 @@ import dask
 import pytest
 from distributed import LocalCluster
 
-from tests.cli.test_analyze import run
+from tests.support.cli import run
 from tests.support.workers import alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_analyze import run
 from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder
+from tests.support.cli import run
 from tests.support.schema import validator
 from tests.support.workers import alone, reports_of_run, written
 from traceprof.analyses.measured import MeasuredReport

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_analyze import run
+from tests.support.cli import run
 from tests.support.workers import alone, hooked_path, is_running, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import SAMPLE, SAMPLES
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import child_process as processes

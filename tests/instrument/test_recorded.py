@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 STEPS = 6
-PROGRAM = Path(__file__).parent / "programs" / "train.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"
 
 # From 0.2.12 on, nvtx's own functions write nothing under Nsight Systems 2023.4; `instrument` makes
 # its ranges from nvtx's parts, which every version has.

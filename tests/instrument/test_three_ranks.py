@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from torch.multiprocessing.spawn import spawn
 
-from tests.instrument import three_ranks
+from tests.support.programs import three_ranks
 from tests.support.recording import pushed
 from traceprof import labels
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.instrument import ranks, training_ranks
-from tests.instrument.training_ranks import ACCUMULATED, CASES, LAYER_BYTES, LAYERS, STEPS
+from tests.support import rank_processes
+from tests.support.programs import training_ranks
+from tests.support.programs.training_ranks import ACCUMULATED, CASES, LAYER_BYTES, LAYERS, STEPS
 from tests.support.recording import pushed
 from traceprof import labels
 
@@ -22,7 +23,9 @@ OTHERS = ["join", "fsdp1", "fsdp2", "replicate"]
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the ranks once; return what each saw."""
-    return ranks.run(training_ranks.run, training_ranks.SIZE, tmp_path_factory.mktemp("training"))
+    return rank_processes.run(
+        training_ranks.run, training_ranks.SIZE, tmp_path_factory.mktemp("training")
+    )
 
 
 def of_rank_0(seen: Seen, way: str) -> list[str]:

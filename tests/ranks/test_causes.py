@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.ranks import arrivals, session
+from tests.support.arrivals import arrivals, session
 from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
-from traceprof.ranks.clocks import seeded
 from traceprof.ranks.matching import match
 from traceprof.ranks.waits import GroupWaits, waits_of
+from traceprof.run.session_clocks import seeded
 
 if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals

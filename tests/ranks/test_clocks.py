@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.ranks import arrivals, session
-from traceprof.ranks.clocks import NTP_NS, ONE_MACHINE_NS, Clocks, measured, seeded
+from tests.support.arrivals import arrivals, session
+from traceprof.ranks.clocks import measured
 from traceprof.ranks.matching import match
+from traceprof.run.session_clocks import NTP_NS, ONE_MACHINE_NS, Clocks, seeded
 
 if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.support.ranks import arrivals
+from tests.support.arrivals import arrivals
 from traceprof.ranks.matching import Group, Unmatched, match
 
 if TYPE_CHECKING:

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.ranks import arrivals, session
-from traceprof.ranks.clocks import measured, seeded
+from tests.support.arrivals import arrivals, session
+from traceprof.ranks.clocks import measured
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, latency_and_rate, transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
+from traceprof.run.session_clocks import seeded
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.clocks import Clocks
+    from traceprof.run.session_clocks import Clocks
 
 MS = 1_000_000
 

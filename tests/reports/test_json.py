@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
 from tests.support.schema import validator
+from tests.support.traces import SAMPLE
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 

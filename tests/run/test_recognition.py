@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ranks import session
+from tests.support.arrivals import session
 from traceprof.run.recognition import (
     Report,
     numbered,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
+from tests.support.traces import CPU_SAMPLE
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 from traceprof.reports import json as json_report
 from traceprof.simulate import simulate_gloo
 
-SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gloo.sqlite"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RUNS = [
     {"pairs": 1, "operations": 25, "seed": 0},
     {"pairs": 2, "operations": 60, "seed": 1},
@@ -87,8 +89,8 @@ def test_the_same_arguments_make_the_same_export(tmp_path: Path) -> None:
 def test_sample_is_what_the_simulation_makes(tmp_path: Path) -> None:
     path = tmp_path / "gloo.sqlite"
     truth = simulate_gloo(path)
-    assert dump(path) == dump(SAMPLE)
-    assert truth.read_text() == SAMPLE.with_suffix(".truth.json").read_text()
+    assert dump(path) == dump(CPU_SAMPLE)
+    assert truth.read_text() == CPU_SAMPLE.with_suffix(".truth.json").read_text()
 
 
 @pytest.mark.parametrize("arguments", [{"pairs": 0}, {"operations": 24}, {"seed": -1}])

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import SAMPLE
 from tests.support.attempts import (
     NCCL,
     Outcome,
@@ -28,6 +27,7 @@ from tests.support.attempts import (
     folder_of,
 )
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
 from traceprof.errors import TraceFileError

@@ -67,6 +67,22 @@ class Measures:
         possible = min(self.compute_ns, self.communication_ns)
         return self.overlapped_communication_ns / possible if possible else None
 
+    @property
+    def hidden_fraction(self) -> float | None:
+        """Share of the communication that compute hides, 0 to 1; None without communication."""
+        if not self.communication_ns:
+            return None
+        return self.overlapped_communication_ns / self.communication_ns
+
+    def fraction(self, part_ns: str) -> float:
+        """Return the share of the window that a part of it takes, 0 to 1.
+
+        Args:
+            part_ns: the field of the part, such as `idle_ns`.
+        """
+        part: int = getattr(self, part_ns)
+        return part / self.window_ns if self.window_ns else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class StepMeasures:

@@ -14,14 +14,14 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
-from traceprof.communication.latency import SmallMessages, size_text, small_messages
+from traceprof.communication.latency import SmallMessages, small_messages
 from traceprof.communication.messages import messages
 from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
 from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl_calls import UNKNOWN
-from traceprof.units import duration
+from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
     from traceprof.communication.messages import Messages
@@ -124,9 +124,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     """Add up the communication kernels that start in the window."""
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    inside = (start >= window.start_ns) & (start < window.end_ns)
-    if window.is_whole:  # one without length may be at its very end
-        inside[:] = True
+    inside = window.holds_start(start)
     row = _rows(sent)
     uses = []
     for number in np.unique(row[inside]).tolist():

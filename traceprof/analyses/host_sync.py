@@ -144,7 +144,7 @@ def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
     chosen = synchronizing_calls(rank, calls)
     index = np.flatnonzero(chosen)
     start = calls.start_ns[index]
-    counts = (start >= window.start_ns) & (start < window.end_ns)
+    counts = window.holds_start(start)
     if rank.step_ranges is not None:
         ranges = rank.step_ranges
         steps = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))

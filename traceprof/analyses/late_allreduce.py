@@ -86,7 +86,7 @@ class LateAllReduceResult(RankResult):
 def run(rank: Rank, window: Window) -> LateAllReduceResult:
     """Measure the steps whose AllReduce kernels all start in the window, but for the first step."""
     kernels = rank.operations.kernels
-    inside = (kernels.start_ns >= window.start_ns) & (kernels.start_ns < window.end_ns)
+    inside = window.holds_start(kernels.start_ns)
     reduces = of_operation(rank, "AllReduce")
     step = steps_of_kernels(rank)
     steps = judge_steps(rank, step, reduces, inside)

@@ -79,9 +79,7 @@ class SerializationResult(RankResult):
 def run(rank: Rank, window: Window) -> SerializationResult:
     """Measure the waits of the communication kernels that start in the window."""
     queue = queueing.queue_of(rank)
-    inside = (queue.start_ns >= window.start_ns) & (queue.start_ns < window.end_ns)
-    if window.is_whole:  # one without length may be at its very end
-        inside[:] = True
+    inside = window.holds_start(queue.start_ns)
     blocked = inside & (queue.blocked_ns > 0)
     independent, dependent = (
         blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)

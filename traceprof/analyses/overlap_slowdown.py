@@ -96,6 +96,11 @@ class OverlapSlowdownResult(RankResult):
         return self.comparison.overlapped_ns / self.half_ns if self.half_ns else 0.0
 
     @property
+    def net_gain_ns(self) -> int:
+        """What overlap hides, less what it costs."""
+        return self.hidden_ns - self.wall_excess_ns
+
+    @property
     def coverage(self) -> float:
         """The share of the kernels beside communication that could be compared, 0 to 1."""
         return self.comparison.num_overlapped / self.num_beside if self.num_beside else 1.0
@@ -153,8 +158,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None or slowdown is None or not _is_beyond_chance(comparison, slowdown):
         return []
-    net_gain_ns = result.hidden_ns - result.wall_excess_ns
-    if net_gain_ns > 0:
+    if result.net_gain_ns > 0:
         severity = min(severity, Severity.MEDIUM)
     metrics: dict[str, Metric] = {
         "slowdown": slowdown,
@@ -168,7 +172,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
         "sure_slowdown": comparison.sure_slowdown,
         "noise_ns": round(comparison.noise_ns),
         "hidden_ns": result.hidden_ns,
-        "net_gain_ns": net_gain_ns,
+        "net_gain_ns": result.net_gain_ns,
         "num_sms_taken": result.num_sms_taken,
         "max_sms_taken": result.max_sms_taken,
         "num_sms": result.num_sms,

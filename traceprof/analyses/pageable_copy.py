@@ -18,7 +18,7 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
-from traceprof.host.synchronization import clocks_disagree, memory_ids
+from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree, memory_ids
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.read_columns import NULL
 from traceprof.units import duration
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 IDS: tuple[str, ...] = ("pageable-copy",)
 REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
 
-# CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
-# some microseconds however it is made; small reads (`loss.item()`) are host-sync's.
-MIN_BYTES = 64 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class PageableCopyResult(RankResult):
@@ -41,7 +37,7 @@ class PageableCopyResult(RankResult):
 
     Attributes:
         window_ns: the window's length.
-        num_copies: copies of more than `MIN_BYTES`.
+        num_copies: copies of more than `MAX_STAGED_BYTES`.
         bytes: theirs.
         host_blocked_ns: the durations of their API calls; None where none is in the report.
         cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
@@ -49,7 +45,7 @@ class PageableCopyResult(RankResult):
         direction: `h2d` or `d2h`, whichever carried more; None without copies.
         gb_per_s: bytes over the union of the pageable copies in that direction.
         pinned_gb_per_s: the same of copies with pinned memory; None without such.
-        num_large: copies of more than `MIN_BYTES` in the window that are no peer copies.
+        num_large: copies of more than `MAX_STAGED_BYTES` in the window that are no peer copies.
         num_known: those whose kinds of memory the report tells.
         evidence: the copies that took longest, longest first.
     """
@@ -70,8 +66,8 @@ class PageableCopyResult(RankResult):
 def run(rank: Rank, window: Window) -> PageableCopyResult:
     """Add up the pageable copies that start in the window."""
     copies = rank.operations.copies
-    large = (copies.start_ns >= window.start_ns) & (copies.start_ns < window.end_ns)
-    large &= (copies.bytes > MIN_BYTES) & ~rank.is_peer_copy
+    large = window.holds_start(copies.start_ns)
+    large &= (copies.bytes > MAX_STAGED_BYTES) & ~rank.is_peer_copy
     known = (
         large & _is_known(rank, copies.source_memory) & _is_known(rank, copies.destination_memory)
     )
@@ -232,15 +228,15 @@ Copies between the GPU and pageable host memory. The driver copies such memory t
 buffer of its own, piece by piece, in the calling thread: the copy is slower than from pinned
 memory, and cannot run beside other work that the thread would launch.
 
-**Measured** on copies of more than {MIN_BYTES // 1024} KiB that start in the window and whose
-host memory is `Pageable` in the report. Smaller ones take microseconds, and reads of some bytes
-(`loss.item()`) are host-sync's.
+**Measured** on copies of more than {MAX_STAGED_BYTES // 1024} KiB that start in the window and
+whose host memory is `Pageable` in the report. Smaller ones take microseconds, and reads of some
+bytes (`loss.item()`) are host-sync's.
 
 * `bytes`, `num_copies`: what was copied, in how many copies.
 * `host_blocked_ns`: the durations of their API calls; null where the capture has none of them.
 * `direction`: `h2d` or `d2h`, whichever carried more bytes.
 * `gb_per_s`, `pinned_gb_per_s`: the rate in that direction of pageable copies, and of copies of
-  pinned memory of more than {MIN_BYTES // 1024} KiB (null where there were none).
+  pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB (null where there were none).
 * `coverage`: the share of such copies whose kinds of memory the report tells.
 
 **The impact** is the time in which the GPU did nothing but these copies, or nothing at all while

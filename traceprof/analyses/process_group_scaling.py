@@ -25,7 +25,6 @@ from traceprof.analyses.process_group_scaling_texts import (
     MANY,
     MIN_GROWTH,
 )
-from traceprof.communication.latency import size_text
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -35,7 +34,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.units import duration
+from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

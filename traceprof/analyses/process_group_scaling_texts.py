@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from traceprof.communication.latency import SMALL_BYTES, size_text
+from traceprof.communication.latency import SMALL_BYTES
 from traceprof.findings import bullets
+from traceprof.units import size_text
 
 # Medians of fewer differ by a fifth on a machine that does something else, too.
 MANY = 50

@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
-from traceprof.ranks.operation_keys import ONE_SIDED
+from traceprof.communication.messages import ONE_SIDED
 from traceprof.run.rank import CpuRank
 from traceprof.trace.nsight.nccl_calls import UNKNOWN
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.units import size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -145,13 +146,3 @@ def _stretches(start: Int64, end: Int64, size: Int64, names: str) -> tuple[Evide
         )
         for each in worst.tolist()
     )
-
-
-def size_text(num_bytes: int | None) -> str:
-    """Write a size with three significant digits and its unit: `12.3 kB`."""
-    size = float(num_bytes or 0)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
 ROOTED = (*FROM_ROOT, *TO_ROOT)
 """Of one rank to all others, or the other way round."""
-_EXCHANGES = "SendRecv", "Send", "Recv", "AlltoAll", "Gather", "Scatter"
+EXCHANGE = "SendRecv"
+"""What NCCL's kernels call a send, a receive, or both together."""
+ONE_SIDED = ("Send", "Recv")
+"""The two sides of an exchange, where calls tell them apart."""
+BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
+_EXCHANGES = EXCHANGE, *ONE_SIDED, "AlltoAll", "Gather", "Scatter"
 """What NCCL does with sends and receives: their kernels have one name."""
 
 
@@ -305,7 +310,7 @@ def _kinds(operation: Int64) -> Int64:
     return _KIND[np.minimum(operation, len(OPERATIONS) - 1)]
 
 
-_EXCHANGE, _ANY = OPERATIONS.index("SendRecv"), OPERATIONS.index("Unknown")
+_EXCHANGE, _ANY = OPERATIONS.index(EXCHANGE), OPERATIONS.index("Unknown")
 _KIND = np.array(
     [_EXCHANGE if name in _EXCHANGES else index for index, name in enumerate(OPERATIONS)], np.int64
 )

@@ -48,6 +48,9 @@ DATA_LOADING = re.compile(
 # Nsight brings both clocks together to some microseconds. A capture in which effects come before
 # their causes by more than this has times of host and GPU that cannot be compared (seen: 0.8 s).
 CLOCK_TOLERANCE_NS = 1_000_000
+# CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
+# some microseconds however it is made.
+MAX_STAGED_BYTES = 64 * 1024
 _FEW = 0.01  # of the operations may be joined with the wrong call, where correlation ids repeat
 
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.pageable_copy import MIN_BYTES
-from traceprof.communication.messages import ROOTED, messages
+from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
 from traceprof.host.idle_gaps import UnknownCause, idle_gaps
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import find_stalls
-from traceprof.ranks.operation_keys import EXCHANGE, ONE_SIDED
+from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.rank import CpuRank
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.call_labels import BARRIER, CallLabel
@@ -280,7 +279,7 @@ def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> In
     if isinstance(gaps, UnknownCause):
         return spent
     # Who waits for a small one, as `loss.item()` does, waits for what was before it.
-    copies = rank.launched_by[1][rank.operations.copies.bytes > MIN_BYTES]
+    copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
     is_copy = (gaps.sync_call >= 0) & np.isin(gaps.sync_call, copies[copies >= 0])
     over = np.searchsorted(gaps.end_ns, times, side="right")
     late_over = np.searchsorted(gaps.late, over)

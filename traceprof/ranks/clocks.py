@@ -1,23 +1,23 @@
-"""One clock for the reports of a run.
+"""One clock for the machines of a run.
 
-A report's times count from its session's start, which it tells in UTC: the *seed*. Reports of one
-machine share its clock and need no more. The clocks of two machines are brought together by the
-operations that all members leave together: what their ends are apart is what the clocks are apart,
-but for some microseconds that vary from one operation to the next. A line through these differences
-is the offset and the drift; how far they stray from it is the uncertainty, or what is less: how far
-the line may be moved before a member would leave before another one came. Medians make the line, so
-that single outliers do not matter (the slope is Theil and Sen's: the median of the slopes between
-pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
+The clocks of two machines are brought together by the operations that all members leave together:
+the difference of their ends is the difference of the clocks, but for some microseconds that vary
+from one operation to the next. A line through these differences gives offset and drift; the
+residuals from it are the uncertainty, or what is less: how far the line may be moved before a
+member would leave before another one came. Medians make the line, so that single outliers do not
+matter (the slope is Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am.
+Stat. Assoc. 63, 1968).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.ranks.alignment import spread
+from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,17 +27,10 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
-    from traceprof.trace.model.operations import Session
+    from traceprof.run.session_clocks import Clocks
 
     Float64 = npt.NDArray[np.float64]
-    Source = Literal["reference", "operations", "session start", "none"]
 
-# Nsight's user guide, "Time Synchronization": UTC of machines synchronized by NTP is off by "one to
-# tens of milliseconds".
-NTP_NS = 50_000_000
-# Nsight brings the clocks of GPUs and host together to some microseconds; sessions of one machine
-# tell their starts as well (two processes left a barrier 0 to 2 µs apart, at the median of 121).
-ONE_MACHINE_NS = 10_000
 # Crystals of servers keep time to some tens of millionths; what drifts more is no clock's doing.
 _MAX_DRIFT = 200e-6
 # A slope between operations that are close together is noise.
@@ -45,30 +38,6 @@ _MIN_FOR_DRIFT = 12
 _PAIRS = 4096
 _STRAYING = 3.0
 _QUANTILE = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class MachineClock:
-    """The clock of one machine, as the run sees it.
-
-    Attributes:
-        host: its name; where it is not known, that of its report.
-        source: the clock that the others are measured by (`reference`), measured by common
-            `operations`, the `session start` alone, or `none`.
-        offset_ns: to be added to its times at `at_ns`.
-        drift: to be added per ns since then.
-        at_ns: a time by the sessions' starts, in the middle of the operations.
-        uncertainty_ns: of differences to the reference, None where nothing is known of them.
-        num_operations: that it was measured by.
-    """
-
-    host: str
-    source: Source
-    offset_ns: int
-    drift: float
-    at_ns: int
-    uncertainty_ns: int | None
-    num_operations: int
 
 
 class _Ends(NamedTuple):
@@ -103,98 +72,6 @@ class _Shared(NamedTuple):
     by: _Times
     own: _Times
     within: Int64
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """Times of reports as times of the run, which begins with the first session.
-
-    Attributes:
-        seeds_ns: for each report, what the session's start adds to its times.
-        host_of: for each report, the index of its machine.
-        hosts: the clocks of the machines.
-        references: indices of those that the others are measured by, one for each run.
-        start_utc_ns: what the reference's clock showed at time 0 of the run, None if unknown.
-    """
-
-    seeds_ns: tuple[int, ...]
-    host_of: tuple[int, ...]
-    hosts: tuple[MachineClock, ...]
-    references: tuple[int, ...]
-    start_utc_ns: int | None
-
-    def to_run(self, report: int, times_ns: Int64) -> Int64:
-        """Return times of a report as times of the run, int64[n]."""
-        clock = self.hosts[self.host_of[report]]
-        seeded = times_ns + self.seeds_ns[report]
-        drifted = np.rint((seeded - clock.at_ns) * clock.drift).astype(np.int64)
-        corrected: Int64 = seeded + clock.offset_ns + drifted
-        return corrected
-
-    def of(self, report: int) -> MachineClock:
-        """Return the clock of a report's machine."""
-        return self.hosts[self.host_of[report]]
-
-    def uncertainty_ns(self, first: int, second: int) -> int | None:
-        """Return how well times of two reports compare, None where they do not at all."""
-        if self.host_of[first] == self.host_of[second]:
-            return ONE_MACHINE_NS
-        one, other = self.of(first).uncertainty_ns, self.of(second).uncertainty_ns
-        return None if one is None or other is None else round(float(np.hypot(one, other)))
-
-
-def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Clocks:
-    """Return the clocks as the sessions' starts tell them.
-
-    Args:
-        sessions: of each report.
-        runs: of each report, where they are of several: a machine's clock may have been set between
-            two.
-    """
-    starts = [
-        None if session.start_utc_ns is None and not session.is_utc else session.start_utc_ns or 0
-        for session in sessions
-    ]
-    known = [
-        start for start, each in zip(starts, sessions, strict=True) if start and not each.is_utc
-    ]
-    known += [
-        session.start_utc_ns for session in sessions if session.is_utc and session.start_utc_ns
-    ]
-    origin = min(known, default=0)
-    # Without a start, a report's times stand for themselves.
-    hosts = [
-        (
-            run,
-            session.host or f"machine of report {index}",
-            None if start is not None and session.host else index,
-        )
-        for index, (session, start, run) in enumerate(
-            zip(sessions, starts, runs or [0] * len(sessions), strict=True)
-        )
-    ]
-    distinct = list(dict.fromkeys(hosts))
-    return Clocks(
-        seeds_ns=tuple(
-            -origin if each.is_utc else (0 if start is None else start - origin)
-            for each, start in zip(sessions, starts, strict=True)
-        ),
-        host_of=tuple(distinct.index(host) for host in hosts),
-        hosts=tuple(
-            _unmeasured(host[1], has_start=starts[hosts.index(host)] is not None)
-            for host in distinct
-        ),
-        references=tuple(
-            next(index for index, host in enumerate(distinct) if host[0] == run)
-            for run in dict.fromkeys(host[0] for host in distinct)
-        ),
-        start_utc_ns=origin or None,
-    )
-
-
-def _unmeasured(host: str, *, has_start: bool) -> MachineClock:
-    source: Source = "session start" if has_start else "none"
-    return MachineClock(host, source, 0, 0.0, 0, NTP_NS if has_start else None, 0)
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.clocks import Clocks
     from traceprof.ranks.lateness import Lateness
     from traceprof.ranks.transfers import Key, Transfer
     from traceprof.run.opening import RunSummary
+    from traceprof.run.session_clocks import Clocks
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.communication.messages import EXCHANGE
 from traceprof.ranks.alignment import OperationList, shift_between
-from traceprof.ranks.operation_keys import EXCHANGE, Key, members_of, sorted_out
+from traceprof.ranks.operation_keys import Key, members_of, sorted_out
 from traceprof.trace.nsight.call_labels import BARRIER
 from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
 

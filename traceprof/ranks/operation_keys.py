@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,11 +29,6 @@ if TYPE_CHECKING:
     Sorted = Iterable[tuple["Key", Int64, Int64 | None]]
 
 Source = Literal["labels", "communicator", "order"]
-
-EXCHANGE = "SendRecv"
-ONE_SIDED = ("Send", "Recv")
-"""The two sides of an exchange, where they are told apart."""
-BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
 
 
 class Key(NamedTuple):

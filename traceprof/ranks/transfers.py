@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.clocks import Clocks
     from traceprof.ranks.waits import GroupWaits
+    from traceprof.run.session_clocks import Clocks
 
     Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.messages import FROM_ROOT, ROOTED, TO_ROOT
-from traceprof.ranks.clocks import ONE_MACHINE_NS
+from traceprof.communication.messages import BETWEEN_TWO, FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.matching import Unmatched
-from traceprof.ranks.operation_keys import BETWEEN_TWO
+from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.trace.nsight.nccl_calls import UNKNOWN
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.clocks import Clocks
     from traceprof.ranks.matching import Group
     from traceprof.run.opening import Mask
+    from traceprof.run.session_clocks import Clocks
 
 # How far apart members leave an operation, as a share of the time that it takes: in a ring of six
 # GPUs on two machines, half of it.

@@ -6,10 +6,9 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from traceprof.communication.latency import size_text
 from traceprof.errors import one_line
 from traceprof.reports.tables import new_table
-from traceprof.units import duration, ranks_text
+from traceprof.units import duration, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.run_result import RunResult
-    from traceprof.ranks.clocks import MachineClock
+    from traceprof.run.session_clocks import MachineClock
 
 _MAX_RANKS = 32  # more than that nobody reads; the JSON has them all
 _HEADINGS = ("rank", "host", "clock", "±", "came\nlast", "by", "waited", "made\nwait")

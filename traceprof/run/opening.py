@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns
-from traceprof.ranks.clocks import Clocks, seeded
 from traceprof.run.cpu_rank import is_rank
 from traceprof.run.rank import CpuRank, Mask, Rank, Window
 from traceprof.run.recognition import Report, numbered, rank_of_environment, rank_of_file, runs_of
+from traceprof.run.session_clocks import Clocks, seeded
 from traceprof.run.steps import find_steps
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey

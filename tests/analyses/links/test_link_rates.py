@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE
 from traceprof import intervals
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import analyze

@@ -6,14 +6,13 @@ import json
 import random
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.links import reference_copies, reference_integral, reference_series
 from tests.support.builders import TraceBuilder
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Rank, Window, open_run
@@ -22,8 +21,8 @@ from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-SAMPLES = Path(__file__).parents[3] / "sample_traces"
 A100 = "NVIDIA A100-SXM4-80GB"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
@@ -156,7 +155,7 @@ def test_pinned_copies_of_two_mpi_ranks_are_slow(traces: Path) -> None:
 
 @pytest.mark.parametrize("scenario", [path.stem for path in GPU_SAMPLES])
 def test_scenarios(scenario: str) -> None:
-    path = SAMPLES / f"{scenario}.sqlite"
+    path = SAMPLE_FOLDER / f"{scenario}.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())
     assert_copies_agree(path)
     assert_counters_agree(path)
@@ -179,11 +178,11 @@ def test_scenarios(scenario: str) -> None:
 
 def test_healthy_links_are_no_matter() -> None:
     for module in (link_usage, link_counters):
-        assert judged(SAMPLES / "healthy.sqlite", module) == []
+        assert judged(SAMPLE_FOLDER / "healthy.sqlite", module) == []
 
 
 def test_the_counters_scenario() -> None:
-    path = SAMPLES / "link-counters.sqlite"
+    path = SAMPLE_FOLDER / "link-counters.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())
     found = judged(path, link_counters)
     assert sorted((each.id, each.rank) for each in found) == sorted(
@@ -218,7 +217,7 @@ def test_the_counters_scenario() -> None:
 
 
 def test_what_copies_and_counters_both_say_is_said_once() -> None:
-    path = SAMPLES / "link-counters.sqlite"
+    path = SAMPLE_FOLDER / "link-counters.sqlite"
     both = judged(path) + judged(path, link_counters)
     assert [each.metrics["source"] for each in both].count("copies") == 2
     assert link_findings.distinct(both) == judged(path, link_counters)
@@ -226,7 +225,7 @@ def test_what_copies_and_counters_both_say_is_said_once() -> None:
 
 
 def test_the_nics_own_rate_can_be_given() -> None:
-    with ranks_of(SAMPLES / "link-counters.sqlite") as (rank, _):
+    with ranks_of(SAMPLE_FOLDER / "link-counters.sqlite") as (rank, _):
         informed = replace(rank, peak_overrides={"network": 25.0})
         uses = link_counters.run(informed, rank.window).uses
     (sent,) = [use for use in uses if (use.link, use.direction) == ("network", "tx")]

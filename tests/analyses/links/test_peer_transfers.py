@@ -6,14 +6,13 @@ import json
 import random
 import sqlite3
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import GPU_SAMPLES
 from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses.links import peer_transfers
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Rank, Window, open_run
@@ -21,8 +20,10 @@ from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-SAMPLES = Path(__file__).parents[3] / "sample_traces"
+    from traceprof.analyses.links.peer_findings import PeerTransfersResult
+
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
 
@@ -36,7 +37,7 @@ def ranks_of(path: Path) -> Iterator[list[Rank]]:
         trace.close()
 
 
-def results(path: Path) -> list[peer_transfers.PeerTransfersResult]:
+def results(path: Path) -> list[PeerTransfersResult]:
     with ranks_of(path) as ranks:
         return [peer_transfers.run(rank, rank.window) for rank in ranks]
 
@@ -65,7 +66,7 @@ def test_real_exports(real_trace: Path) -> None:
 
 @pytest.mark.parametrize("scenario", [path.stem for path in GPU_SAMPLES])
 def test_scenarios(scenario: str) -> None:
-    path = SAMPLES / f"{scenario}.sqlite"
+    path = SAMPLE_FOLDER / f"{scenario}.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())
     assert_agreement(path)
     found = {(each.id, each.rank): each for each in judged(path) if isinstance(each, Finding)}
@@ -83,7 +84,7 @@ def test_scenarios(scenario: str) -> None:
 
 
 def test_peer_access_is_no_detour() -> None:
-    assert judged(SAMPLES / "peer-copies.sqlite") == []
+    assert judged(SAMPLE_FOLDER / "peer-copies.sqlite") == []
 
 
 # -- through the host -----------------------------------------------------------------------------

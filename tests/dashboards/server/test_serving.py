@@ -19,8 +19,8 @@ import pytest
 
 from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer, is_loopback
-from tests.cli.test_analyze import run
-from tests.conftest import SAMPLE
+from tests.support.cli import run
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.cli.analyze import command as analyze_command
 from traceprof.cli.dashboard import command as dashboard_command

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.rows import read
 from dashboards.timeline.search import Place, place_of, search
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
 from tests.support.timelines import drawn, timelines
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name

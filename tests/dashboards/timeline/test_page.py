@@ -10,8 +10,8 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import timeline
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.timeline.rows import read
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
 from tests.support.timelines import drawn, timelines
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
 

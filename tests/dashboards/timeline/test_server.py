@@ -14,8 +14,8 @@ from flask import Flask
 from dashboards.server.app import create_app
 from dashboards.timeline import server as timeline_server
 from dashboards.timeline import tiles as timeline_tiles
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
 

@@ -24,10 +24,11 @@ from traceprof.simulate.event_model.actions import (
     Push,
     Record,
     Stream,
+    Thread,
     Wait,
     Work,
 )
-from traceprof.simulate.event_model.engine import Result, Simulation, Thread
+from traceprof.simulate.event_model.engine import Result, Simulation
 from traceprof.simulate.event_model.gpu import Latencies, Operation
 
 NONE = Latencies(launch=0, stream_gap=0, event=0, host_return=0, queue_check=0)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.reference.breakdown import reference
+from tests.support.traces import SAMPLE
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_ddp
 from traceprof.simulate.kernels import ALL_REDUCE
 
-SAMPLE = Path(__file__).parents[3] / "sample_traces" / "ddp.sqlite"
 RUNS = [
     {"gpus": 1, "steps": 1, "kernels_per_step": 20, "seed": 0},
     {"gpus": 2, "steps": 6, "kernels_per_step": 40, "seed": 1},

@@ -10,14 +10,18 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.links import peer_findings
 from traceprof.analyses.links.copy_paths import is_staged, is_to_host
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.links.peer_findings import (
+    PeerComparison,
+    PeerTransfersResult,
+    StagedCopies,
+)
 from traceprof.communication.messages import messages
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from traceprof.findings import Evidence, Finding, NotApplicable
+    from traceprof.findings import Finding, NotApplicable
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.operations import RankKey
@@ -32,93 +36,6 @@ _SEND_RECV = "SendRecv"
 _SENDS, _RECEIVES = 1, 2  # Messages.direction
 # Smaller ones pay latency, which differs between a kernel and a copy engine for other reasons.
 _BIG_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StagedCopies:
-    """The copies that a rank's device sent to others by way of the host.
-
-    Attributes:
-        num_copies: first legs, to the host, that start in the window; and second legs whose first
-            is not in the report.
-        bytes: of these.
-        busy_ns: the union of both legs.
-        num_paired: copies both of whose legs are in the report.
-        exposed_ns: how much of `busy_ns` lies in the window while the receiving device computes
-            nothing (the sending one where the receiver is not known).
-        evidence: the longest stretches of that.
-    """
-
-    num_copies: int
-    bytes: int
-    busy_ns: int
-    num_paired: int
-    exposed_ns: int
-    evidence: tuple[Evidence, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PeerComparison:
-    """NCCL's sends and receives against a copy engine between the same two devices.
-
-    Attributes:
-        peer: the other device's ordinal.
-        direction: `send` or `recv`.
-        num_operations: kernels of at least 1 MiB.
-        nccl_bytes: of these.
-        nccl_ns: the sum of their durations, waiting for the peer included.
-        nccl_gb_per_s: of the fastest tenth: a kernel that waits is no measure of the path.
-        num_copies: copies of at least 1 MiB on the same way.
-        copy_bytes: of these.
-        copy_ns: the union of these.
-        exposed_ns: how much of the kernels no compute hides.
-        evidence: the longest stretches of that.
-    """
-
-    peer: int
-    direction: str
-    num_operations: int
-    nccl_bytes: int
-    nccl_ns: int
-    nccl_gb_per_s: float
-    num_copies: int
-    copy_bytes: int
-    copy_ns: int
-    exposed_ns: int
-    evidence: tuple[Evidence, ...]
-
-    @property
-    def copy_gb_per_s(self) -> float:
-        """Bytes over the union of the copies."""
-        return self.copy_bytes / self.copy_ns
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast the copy engine is."""
-        return self.copy_gb_per_s / self.nccl_gb_per_s
-
-
-@dataclass(frozen=True, slots=True)
-class PeerTransfersResult(RankResult):
-    """What a rank exchanged with other devices.
-
-    Attributes:
-        window_ns: the window's length.
-        staged: copies through the host; None where there are none.
-        comparisons: by peer and direction, where both NCCL and copies took the same way.
-        num_send_recv: NCCL's point-to-point kernels that start in the window.
-        num_sized: those of them whose bytes and peer the report tells.
-        num_peer_copies: copies to or from another device, of any size.
-        memory_is_known: whether the export has the kinds of memory of copies.
-    """
-
-    window_ns: int
-    staged: StagedCopies | None
-    comparisons: tuple[PeerComparison, ...]
-    num_send_recv: int
-    num_sized: int
-    num_peer_copies: int
-    memory_is_known: bool
 
 
 def run(rank: Rank, window: Window) -> PeerTransfersResult:

@@ -6,7 +6,7 @@ puts entries into streams: operations, records of events, and waits for events. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -178,4 +178,85 @@ class Pop:
     """Close the range that was opened last."""
 
 
-Action = Call | Busy | Push | Pop
+@dataclass(eq=False, slots=True)
+class Meeting:
+    """One operation of ranks without a GPU, which is over some time after its last member came.
+
+    Attributes:
+        num_members: how many take part.
+        transfer_ns: from the last one's arrival until it is over.
+        arrived_ns: by process, when each member came, as far as the simulation has got.
+        over_ns: when it is over; -1 until the last member has come.
+    """
+
+    num_members: int
+    transfer_ns: int = 0
+    arrived_ns: dict[int, int] = field(default_factory=dict)
+    over_ns: int = -1
+
+
+Leaving = tuple[Meeting, int]
+"""A meeting, and how much later than it is over a member leaves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Take part in a meeting from now on; the thread goes on."""
+
+    meeting: Meeting
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Stand still until the process has left a meeting."""
+
+    leaving: Leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Open an NVTX range that does not nest, and is ended when the process has left all meetings.
+
+    Attributes:
+        name: of the range.
+        domain: by number, of `machine.DOMAINS`.
+        until: these meetings, at least one.
+    """
+
+    name: str
+    domain: int
+    until: tuple[Leaving, ...]
+
+
+Action = Call | Busy | Push | Pop | Arrive | Await | Start
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A host thread: its process, and its number in it, 0 for the main one."""
+
+    process: int
+    number: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class CallRecord:
+    """An API call that was made.
+
+    Attributes:
+        thread: that made it.
+        action: what was called.
+        correlation: unique in the process, in the order of starts.
+        start_ns: of the call.
+        end_ns: likewise, -1 while it lasts.
+        stall_ns: start and end of its wait for room in the launch queue, None where it found some.
+        depth: operations of the process that were launched and not over as it began.
+    """
+
+    thread: Thread
+    action: Call
+    correlation: int
+    start_ns: int
+    end_ns: int = -1
+    stall_ns: tuple[int, int] | None = None
+    depth: int = 0

@@ -16,7 +16,8 @@ from traceprof.simulate.event_model.actions import CommunicationWork, CopyWork, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.simulate.event_model.engine import CallRecord, Result
+    from traceprof.simulate.event_model.actions import CallRecord
+    from traceprof.simulate.event_model.engine import Result
     from traceprof.simulate.event_model.gpu import Operation
 
     Interval = tuple[int, int]

@@ -11,6 +11,7 @@ model is deterministic and counts in whole nanoseconds:
 * A communicator runs its operations one after the other, whatever their streams. Each member
   occupies its stream from its own start; all leave together, a transfer after the last arrived.
 * While a communication kernel runs on a device, compute kernels there are slower by one factor.
+* A meeting of threads, as of ranks without a GPU, is over some time after its last member came.
 * Concurrent copies share the bandwidth of a link evenly.
 
 What it leaves out: kernels of two streams do not slow each other, communication is not slowed by
@@ -26,13 +27,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from traceprof.simulate.event_model.actions import (
+    Arrive,
+    Await,
     Busy,
     Call,
+    CallRecord,
     Event,
     Pop,
     Push,
     Record,
+    Start,
     Stream,
+    Thread,
     Wait,
 )
 from traceprof.simulate.event_model.clock import Clock
@@ -41,41 +47,10 @@ from traceprof.simulate.event_model.gpu import Gpus, Latencies, Operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from traceprof.simulate.event_model.actions import Action
+    from traceprof.simulate.event_model.actions import Action, Leaving, Meeting
 
 QUEUE_LIMIT = 1024  # HTA, docs/source/features/augmented_counters.rst
 _NO_SLOWDOWN = Fraction(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """A host thread: its process, and its number in it, 0 for the main one."""
-
-    process: int
-    number: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class CallRecord:
-    """An API call that was made.
-
-    Attributes:
-        thread: that made it.
-        action: what was called.
-        correlation: unique in the process, in the order of starts.
-        start_ns: of the call.
-        end_ns: likewise, -1 while it lasts.
-        stall_ns: start and end of its wait for room in the launch queue, None where it found some.
-        depth: operations of the process that were launched and not over as it began.
-    """
-
-    thread: Thread
-    action: Call
-    correlation: int
-    start_ns: int
-    end_ns: int = -1
-    stall_ns: tuple[int, int] | None = None
-    depth: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -83,9 +58,14 @@ class RangeRecord:
     """An NVTX range that was opened, and closed unless `end_ns` is -1."""
 
     thread: Thread
-    action: Push
+    action: Push | Start
     start_ns: int
     end_ns: int = -1
+
+    @property
+    def nests(self) -> bool:
+        """Whether it was pushed and popped on its thread."""
+        return isinstance(self.action, Push)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +81,14 @@ class Result:
         """When the last thing ended."""
         kinds = (self.calls, self.operations, self.ranges)
         return max(each.end_ns for kind in kinds for each in kind)
+
+    @property
+    def ranges_of_processes(self) -> list[list[RangeRecord]]:
+        """The ranges of each process that has some, by its number, in order of start."""
+        by_process: dict[int, list[RangeRecord]] = defaultdict(list)
+        for range_ in self.ranges:
+            by_process[range_.thread.process].append(range_)
+        return [by_process[process] for process in sorted(by_process)]
 
 
 @dataclass(slots=True)
@@ -142,6 +130,7 @@ class Simulation:
         self._queue_limit = queue_limit
         self._range_cost_ns = range_cost_ns
         self._queues: Mapping[int, _LaunchQueue] = defaultdict(_LaunchQueue)
+        self._meeting_waiters: dict[Meeting, list[Callable[[], None]]] = defaultdict(list)
         self._num_calls: dict[int, int] = defaultdict(int)
         self._threads: list[_ThreadState] = []
         self._result = Result([], [], [])
@@ -169,12 +158,23 @@ class Simulation:
     def _act(self, state: _ThreadState) -> None:
         """Perform the next action of a thread."""
         action, now = next(state.programme, None), self._clock.now_ns
+        go_on = partial(self._act, state)
         if action is None:
             state.is_over = True
         elif isinstance(action, Call):
             self._begin_call(state, action)
         elif isinstance(action, Busy):
-            self._clock.at(now + action.duration_ns, partial(self._act, state))
+            self._clock.at(now + action.duration_ns, go_on)
+        elif isinstance(action, Arrive):
+            self._arrive(state.thread.process, action.meeting)
+            self._act(state)
+        elif isinstance(action, Await):
+            self._when_left((action.leaving,), lambda left: self._clock.at(left, go_on))
+        elif isinstance(action, Start):
+            started = RangeRecord(state.thread, action, now)
+            self._result.ranges.append(started)
+            self._when_left(action.until, partial(_end_range, started))
+            self._act(state)
         else:
             if isinstance(action, Push):
                 opened = RangeRecord(state.thread, action, now)
@@ -183,7 +183,23 @@ class Simulation:
             else:
                 assert isinstance(action, Pop)  # noqa: S101  (there is no other action)
                 state.open_ranges.pop().end_ns = now
-            self._clock.at(now + self._range_cost_ns, partial(self._act, state))
+            self._clock.at(now + self._range_cost_ns, go_on)
+
+    def _arrive(self, process: int, meeting: Meeting) -> None:
+        meeting.arrived_ns[process] = self._clock.now_ns
+        if len(meeting.arrived_ns) == meeting.num_members:
+            meeting.over_ns = self._clock.now_ns + meeting.transfer_ns
+            for happen in self._meeting_waiters.pop(meeting, ()):
+                happen()
+
+    def _when_left(self, until: tuple[Leaving, ...], happen: Callable[[int], None]) -> None:
+        """Have something happen as soon as it is known when all meetings are left."""
+        unknown = [meeting for meeting, _ in until if meeting.over_ns < 0]
+        if unknown:
+            again = partial(self._when_left, until, happen)
+            self._meeting_waiters[unknown[0]].append(again)
+        else:
+            happen(max(meeting.over_ns + later for meeting, later in until))
 
     def _begin_call(self, state: _ThreadState, action: Call) -> None:
         process, now = state.thread.process, self._clock.now_ns
@@ -273,3 +289,7 @@ class Simulation:
         while queue.blocked and queue.num_pending + queue.blocked[0][0] <= self._queue_limit:
             _, go_on = queue.blocked.popleft()
             go_on()
+
+
+def _end_range(started: RangeRecord, left_ns: int) -> None:
+    started.end_ns = left_ns

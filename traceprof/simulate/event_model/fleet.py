@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceprof.simulate.event_model.actions import CommunicationWork
-from traceprof.simulate.event_model.engine import CallRecord, Result
+from traceprof.simulate.event_model.actions import CallRecord, CommunicationWork
+from traceprof.simulate.event_model.engine import Result
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,9 +20,8 @@ from traceprof.simulate.event_model.actions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from traceprof.simulate.event_model.actions import Entry, Event, Stream, Work
+    from traceprof.simulate.event_model.actions import CallRecord, Entry, Event, Stream, Work
     from traceprof.simulate.event_model.clock import Clock
-    from traceprof.simulate.event_model.engine import CallRecord
 
 _ALONE = Fraction(1)
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from traceprof import labels
 from traceprof.simulate import payloads
 from traceprof.simulate.event_model.actions import (
     CommunicationWork,
@@ -13,6 +14,7 @@ from traceprof.simulate.event_model.actions import (
     Event,
     KernelWork,
     MemsetWork,
+    Push,
     Record,
     Stream,
     Wait,
@@ -22,6 +24,7 @@ from traceprof.simulate.machine import (
     HOSTNAME,
     NCCL_DOMAIN,
     SESSION_START_NS,
+    TRACEPROF_DOMAIN,
     Rank,
     write_metadata,
 )
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.simulate.boards import Board
-    from traceprof.simulate.event_model.engine import CallRecord, RangeRecord, Result, Thread
+    from traceprof.simulate.event_model.actions import CallRecord, Thread
+    from traceprof.simulate.event_model.engine import RangeRecord, Result
     from traceprof.simulate.event_model.gpu import Operation
     from traceprof.trace.nsight.writer import NsightWriter
 
@@ -44,7 +48,7 @@ class Machine:
 
     Attributes:
         command: the command line that makes this run again.
-        board: the kind of all GPUs.
+        board: the kind of all GPUs, None where there are none.
         devices: of each process, its CUDA ordinals.
         thread_names: of the threads of each process, the main one first.
         has_overhead_rows: False where the capture had Command Buffer Full records but the exporter
@@ -53,10 +57,11 @@ class Machine:
         processes: those that the export is of; all where None.
         hostname: of the machine.
         session_start_ns: what its clock showed at time 0, in ns since 1970.
+        num_cores: of the machine, None where the capture does not have it.
     """
 
     command: str
-    board: Board
+    board: Board | None
     devices: tuple[tuple[int, ...], ...]
     thread_names: tuple[str, ...] = ("python", "pt_autograd_0")
     has_overhead_rows: bool = True
@@ -64,6 +69,7 @@ class Machine:
     processes: tuple[int, ...] | None = None
     hostname: str = HOSTNAME
     session_start_ns: int = SESSION_START_NS
+    num_cores: int | None = None
 
 
 class Records:
@@ -80,6 +86,17 @@ class Records:
         # Rows are written together, by table and by the columns that they give.
         self._rows: dict[tuple[str, tuple[str, ...]], list[tuple[Any, ...]]] = defaultdict(list)
         write_metadata(writer, machine.command, machine.hostname, machine.session_start_ns)
+        if machine.num_cores is not None:
+            writer.add(
+                schema.SYSTEM_ENVIRONMENT,
+                {
+                    "globalVid": schema.VM_ID,
+                    "devStateName": "Local (CLI)",
+                    "name": "CpuCores",
+                    "nameEnum": 1,
+                    "value": str(machine.num_cores),
+                },
+            )
         for process, devices in enumerate(machine.devices):
             if machine.processes is None or process in machine.processes:
                 self._write_process(Rank(process), devices)
@@ -119,18 +136,20 @@ class Records:
                 "globalTid": [_thread(rank, number) for number in range(len(names))],
             },
         )
-        for device in devices:
-            # Several machines have GPUs of one ordinal, but not the same ones.
-            serial = device if self._machine.processes is None else rank.number
-            _write_board(writer, self._machine.board, rank, device, serial)
+        if self._machine.board is not None:
+            for device in devices:
+                # Several machines have GPUs of one ordinal, but not the same ones.
+                serial = device if self._machine.processes is None else rank.number
+                _write_board(writer, self._machine.board, rank, device, serial)
+        domains = DOMAINS if devices else {TRACEPROF_DOMAIN: labels.DOMAIN}
         writer.add(
             schema.NVTX.name,
             {
-                "start": [_LEAD_NS] * len(DOMAINS),
+                "start": [_LEAD_NS] * len(domains),
                 "eventType": schema.NVTX_DOMAIN,
-                "text": list(DOMAINS.values()),
+                "text": list(domains.values()),
                 "globalTid": rank.main_thread,
-                "domainId": list(DOMAINS),
+                "domainId": list(domains),
             },
         )
 
@@ -250,12 +269,12 @@ class Records:
         row: dict[str, Any] = {
             "start": each.start_ns,
             "end": each.end_ns if each.end_ns >= 0 else None,
-            "eventType": schema.NVTX_PUSH_POP,
+            "eventType": schema.NVTX_PUSH_POP if each.nests else schema.NVTX_START_END,
             "globalTid": _global_thread(each.thread),
             "textId": self._writer.string(each.action.name),
             "domainId": each.action.domain,
         }
-        payload = each.action.payload
+        payload = each.action.payload if isinstance(each.action, Push) else None
         if payload is not None and self._is_latest:
             if self._machine.has_json_payloads:
                 row["jsonText"] = payloads.text(payload)

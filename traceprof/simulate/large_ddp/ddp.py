@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.errors import UsageError
 from traceprof.simulate.large_ddp.export import RunExport
+from traceprof.simulate.large_ddp.measures import Truth
 from traceprof.simulate.large_ddp.programme import MIN_KERNELS_PER_STEP, ddp_programme
 from traceprof.simulate.large_ddp.timeline import run_steps
-from traceprof.simulate.truth import SCHEMA, Truth
+from traceprof.simulate.truth import check_at_least, new_truth, write_truth
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
@@ -46,15 +45,11 @@ def simulate_ddp(
         UsageError: an argument is out of range, or one of the files is there already.
         TraceFileError: the disk is full.
     """
-    _check_at_least("gpus", gpus, 1)
-    _check_at_least("steps", steps, 1)
-    _check_at_least("kernels per step", kernels_per_step, MIN_KERNELS_PER_STEP)
-    _check_at_least("seed", seed, 0)
-    truth_path = path.with_suffix(".truth.json")
-    if truth_path.exists():
-        raise UsageError(
-            f"cannot write {truth_path}", "it is there already", "choose another name, or remove it"
-        )
+    check_at_least("gpus", gpus, 1)
+    check_at_least("steps", steps, 1)
+    check_at_least("kernels per step", kernels_per_step, MIN_KERNELS_PER_STEP)
+    check_at_least("seed", seed, 0)
+    truth_path = new_truth(path)
     arguments = {"gpus": gpus, "steps": steps, "kernels_per_step": kernels_per_step, "seed": seed}
     options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items())
     first, later = (
@@ -69,13 +64,4 @@ def simulate_ddp(
             truth.add(step)
             end_ns = int(step.range_end_ns.max())
         export.finish(end_ns)
-    document = {"schema": SCHEMA, "scenario": "ddp", "arguments": arguments, **truth.to_json()}
-    truth_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return truth_path
-
-
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(
-            f"cannot simulate {name} {value}", f"the least is {least}", f"give {least} or more"
-        )
+    return write_truth(truth_path, "ddp", arguments, truth.to_json())

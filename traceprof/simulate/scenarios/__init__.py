@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from traceprof.simulate.event_model import answers
 from traceprof.simulate.event_model.records import Machine, Records
 from traceprof.simulate.scenarios import copies, counters, pipeline, queue, training, waiting
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
-from traceprof.simulate.truth import SCHEMA
+from traceprof.simulate.truth import check_at_least, new_truth, write_truth
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
@@ -140,13 +139,8 @@ def simulate_scenario(
         raise UsageError(
             f"cannot simulate {name!r}", "there is no such scenario", f"try {', '.join(SCENARIOS)}"
         )
-    if seed < 0:
-        raise UsageError(f"cannot simulate seed {seed}", "the least is 0", "give 0 or more")
-    truth_path = path.with_suffix(".truth.json")
-    if truth_path.exists():
-        raise UsageError(
-            f"cannot write {truth_path}", "it is there already", "choose another name, or remove it"
-        )
+    check_at_least("seed", seed, 0)
+    truth_path = new_truth(path)
     scenario = SCENARIOS[name]
     setup = scenario.build(np.random.default_rng(seed))
     arguments = {"seed": seed, "schema_version": schema_version}
@@ -168,10 +162,7 @@ def simulate_scenario(
         if setup.write_more is not None:
             setup.write_more(writer, ranks)
     _shrink(path)
-    document = {
-        "schema": SCHEMA,
-        "scenario": name,
-        "arguments": arguments,
+    facts = {
         **ranks.breakdown(),
         "links": [
             *answers.links(ranks),
@@ -180,8 +171,7 @@ def simulate_scenario(
         "findings": findings,
         "silent": scenario.silent,
     }
-    truth_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return truth_path
+    return write_truth(truth_path, name, arguments, facts)
 
 
 def _shrink(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from traceprof.simulate.event_model.actions import CommunicationWork
 from traceprof.simulate.event_model.fleet import MEDIAN_EARLY_NS, Capture, Node, seen
 from traceprof.simulate.event_model.records import Machine, Records
 from traceprof.simulate.machine import SESSION_START_NS
-from traceprof.simulate.scenarios.host_runs import HOST_PLANS, host_training, write_host_run
+from traceprof.simulate.scenarios.cpu_runs import CPU_PLANS, cpu_training
 from traceprof.simulate.scenarios.ranks import (
     NCCL_RATES,
     NODES,
@@ -26,13 +25,14 @@ from traceprof.simulate.scenarios.ranks import (
     WORLD,
     training,
 )
-from traceprof.simulate.truth import SCHEMA
+from traceprof.simulate.truth import check_at_least, check_is_free, write_truth
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from traceprof.simulate.boards import Board
     from traceprof.simulate.event_model.actions import Communicator
     from traceprof.simulate.event_model.engine import Result
 
@@ -44,8 +44,8 @@ _SESSION_NS, _SESSION_SPREAD_NS = 200_000_000, 900_000_000
 _CUT = 0.15
 # What is planted is a thousand times as much; what is less comes from how durations vary.
 _LATE_NS = 500_000
-# On hosts, members leave up to 1 ms apart, so that they come to the next one as far apart.
-_LATE_ON_HOSTS_NS = 4_000_000
+# Without GPUs, members leave up to 1 ms apart, so that they come to the next one as far apart.
+_LATE_WITHOUT_GPU_NS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RunScenario:
 
     Attributes:
         summary: one line for `--help`.
-        plan: a key of `STRAGGLERS`, or of `HOST_PLANS`.
+        plan: a key of `STRAGGLERS`, or of `CPU_PLANS`.
         has_gpu: whether the ranks have.
     """
 
@@ -128,13 +128,9 @@ def simulate_run(
     if name not in RUN_SCENARIOS:
         known = ", ".join(RUN_SCENARIOS)
         raise UsageError(f"cannot simulate {name!r}", "there is no such run", f"try {known}")
-    if seed < 0:
-        raise UsageError(f"cannot simulate seed {seed}", "the least is 0", "give 0 or more")
+    check_at_least("seed", seed, 0)
     truth_path = folder / "truth.json"
-    if truth_path.exists():
-        raise UsageError(
-            f"cannot write {truth_path}", "it is there already", "choose another folder"
-        )
+    check_is_free(truth_path)
     scenario, rng = RUN_SCENARIOS[name], np.random.default_rng(seed)
     how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
     command = " ".join(
@@ -149,25 +145,19 @@ def simulate_run(
     folder.mkdir(parents=True, exist_ok=True)
     output = _Output(folder, command, schema_version, per_rank)
     if scenario.has_gpu:
-        captures, told = _with_gpus(scenario.plan, rng, output, is_labelled=is_labelled)
+        captures, facts = _with_gpus(scenario.plan, rng, output, is_labelled=is_labelled)
     else:
-        captures, told = _without_gpus(scenario.plan, rng, output)
-    truth = {
-        "schema": SCHEMA,
-        "scenario": name,
-        "arguments": {
-            "seed": seed,
-            "per_rank": per_rank,
-            "is_labelled": is_labelled,
-            "schema_version": schema_version,
-        },
-        "reports": [
-            _report(stem, capture, list(captures.values())) for stem, capture in captures.items()
-        ],
-        **told,
+        captures, facts = _without_gpus(scenario.plan, rng, output)
+    arguments = {
+        "seed": seed,
+        "per_rank": per_rank,
+        "is_labelled": is_labelled,
+        "schema_version": schema_version,
     }
-    truth_path.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
-    return truth_path
+    reports = [
+        _report(stem, capture, list(captures.values())) for stem, capture in captures.items()
+    ]
+    return write_truth(truth_path, name, arguments, {"reports": reports, **facts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,26 +193,17 @@ def _with_gpus(
     first = min(operation.start_ns for operation in result.operations)
     captures = _captures((first, result.end_ns), rng, per_rank=output.per_rank)
     for stem, capture in captures.items():
-        machine = Machine(
-            output.command,
-            A100,
-            setup.devices_of_processes,
-            processes=capture.processes,
-            hostname=capture.node.name,
-            session_start_ns=_session_start(capture),
-        )
+        machine = _machine(output, capture, A100, setup.devices_of_processes)
         with output.writer(stem) as writer:
             Records(writer, machine).write(seen(result, capture, rng))
-    of_whom = PAIRS[late // 2] if plan.upstream else WORLD
+    members = PAIRS[late // 2] if plan.upstream else WORLD
     return captures, {
         "all_reduce": {
             # Members leave before the model says, each by another time.
             "latency_ns": NCCL_RATES.nccl_latency_ns - MEDIAN_EARLY_NS,
             "rate_gb_per_s": float(NCCL_RATES.nccl * NUM_RANKS / (2 * (NUM_RANKS - 1))),
         },
-        "straggler": None
-        if plan.cause is None
-        else {"rank": late, "cause": plan.cause, "lateness_ns": _lateness(result, late, of_whom)},
+        **_straggler(late, plan.cause, true_arrivals(result, members), _LATE_NS),
     }
 
 
@@ -230,23 +211,53 @@ def _without_gpus(
     key: str, rng: np.random.Generator, output: _Output
 ) -> tuple[dict[str, Capture], dict[str, Any]]:
     """Do the same for a run of ranks without a GPU."""
-    plan = HOST_PLANS[key]
+    plan = CPU_PLANS[key]
     late = int(rng.integers(NUM_RANKS)) | plan.has_pairs
-    run = host_training(rng, plan, late)
-    captures = _captures(run.span_ns, rng, per_rank=output.per_rank)
+    result, operations = cpu_training(rng, plan, late)
+    first = min(range_.start_ns for range_ in result.ranges)
+    captures = _captures((first, result.end_ns), rng, per_rank=output.per_rank)
     for stem, capture in captures.items():
+        machine = _machine(output, capture, None, ((),) * NUM_RANKS)
         with output.writer(stem) as writer:
-            write_host_run(writer, run, capture, output.command, _session_start(capture))
+            Records(writer, machine).write(seen(result, capture, rng))
     group = str(late // 2 + 1) if plan.has_pairs else "0"
-    straggler = None
-    if plan.cause is not None:
-        lateness = run.lateness_ns(late, group, _LATE_ON_HOSTS_NS)
-        straggler = {"rank": late, "cause": plan.cause, "lateness_ns": lateness}
-    return captures, {"straggler": straggler}
+    arrivals = [operation.arrived_ns for operation in operations[group]]
+    return captures, _straggler(late, plan.cause, arrivals, _LATE_WITHOUT_GPU_NS)
 
 
-def _session_start(capture: Capture) -> int:
-    return SESSION_START_NS + capture.node.shown(capture.session_ns)
+def _machine(
+    output: _Output, capture: Capture, board: Board | None, devices: tuple[tuple[int, ...], ...]
+) -> Machine:
+    node = capture.node
+    return Machine(
+        output.command,
+        board,
+        devices,
+        processes=capture.processes,
+        hostname=node.name,
+        session_start_ns=SESSION_START_NS + node.shown(capture.session_ns),
+    )
+
+
+def _straggler(
+    late: int, cause: str | None, arrivals: Sequence[dict[int, int]], least_ns: int
+) -> dict[str, Any]:
+    """Return who is late, and how much later than the median of the others, where it was late.
+
+    Args:
+        late: the rank.
+        cause: why, None where nobody is late.
+        arrivals: when each member came to each operation.
+        least_ns: what counts as late.
+    """
+    if cause is None:
+        return {"straggler": None}
+    delays = [
+        times[late] - median(time for rank, time in times.items() if rank != late)
+        for times in arrivals
+    ]
+    lateness = round(median(delay for delay in delays if delay > least_ns))
+    return {"straggler": {"rank": late, "cause": cause, "lateness_ns": lateness}}
 
 
 def _captures(
@@ -303,12 +314,3 @@ def true_arrivals(result: Result, communicator: Communicator) -> list[dict[int, 
             starts[each.stream.process].append(each.start_ns)
     rounds = zip(*map(sorted, starts.values()), strict=True)
     return [dict(zip(starts, times, strict=True)) for times in rounds]
-
-
-def _lateness(result: Result, late: int, communicator: Communicator) -> int:
-    """Return how much later than the median of the others a rank came, where it was late."""
-    lates = [
-        times[late] - median(time for rank, time in times.items() if rank != late)
-        for times in true_arrivals(result, communicator)
-    ]
-    return round(median(each for each in lates if each > _LATE_NS))

@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate.boards import A100, Board
-from traceprof.simulate.event_model.engine import QUEUE_LIMIT, Simulation, Thread
+from traceprof.simulate.event_model.actions import Thread
+from traceprof.simulate.event_model.engine import QUEUE_LIMIT, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

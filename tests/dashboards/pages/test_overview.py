@@ -14,9 +14,9 @@ from dashboards.pages import overview
 from dashboards.view import device_text
 from dashboards.widgets.finding_card import metric_text
 from dashboards.widgets.palette import PARTS
-from tests.conftest import SAMPLE
 from tests.support.builders import TraceBuilder
 from tests.support.planted import made
+from tests.support.traces import SAMPLE
 from tests.support.trees import components, named, text
 from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze

@@ -8,12 +8,12 @@ import struct
 import subprocess
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.reference.breakdown import reference
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.scenarios.setup import FINDINGS
@@ -21,8 +21,8 @@ from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 VERSIONS = tuple(schema.PRODUCTS)
 LATEST = VERSIONS[-1]
 Truth = dict[str, Any]
@@ -160,20 +160,20 @@ def test_the_same_seed_makes_the_same_export(tmp_path: Path) -> None:
 
 def test_sample_is_what_the_simulation_makes(latest: tuple[Path, Truth]) -> None:
     path, truth = latest
-    sample = SAMPLES / path.name
+    sample = SAMPLE_FOLDER / path.name
     assert dump(path) == dump(sample)
     assert truth == json.loads(sample.with_suffix(".truth.json").read_text())
 
 
 def test_samples_are_small() -> None:
-    files = list(SAMPLES.iterdir())
+    files = list(SAMPLE_FOLDER.iterdir())
     assert sum(file.stat().st_size for file in files) < 3_000_000
     named = {file.name.partition(".")[0] for file in files} - {"README", "ddp", "gloo"}
     assert named == set(SCENARIOS)
 
 
 def test_every_sample_is_described() -> None:
-    text = (SAMPLES / "README.md").read_text()
+    text = (SAMPLE_FOLDER / "README.md").read_text()
     assert all(f"`{name}`" in text for name in SCENARIOS)
 
 

@@ -1,0 +1,17 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from traceprof.cli.main import main
+
+
+def run(*arguments: str | os.PathLike[str]) -> int:
+    """Run a command with these arguments; return its exit code."""
+    with pytest.raises(SystemExit) as exit_info:
+        main([os.fspath(argument) for argument in arguments])
+    assert isinstance(exit_info.value.code, int)
+    return exit_info.value.code

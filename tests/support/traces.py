@@ -1,0 +1,32 @@
+"""The exports that tests read: samples in the repository, and real ones where there are some.
+
+The environment variable TRACEPROF_TRACES names the folder of real exports.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SAMPLE_FOLDER = Path(__file__).parents[2] / "sample_traces"
+SAMPLE = SAMPLE_FOLDER / "ddp.sqlite"
+CPU_SAMPLE = SAMPLE_FOLDER / "gloo.sqlite"
+SAMPLES = sorted(SAMPLE_FOLDER.glob("*.sqlite"))
+GPU_SAMPLES = [path for path in SAMPLES if path != CPU_SAMPLE]
+
+REAL_FOLDER = Path(os.environ["TRACEPROF_TRACES"]) if os.environ.get("TRACEPROF_TRACES") else None
+REAL_TRACES = sorted(REAL_FOLDER.glob("**/*.sqlite")) if REAL_FOLDER else []
+WITHOUT_RANKS = {"no_gpu_info_3.16.1", "non_utf8_metadata_3.24.7", "runtime_only_3.17.2"}
+"""Real exports in which nothing ran on a GPU, and nothing is known of communication either."""
+
+WITH_DDP = {
+    "a100x4_ddp_baseline_rank0",
+    "a100x4_ddp_bucketcap100mb_2021",
+    "a100x4_ddp_nobroadcast_rank0",
+}
+"""Real exports with training steps whose gradients are reduced, some beside the backward."""
+
+
+def real_name(path: Path) -> str:
+    """Return the name of a real export within the folder of them all."""
+    return str(path.relative_to(REAL_FOLDER)) if REAL_FOLDER else path.name

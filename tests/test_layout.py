@@ -1,0 +1,55 @@
+"""Tests stand where their subject does, and share things only by way of `support`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+PACKAGES = ("dashboards", "instrument")
+SHARED = ("tests.support", "tests.reference")
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of `tests` that a module imports, wherever in it."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {module for module in modules if module.split(".")[0] == "tests"}
+
+
+def test_what_tests_share_is_in_support_or_reference() -> None:
+    paths = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
+    imports = {(path, module) for path in paths for module in imported(path)}
+    assert len(imports) > 100
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path, module in sorted(imports)
+        if not module.startswith(SHARED)
+    ]
+    assert wrong == []
+
+
+def test_there_are_no_tests_in_support_and_reference() -> None:
+    assert not [path for name in SHARED for path in (ROOT / name.replace(".", "/")).rglob("test_*")]
+
+
+def test_each_folder_of_tests_has_the_name_of_what_it_tests() -> None:
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {Path()}
+    assert folders
+    wrong = []
+    for folder in sorted(folders):
+        base = ROOT if folder.parts[0] in (*PACKAGES, "docs") else ROOT / "traceprof"
+        if not (base / folder).is_dir():
+            wrong.append(str(folder))
+    assert wrong == []
+
+
+def test_each_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in TESTS.rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []

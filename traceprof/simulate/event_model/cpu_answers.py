@@ -1,0 +1,104 @@
+"""What an analysis must find in a simulated run without GPUs, measured on the model's own ranges.
+
+Plain Python over lists, on purpose: nothing here is shared with the analyses that it holds to
+account. Times and durations are in ns.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from traceprof import labels
+from traceprof.simulate.event_model.answers import covered, union
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.simulate.event_model.answers import Interval
+    from traceprof.simulate.event_model.engine import RangeRecord
+
+_COMPUTE = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP)
+_COLLECTIVE = "all_reduce "
+_LAST_BUCKET = re.compile(rf"{labels.BUCKET} .*last=1")
+_STEP = re.compile(rf"{labels.STEP} (\d+)")
+
+
+def breakdown(ranges: Sequence[Sequence[RangeRecord]]) -> dict[str, Any]:
+    """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them.
+
+    Args:
+        ranges: of each rank, in order of start.
+    """
+    rows, steps = [], []
+    for rank, of_rank in enumerate(ranges):
+        measured = _Measures(of_rank)
+        start, end = of_rank[0].start_ns, max(each.end_ns for each in of_rank)
+        rows.append({"rank": rank, "window_start_ns": start, **measured.within(start, end)})
+        matches = [(_STEP.fullmatch(range_.action.name), range_) for range_ in of_rank]
+        found = [(int(match[1]), range_) for match, range_ in matches if match is not None]
+        stops = [*(range_.start_ns for _, range_ in found[1:]), found[-1][1].end_ns]
+        for (number, range_), stop in zip(found, stops, strict=True):
+            row = {"rank": rank, "step": number, "start_ns": range_.start_ns, "end_ns": stop}
+            steps.append({**row, **measured.within(range_.start_ns, stop)})
+    return {"breakdown": rows, "steps": steps}
+
+
+class _Measures:
+    """What the only thread of a rank did, by the definitions of a rank without a GPU."""
+
+    def __init__(self, ranges: Sequence[RangeRecord]) -> None:
+        collectives = [each for each in ranges if each.action.name.startswith(_COLLECTIVE)]
+        self._called = [each.start_ns for each in collectives if each.nests]
+        self._communication = union((each.start_ns, each.end_ns) for each in collectives)
+        blocked = [(each.start_ns, each.end_ns) for each in collectives if each.nests]
+        flights = union((each.start_ns, each.end_ns) for each in collectives if not each.nests)
+        backwards = [each for each in ranges if each.action.name == labels.BACKWARD]
+        # Of a backward all gradients are there when its last bucket is ready: then it waits.
+        for bucket in ranges:
+            if _LAST_BUCKET.fullmatch(bucket.action.name):
+                ends = [each.end_ns for each in backwards if each.start_ns <= bucket.start_ns]
+                blocked += _common(flights, bucket.start_ns, ends[-1])
+        waits = union(blocked)
+        self._compute = [
+            piece
+            for each in ranges
+            if each.action.name in _COMPUTE
+            for piece in _without(each.start_ns, each.end_ns, waits)
+        ]
+
+    def within(self, start: int, end: int) -> dict[str, int]:
+        """Return the measures of a window."""
+        compute = covered(start, end, self._compute)
+        communication = covered(start, end, self._communication)
+        overlapped = sum(
+            covered(max(start, first), min(end, stop), self._communication)
+            for first, stop in self._compute
+            if first < end and stop > start
+        )
+        return {
+            "window_ns": end - start,
+            "compute_ns": compute,
+            "communication_ns": communication,
+            "overlapped_communication_ns": overlapped,
+            "exposed_communication_ns": communication - overlapped,
+            "copy_ns": 0,
+            "exposed_copy_ns": 0,
+            "idle_ns": end - start - compute - (communication - overlapped),
+            "num_kernels": 0,
+            "num_communication": sum(start <= time < end for time in self._called),
+            "num_copies": 0,
+        }
+
+
+def _common(intervals: Sequence[Interval], start: int, end: int) -> list[Interval]:
+    """Return what disjoint intervals have in common with [start, end)."""
+    pieces = [(max(first, start), min(stop, end)) for first, stop in intervals]
+    return [(first, stop) for first, stop in pieces if first < stop]
+
+
+def _without(start: int, end: int, waits: Sequence[Interval]) -> list[Interval]:
+    """Return [start, end) without disjoint waits, which are in order."""
+    edges = [start, *(edge for wait in _common(waits, start, end) for edge in wait), end]
+    pieces = zip(edges[::2], edges[1::2], strict=True)
+    return [(first, stop) for first, stop in pieces if first < stop]
