@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +25,7 @@ from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from traceprof.analyses.measured import MeasuredReport
     from traceprof.analyses.results import Judge, Result
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.operations import Section, Trace
 
 __all__ = [
     "FINDING_IDS",
@@ -151,7 +151,8 @@ def begun_analysis(
         there = _Analyzer(options, sender, progress, num_jobs(jobs), is_beside=True)
         yield _SentAnalysis.of(there.analyzed(opened))
 
-    with made_beside(make_there, traces, progress) as items:
+    held: dict[int, list[Section]] = {}
+    with made_beside(make_there, traces, progress, held) as items:
 
         def finish() -> Analysis:
             for sent in items:
@@ -160,7 +161,8 @@ def begun_analysis(
                     return analysis
                 if listener is not None:
                     listener.partial(analysis)
-            return _Analyzer(options, listener, progress, num_jobs(jobs)).analyzed(opened)
+            here = _Analyzer(options, listener, progress, num_jobs(jobs), held=held)
+            return here.analyzed(opened)
 
         yield finish
 
@@ -265,6 +267,7 @@ class _Analyzer:
         progress: told of the rows that are read.
         num_processes: how many processes may work.
         is_beside: whether another process waits for what this one reads and finds out.
+        held: sections that a report holds already, by its index.
     """
 
     options: Options
@@ -272,6 +275,7 @@ class _Analyzer:
     progress: ProgressOfAll | None
     num_processes: int
     is_beside: bool = False
+    held: Mapping[int, Collection[Section]] = field(default_factory=dict)
 
     def analyzed(self, opened: Sequence[Trace | FailedReport]) -> Analysis:
         """Return the analysis of reports, which are closed where that fails."""
@@ -305,7 +309,12 @@ class _Analyzer:
         """Return the ranks of a report, and what was measured of it."""
         with close_on_error(trace):
             with SectionsBeside(
-                trace, self.progress, self.num_processes, index, forwards=self.is_beside
+                trace,
+                self.progress,
+                self.num_processes,
+                index,
+                self.held.get(index, ()),
+                forwards=self.is_beside,
             ) as sections:
                 ranks = self.options.ranks_of(trace)
                 if is_only:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from traceprof.execution.child_process import ProgressOfAll
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.operations import Section, Trace
 
 __all__ = ["RankAlone", "made_beside", "send"]
 
@@ -33,6 +33,7 @@ def made_beside(
     make: Callable[[], Iterable[Item]],
     traces: Mapping[int, Trace],
     progress: ProgressOfAll | None,
+    held: dict[int, list[Section]],
 ) -> Iterator[Iterator[Item]]:
     """Have another process make something of open reports, from now on.
 
@@ -41,6 +42,7 @@ def made_beside(
             `send` some more.
         traces: the reports by their indices; in this process they are given their sections.
         progress: who is told of the rows that are read.
+        held: filled with the sections that each report was given.
 
     Yields:
         The items as they come. Where no process could be made, or it was killed, or something went
@@ -57,6 +59,7 @@ def made_beside(
             for item in child.items():
                 if isinstance(item, ReadSection):
                     traces[item.report].keep_section(item.section, item.data)
+                    held.setdefault(item.report, []).append(item.section)
                 else:
                     yield item
 

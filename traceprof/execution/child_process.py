@@ -176,6 +176,8 @@ class Child(Generic[Item]):
         self._told += expected, read
         if self._progress is not None and (expected or read):
             self._progress.tell(expected, read)
+        if _parent is not None and self._forward_to is not None and self._items:
+            _parent.state[_SENT] = _parent.state[_SO_FAR]
 
     def _run(self, parent: _Channel, parent_pid: int, held_up: set[signal.Signals]) -> NoReturn:
         """Be the child."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from traceprof.execution.child_process import Child, ChildError, ProgressOfAll, can_fork, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -42,10 +42,11 @@ class SectionsBeside:
     """Reads the sections of a report, most of them beside this process; a context.
 
     Args:
-        trace: the report; nothing of it is read yet.
+        trace: the report.
         progress: who is told of the rows that are read.
         num_processes: how many processes read, this one included.
         report: the report's index.
+        held: sections that the report holds already.
         forwards: whether the parent of this process, a child, gets all sections, too; then children
             read them all, and the first one is not kept waiting for others.
     """
@@ -56,17 +57,18 @@ class SectionsBeside:
         progress: ProgressOfAll | None,
         num_processes: int,
         report: int = 0,
+        held: Collection[Section] = (),
         *,
         forwards: bool = False,
     ) -> None:
         self._trace, self._progress = trace, progress
         self._report, self._forwards = report, forwards
         self._stack = ExitStack()
+        self._missing = [section for section in trace.sections if section not in held]
         self._parts = self._parts_of_children(num_processes)
         self._children: list[Child[ReadSection]] = []
         self._coming: dict[Section, Iterator[ReadSection]] = {}
         self._arrived: dict[Section, SectionData] = {}
-        self._missing = list(trace.sections)  # that the report does not hold yet
 
     def __enter__(self) -> Self:
         for number, sections in enumerate(self._parts):
@@ -103,8 +105,8 @@ class SectionsBeside:
         if is_small or num_processes < 2 or not can_fork():
             return []
         if self._forwards:
-            return [[section] for section in self._trace.sections]
-        others = self._trace.sections[1:]
+            return [[section] for section in self._missing]
+        others = self._missing[1:]
         num_children = min(num_processes - 1, len(others))
         return [others[first::num_children] for first in range(num_children)]
 
