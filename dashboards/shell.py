@@ -102,7 +102,7 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
     ]
     several = len(reports) > 1
     ranks = []
-    for rank in sorted(run.ranks, key=lambda each: each.rank):
+    for rank in sorted(run.ranks, key=lambda rank: rank.rank):
         where = device_text(rank.device, rank.gpu)
         if several:
             where += f" · {reports[rank.report]['label']}"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Section, Trace
+    from traceprof.trace.model.trace import Section, Trace
 
 __all__ = [
     "FINDING_IDS",
@@ -236,8 +236,9 @@ class _SentAnalysis(NamedTuple):
             [rank.within(trace) for rank in report]
             for trace, report in zip(kept, self.ranks, strict=True)
         ]
-        for trace in kept:
-            trace.release()
+        if not self.is_partial:
+            for trace in kept:
+                trace.release()
         return Analysis(self.result, with_ranks(self.result.run, kept, ranks))
 
 

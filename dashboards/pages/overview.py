@@ -15,6 +15,7 @@ from dashboards.widgets.palette import PARTS
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
             title,
             nothing(
                 "No report holds a GPU operation: there is no time to break down.",
-                "nsys profile --trace=cuda,nvtx …",
+                view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
             ),
         )
     several = len(view.analysis.run.traces) > 1
@@ -115,8 +116,8 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
                     [
                         *(html.Th(head, scope="col") for head in heads),
                         *(
-                            html.Th(each, scope="col", className="number")
-                            for each in ("window (ms)", *parts, "comm. hidden (%)")
+                            html.Th(head, scope="col", className="number")
+                            for head in ("window (ms)", *parts, "comm. hidden (%)")
                         ),
                     ]
                 )
@@ -191,7 +192,9 @@ def _findings(view: View) -> Component | None:
         )
     severities = [worst_of(group).severity for group in groups]
     counts = ", ".join(
-        f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
+        f"{severities.count(severity)} {severity}"
+        for severity in reversed(Severity)
+        if severity in severities
     )
     cards = [finding_card(group, view.address, view.clock) for group in groups]
     return html.Section(
@@ -208,5 +211,5 @@ def _notes(view: View) -> Component | None:
         for report, note in view.analysis.notes
         if report in reports or not view.analysis.run.ranks
     ]
-    notes += [html.Li(f"left out: {each.error}") for each in view.analysis.result.failed]
+    notes += [html.Li(f"left out: {failure.error}") for failure in view.analysis.result.failed]
     return card("About the data", html.Ul(notes, className="notes")) if notes else None

@@ -13,6 +13,7 @@ from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -54,10 +55,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
     if not view.ranks:
         empty = nothing(
             "No report holds GPU work: there is no rank to show.",
-            "nsys profile --trace=cuda,nvtx …",
+            view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
         )
         return page(TITLE, lead, card("Ranks", empty))
-    results: dict[int, BreakdownResult] = {each.rank: each for each in view.of(breakdown)}
+    results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     rows = [_row(view, rank, results.get(rank.rank)) for rank in view.ranks]
     shown = table("ranks", _COLUMNS, rows, "ranks.csv")
     return page(TITLE, lead, card("Where each rank's time went", shown), *_waits(view))
@@ -103,6 +104,8 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
 def _findings(view: View, rank: int) -> str:
     severities = [finding.severity for finding in view.analysis.findings if finding.rank == rank]
     counts = (
-        f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
+        f"{severities.count(severity)} {severity}"
+        for severity in reversed(Severity)
+        if severity in severities
     )
     return ", ".join(counts) or "none"

@@ -15,8 +15,8 @@ from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import overlap_slowdown
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
-from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from pathlib import Path

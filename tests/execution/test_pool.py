@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.cli import run
 from tests.support.workers import alone, hooked_path, is_running, openers, renamed, until, written
+from traceprof.analyses import runner
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
@@ -86,7 +87,7 @@ def test_real_runs_find_the_same(traces: Path) -> None:
 def test_processes_that_are_left_over_share_ranks(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    noted, measure = tmp_path / "noted", measuring.measure_rank
+    noted, measure = tmp_path / "noted", runner.measure_rank
 
     def note(rank: Rank, window: Window) -> RankMeasurements:
         with noted.open("a") as file:

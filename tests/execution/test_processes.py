@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.workers import is_running, until
+from traceprof.analyses import runner
 from traceprof.analysis import analyze, begun_analysis
 from traceprof.errors import TraceFormatError
 from traceprof.execution import beside, measuring, reading, sharing
@@ -154,7 +155,7 @@ def test_beside_this_process(
         return call
 
     monkeypatch.setattr(NsightTrace, "read_section", only_elsewhere(NsightTrace.read_section))
-    monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(measuring.measure_rank))
+    monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(runner.measure_rank))
     told, before = Told(), len(shared_files())
     assert analysed_beside(export, told) == expected[0]
     assert (told.expected, told.read) == (expected[1], expected[1])

@@ -39,11 +39,11 @@ be its launch call, T the thread that made it, X its stream.
    The debt is incurred when the wait starts, on each stream of this rank to which its thread
    launches (at any time). Calls that allocate are no waits.
 6. What a debt may take: (e), (g), and stretches of (h) and (i), both together, without anything
-   else between them, of at most 10 ms inside their gap. This time is the clock of debts. On a
-   stream a debt of D incurred at clock c lasts until c + D, and of two the one that lasts longer
-   holds. What
-   a debt may take is `sync_ns` while a debt on X lasts. So it is used up by all that it might have
-   taken, also in gaps that end with another stream's operation: no wait brings more than it took.
+   else between them, of at most 10 ms inside their gap. This time is the debts' clock. On a stream
+   a debt of D incurred at clock c lasts until c + D, and of two the one that lasts longer holds.
+   What a debt may take is `sync_ns` while a debt on X lasts. So it is used up by all that it might
+   have taken, also in gaps that end with another stream's operation: no wait brings more than it
+   took.
 7. A window clips the result; gaps, stretches and debts are those of the whole rank.
 """
 

@@ -18,10 +18,12 @@ from traceprof.run.notes import notes_of
 from traceprof.run.opening import run_of_reports
 from traceprof.run.summary import FailedReport
 from traceprof.run.windows import no_such_steps
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from traceprof.run.opening import RunSummary
     from traceprof.run.windows import Range
 
 
@@ -120,7 +122,7 @@ def _by_analysis(measurements: Sequence[RankMeasurements]) -> Results:
 def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
     """Judge the ranks one by one, then all together."""
     if not measured.run.ranks:
-        return _nothing_to_judge()
+        return _nothing_to_judge(measured.run)
     judged = [claim for analysis in RANK_ANALYSES for claim in analysis.judge(measured.results)]
     return judged + [claim for analysis in RUN_ANALYSES for claim in analysis.judge(measured)]
 
@@ -139,13 +141,14 @@ def _refined(measured: MeasuredRun) -> MeasuredRun:
     )
 
 
-def _nothing_to_judge() -> list[Finding | NotApplicable]:
+def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:
     """Say that nothing can be judged where no report holds anything of a rank."""
     return [
         NotApplicable(
             id_,
             "no report holds a GPU operation",
-            "nsys profile --trace=cuda,nvtx … (and see `traceprof info` for what it does hold)",
+            f"{run.how_to_collect(Part.GPU_OPERATIONS)} (and see `traceprof info` for what it does"
+            " hold)",
         )
         for id_ in FINDING_IDS
     ]

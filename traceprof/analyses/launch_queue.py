@@ -13,28 +13,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.launch_queue_texts import (
+from traceprof.analyses.launch_queue_advice import (
     ADVICE,
-    EXPLANATIONS,
     HEALTHY_ADVICE,
     REEXPORT,
-    REEXPORT_COMMAND,
 )
 from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     Severity,
+    bullets,
     severity_of_cost,
 )
 from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import MIN_CAP, find_stalls
+from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, operation_name, queue_holders
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -44,12 +46,47 @@ if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
-
-__all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
+    from traceprof.trace.model.host import ApiCalls
 
 IDS: tuple[str, ...] = ("launch-queue-stall",)
-REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+METRICS: Metrics = {
+    "launch-queue-stall": {
+        "stall_ns": Metric(Kind.NS, "the sum of the stalls"),
+        "num_stalls": Metric(Kind.COUNT, "their number"),
+        "max_queue_depth": Metric(
+            Kind.COUNT, "the most launches of the process that were pending at once"
+        ),
+        "source": Metric(
+            Kind.TEXT, "how stalls are known, see above", choices=("overhead-records", "inferred")
+        ),
+        "blocked_ns": Metric(Kind.NS, "the measure of the stalls' union"),
+        "queue_cap": Metric(
+            Kind.COUNT,
+            "the limit at which launches blocked, null where none was learned",
+            is_nullable=True,
+        ),
+        "queue_cap_scope": Metric(
+            Kind.TEXT,
+            "whether that is the limit of one `stream` or of the whole `process`",
+            choices=("stream", "process"),
+            is_nullable=True,
+        ),
+        "usual_launch_ns": Metric(Kind.NS, "the usual launch", is_nullable=True),
+        "num_late_launches": Metric(
+            Kind.COUNT,
+            "operations that were launched late. Late is what started within 50 µs of its launch,"
+            " on a stream that stood idle while the thread was blocked; what a thread lost before"
+            " it waited for the GPU anyway does not count",
+        ),
+        "late_launch_ns": Metric(Kind.NS, "the sum of what they were late"),
+        "holder": Metric(
+            Kind.TEXT, "what the GPU ran longest while launches were blocked", is_nullable=True
+        ),
+        "holder_ns": Metric(Kind.NS, "how long it ran meanwhile", is_nullable=True),
+        "coverage": Metric(Kind.FRACTION, "the share of operations whose launch was captured"),
+    }
+}
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -93,6 +130,7 @@ class LaunchQueueResult(RankResult):
         has_unexported: whether CUPTI's records were captured, but left out of the export.
         coverage: the share of the rank's operations in the window whose launch was captured.
         longest: the longest stalls, longest first.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window: Window
@@ -107,6 +145,7 @@ class LaunchQueueResult(RankResult):
     has_unexported: bool
     coverage: float
     longest: tuple[Evidence, ...]
+    how_to_collect: HowToCollect
 
     def stalls_of(self, thread: int) -> Intervals:
         """Return when a thread was blocked."""
@@ -132,6 +171,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     queue.release()
     return LaunchQueueResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window=window,
         max_depth=max_depth,
         stalls=stalls,
@@ -167,7 +207,7 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
             NotApplicable(
                 IDS[0],
                 "the report has no CUDA API calls: when operations were launched is not known",
-                f"nsys profile {schema.API_CALL.flag} …",
+                result.how_to_collect(Part.API_CALLS),
                 result.rank,
             )
         ]
@@ -186,6 +226,7 @@ def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
     return LaunchQueueResult(
         rank.rank, window, 0, None, 0, intervals.empty(), (),
         (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
+        rank.trace.how_to_collect,
     )  # fmt: skip
 
 
@@ -226,7 +267,7 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ..
 def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
     stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
     impact = result.costly.measure_ns
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "stall_ns": stall_ns,
         "num_stalls": len(stalls),
         "max_queue_depth": result.max_depth,
@@ -298,7 +339,7 @@ def _advice(
 ) -> tuple[str, ...]:  # fmt: skip
     advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
     if result.has_unexported and stalls.source == "inferred":
-        advice.append(REEXPORT)
+        advice.append(f"{REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
 
 
@@ -307,6 +348,13 @@ def _unexported(result: LaunchQueueResult) -> NotApplicable:
         IDS[0],
         "records of a full command buffer were captured but not exported, and no stall of more"
         " than 50 µs can be inferred from the launches",
-        REEXPORT_COMMAND,
+        result.how_to_collect(Part.STALL_RECORDS),
         result.rank,
     )
+
+
+PAGE = {
+    "long": f"{LONG_NS // 1000} µs",
+    "advice": bullets(ADVICE),
+    "healthy_advice": bullets(HEALTHY_ADVICE),
+}

@@ -11,7 +11,7 @@ from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION, function_name
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

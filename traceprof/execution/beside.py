@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from traceprof.execution.child_process import ProgressOfAll
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Section, Trace
+    from traceprof.trace.model.trace import Section, Trace
 
 __all__ = ["RankAlone", "made_beside", "send"]
 

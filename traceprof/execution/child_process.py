@@ -179,7 +179,9 @@ class Child(Generic[Item]):
         if _parent is not None and self._forward_to is not None and self._items:
             _parent.state[_SENT] = _parent.state[_SO_FAR]
 
-    def _run(self, parent: _Channel, parent_pid: int, held_up: set[signal.Signals]) -> NoReturn:
+    def _run(
+        self, parent: _Channel, parent_pid: int, held_up: set[int | signal.Signals]
+    ) -> NoReturn:
         """Be the child."""
         global _parent  # noqa: PLW0603  (it is what makes this process a child)
         try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.execution.child_process import ProgressOfAll
     from traceprof.execution.options import Options
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.trace import Trace
 
 # A child process takes some 20 ms, and so many operations 25 ms of analyses.
 MIN_OPERATIONS_OF_A_PROCESS = 75_000
@@ -100,7 +100,7 @@ def read_shared(ranks: Sequence[Rank], sections: SectionsBeside) -> None:
         data_loading(rank)
         rank.trace.launch_stalls(rank.process)
         _ = rank.trace.api_names, rank.trace.counters, rank.trace.has_unexported_stalls
-        _ = rank.trace.memory_kinds, rank.trace.signatures
+        _ = rank.trace.signatures
     if ranks:
         ranks[0].trace.release()
 

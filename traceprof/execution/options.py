@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from traceprof.run.rank import Rank
     from traceprof.run.windows import Range
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from traceprof.trace.model.operations import Section, SectionData, Trace
+    from traceprof.trace.model.trace import Section, SectionData, Trace
 
 __all__ = ["ProgressOfAll", "ReadSection", "SectionsBeside"]
 

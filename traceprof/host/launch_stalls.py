@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.host.queue_depth import LaunchQueue
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
-    from traceprof.trace.model.operations import ApiCalls, LaunchStalls
+    from traceprof.trace.model.host import ApiCalls, LaunchStalls
 
     Source = Literal["overhead-records", "inferred"]
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from traceprof.intervals import BEYOND_NS
 from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import Copies
-from traceprof.trace.nsight import schema
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
-    from traceprof.trace.model.operations import ApiCalls, Operations, Trace
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations
 
     Int32 = npt.NDArray[np.int32]
 
-_WITHIN_DEVICE = "Device-to-Device"
 _NO_CORRELATION = (NULL, 0)  # what no call launched, such as the migrations of managed memory
 
 
@@ -259,7 +259,7 @@ def _rows(
         for group, call in zip(groups, launched_by, strict=True):
             stream = group.packed_stream.places_in(numbers).astype(np.int32)
             stream += np.int32(len(streams))
-            parts.append(_operations(rank.trace, group, call, stream))
+            parts.append(_operations(group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
         operations += groups
     return _joined(parts), tuple(streams), tuple(operations)
@@ -276,17 +276,14 @@ def _joined(parts: Sequence[Launches]) -> Launches:
     )
 
 
-def _operations(trace: Trace, group: Operations, call: Int64, stream: Int32) -> Launches:
+def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:
     every = np.ones(len(group), np.bool_)
     takes_place, is_pageable = every, ~every
     if isinstance(group, Copies):
-        within = [kind for kind, label in trace.copy_kinds.items() if label == _WITHIN_DEVICE]
-        kinds = [kind for kind, label in trace.memory_kinds.items() if label == schema.PAGEABLE]
         # Memory sets have no kind, and take a place.
-        takes_place = np.isin(group.kind, np.array([NULL, *within], np.int64))
-        pageable = np.array(kinds, np.int64)
-        is_pageable = np.isin(group.source_memory, pageable)
-        is_pageable |= np.isin(group.destination_memory, pageable)
+        takes_place = np.isin(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
+        is_pageable = group.source_memory == MemoryKind.PAGEABLE
+        is_pageable |= group.destination_memory == MemoryKind.PAGEABLE
     return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
 
 

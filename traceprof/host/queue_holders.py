@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.kernel_names import function_name
+from traceprof.trace.model.kinds import copy_label
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
@@ -57,5 +58,5 @@ def operation_name(rank: Rank, group: int, index: int) -> str:
     if group == 0:
         return function_name(rank.kernel_names[operations.kernels.name_id(index)])
     if group == 1:
-        return f"{rank.copy_kinds.get(int(operations.copies.kind[index]), 'unknown')} copy"
+        return f"{copy_label(int(operations.copies.kind[index]))} copy"
     return ("memset", "CUDA graph")[group - 2]

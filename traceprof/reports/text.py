@@ -99,13 +99,10 @@ def _heading(text: str) -> RenderableType:
 
 def _header(analysis: RunResult) -> RenderableType:
     lines = [Text(f"traceprof {__version__}", "bold")]
-    for report in analysis.run.reports:
-        product = (
-            f"exported by Nsight Systems {report.product_version}"
-            if report.product_version
-            else "exported by an Nsight Systems that does not say its version (2020 or 2021)"
-        )
-        lines.append(Text(f"{one_line(report.path)}  {product}"))
+    lines += [
+        Text(f"{one_line(report.path)}  exported by {report.origin}")
+        for report in analysis.run.reports
+    ]
     return Group(*lines)
 
 

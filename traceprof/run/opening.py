@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
 
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.parts import Part
+    from traceprof.trace.model.trace import Trace
 
 __all__ = ["CpuRank", "Mask", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 
@@ -46,6 +47,10 @@ class RunSummary:
     clocks: Clocks
     run_of: Sequence[int]
     rank_source: str
+
+    def how_to_collect(self, part: Part) -> str:
+        """Return what to record or export with so that reports like the first hold a part."""
+        return self.reports[0].how_to_collect(part)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,6 @@ def open_report(
                 operations=NO_OPERATIONS if key is None else trace.operations[key],
                 kernel_names=trace.kernel_names,
                 communication_operations=operations,
-                copy_kinds=trace.copy_kinds,
                 step_ranges=steps.get(process),
                 peak_overrides=peak_overrides or {},
             )
@@ -137,10 +141,12 @@ def summary_of(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
     return ReportSummary(
         path=trace.path,
         format=trace.format,
+        origin=trace.origin,
         product_version=trace.product_version,
         schema_version=trace.schema_version,
+        how_to_collect=trace.how_to_collect,
         notes=tuple(trace.notes),
-        contents={} if ranks else dict(trace.contents()),
+        contents=() if ranks else tuple(trace.contents()),
         identity=_with_host_ranks(_identity(trace), ranks),
         told=_told(trace, [rank.process for rank in ranks]),
         host_gaps={

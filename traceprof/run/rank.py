@@ -15,15 +15,17 @@ from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.steps import StepRanges, StepWindows, host_step_windows, step_windows
 from traceprof.run.summary import RankInfo
+from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import RankKey
-from traceprof.trace.nsight import schema
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.trace.model.operations import ApiCalls, Operations, RankOperations, Trace
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations, RankOperations
+    from traceprof.trace.model.trace import Trace
 
     Label = Callable[[int], str]
     Spans = tuple[tuple[Int64, Int64], ...]
@@ -70,7 +72,6 @@ class Rank(RankInfo):
         operations: all that the GPU did.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
         communication_operations: operations (`AllReduce`, …) by the same ids.
-        copy_kinds: labels by the ids in `operations.copies.kind`.
         step_ranges: the process's training steps on the host, None where it has none.
         peak_overrides: peak rates of links that the user knows better, GB/s by link.
     """
@@ -79,7 +80,6 @@ class Rank(RankInfo):
     operations: RankOperations
     kernel_names: Mapping[int, str]
     communication_operations: Mapping[int, str]
-    copy_kinds: Mapping[int, str]
     step_ranges: StepRanges | None
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
 
@@ -103,12 +103,9 @@ class Rank(RankInfo):
     def is_peer_copy(self) -> Mask:
         """Which copies go from one GPU to another, bool[copies]."""
         copies = self.operations.copies
-        peer_kinds = [
-            kind for kind, label in self.copy_kinds.items() if label == schema.PEER_TO_PEER
-        ]
         source, destination = copies.source_device, copies.destination_device
         known = (source != NULL) & (destination != NULL)
-        mask: Mask = np.isin(copies.kind, np.array(peer_kinds, np.int64))
+        mask: Mask = copies.kind == CopyKind.PEER_TO_PEER
         is_peer: Mask = mask | (known & (source != destination))
         return is_peer
 
@@ -227,7 +224,7 @@ class Rank(RankInfo):
 
     def _copy_label(self, index: int) -> str:
         kind = int(self.operations.copies.kind[index])
-        return f"{self.copy_kinds.get(kind, 'unknown')} copy"
+        return f"{copy_label(kind)} copy"
 
 
 class CpuRank(Rank):

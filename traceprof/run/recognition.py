@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from traceprof.trace.model.operations import Session
+    from traceprof.trace.model.trace import Session
 
 # In the order in which they are believed.
 RANK_VARIABLES = (

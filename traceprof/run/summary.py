@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
     from traceprof.run.recognition import Report
-    from traceprof.trace.model.operations import Session
+    from traceprof.trace.model.parts import HowToCollect
+    from traceprof.trace.model.trace import Content, Session
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class RankInfo:
     Attributes:
         rank: the global rank where the report tells it, else a running number.
         report: index of the report in the run.
-        process: the process within its report (Nsight's globalPid).
+        process: the process within its report (a number of the trace's own).
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it; None for a process without GPU work.
         gpu: the GPU's name where the report tells it.
@@ -59,10 +60,12 @@ class ReportSummary:
     Attributes:
         path: as it was given.
         format: such as `nsight-sqlite`.
-        product_version: the Nsight Systems that exported it, None where it does not tell.
-        schema_version: of the export, likewise.
+        origin: what wrote it, in prose, after `exported by`.
+        product_version: of the program that wrote it, None where it does not tell.
+        schema_version: of the file, likewise.
+        how_to_collect: what it may lack, should it be needed.
         notes: what to know about its data.
-        contents: rows of its event tables, if it has no rank.
+        contents: its tables of events, if it has no rank.
         identity: what tells which run it is of.
         told: for each source of ranks' numbers, what it says of each of the report's ranks.
         host_gaps: of each rank without GPU work, by process.
@@ -70,10 +73,12 @@ class ReportSummary:
 
     path: Path
     format: str
+    origin: str
     product_version: str | None
     schema_version: str | None
+    how_to_collect: HowToCollect
     notes: tuple[str, ...]
-    contents: Mapping[str, int]
+    contents: Sequence[Content]
     identity: Report
     told: Mapping[str, tuple[int | None, ...]]
     host_gaps: Mapping[int, CpuRankGaps]

@@ -30,6 +30,7 @@ from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import Analysis, analyze
 from traceprof.reports import json as json_report
 from traceprof.simulate import simulate_run
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ def many_steps(num: int) -> BreakdownResult:
     lengths[num // 2] = 5000  # one slow step among many
     steps = tuple(StepMeasures(index, measures(each)) for index, each in enumerate(lengths))
     whole = measures(sum(lengths))
-    return BreakdownResult(0, whole, steps, (), 0, has_gpu=True, is_compute_known=True)
+    return BreakdownResult(0, whole, steps, (), 0, True, True, HOW_TO_COLLECT)
 
 
 @pytest.mark.parametrize("num", [1, 299, 300, 301, 5000])

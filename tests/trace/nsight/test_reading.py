@@ -17,12 +17,13 @@ from tests.support.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, e
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
-from traceprof.trace.sqlite.read_columns import NULL, read_columns
+from traceprof.trace.sqlite.read_columns import read_columns
 from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:

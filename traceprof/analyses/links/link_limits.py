@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.nsight import schema
+    from traceprof.trace.model.parts import Part
 
 IDS: tuple[str, ...] = link_findings.IDS
-REQUIRES: tuple[schema.Table, ...] = ()
-EXPLANATIONS: dict[str, str] = link_findings.EXPLANATIONS
+REQUIRES: tuple[Part, ...] = ()
+METRICS = link_findings.METRICS
+PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import numpy as np
 
 from traceprof.errors import UsageError
 from traceprof.simulate.event_model import answers
-from traceprof.simulate.event_model.records import Machine, Records
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import Machine
 from traceprof.simulate.scenarios import copies, counters, pipeline, queue, training, waiting
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
 from traceprof.simulate.truth import check_at_least, new_truth, write_truth

@@ -57,12 +57,21 @@ API_CALL = Table(
     ("nameId",),
     "--trace=cuda",
 )
-# Waits of the host and of streams. A stream's wait is recorded when it is asked for.
+# Waits of the host and of streams. A stream's wait is recorded when it is asked for. What kind of
+# wait it is only the name of the API call tells: syncType differs from version to version.
 WAIT = Table(
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-    ("start", "end", "streamId", "correlationId", "globalPid", "syncType"),
+    ("start", "end", "streamId", "correlationId", "globalPid"),
     ("eventId", "eventSyncId"),
     "--trace=cuda",
+)
+# Recordings of CUDA events, without their time. In captures up to about 2024 by default, since then
+# with `--cuda-event-trace=true`.
+EVENT_RECORD = Table(
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+    ("streamId", "correlationId", "globalPid", "eventId"),
+    ("eventSyncId",),
+    "--cuda-event-trace=true",
 )
 # What CUPTI holds against itself and the driver, from Nsight Systems 2026.1 on.
 DRIVER_OVERHEAD = Table(
@@ -86,7 +95,7 @@ EVENT_TABLES = {
     GRAPH.name: "CUDA graphs traced as a whole",
     API_CALL.name: "CUDA API calls",
     WAIT.name: "CUDA synchronizations",
-    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "CUDA events",
+    EVENT_RECORD.name: "CUDA events",
     DRIVER_OVERHEAD.name: "CUPTI overhead (command buffer full, module loading)",
     NVTX.name: "NVTX events",
     "GPU_METRICS": "sampled GPU metrics",
@@ -141,7 +150,6 @@ COPY_KINDS = {
     12: "Unified Device-to-Host",
     13: "Unified Device-to-Device",
 }
-PEER_TO_PEER = "Peer-to-Peer"
 # Likewise of ENUM_CUDA_MEM_KIND by MEMCPY.srcKind and dstKind.
 MEMORY_KINDS = {
     0: "Pageable",
@@ -153,8 +161,6 @@ MEMORY_KINDS = {
     6: "Managed Static",
     7: "Unknown",
 }
-PAGEABLE = "Pageable"
-PINNED = "Pinned"
 
 # An export has the string table and at least one of these, whatever was collected.
 MARKS = (*EXPORT_METADATA, "ANALYSIS_DETAILS", PROCESSES, GPU_INFO, GPU_INFO_2020, "ThreadNames")
@@ -204,7 +210,7 @@ COMMAND_BUFFER_FULL_NAME = "Command Buffer Full"
 OVERHEAD_CLASS = 103  # OVERHEAD.eventClass
 
 VM_ID = 1 << 48  # bits 48 to 55 of every global id: the machine, 1 in exports of one machine
-NO_EVENT = 0xFFFFFFFF  # SYNCHRONIZATION.eventId where no event took part
+NO_ID = 0xFFFFFFFF  # SYNCHRONIZATION.eventId without an event, .streamId without a stream
 SYNC_EVENT = 1  # SYNCHRONIZATION.syncType
 SYNC_STREAM_WAIT_EVENT = 2
 SYNC_STREAM = 3
