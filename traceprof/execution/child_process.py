@@ -48,11 +48,7 @@ _ENDED, _WHOLE, _FAILED = 4, 1, 2
 
 
 class ChildError(Exception):
-    """A child did not make all that it was to make.
-
-    Attributes:
-        was_killed: whether it ended without a word; else there was an error.
-    """
+    """A child did not make all items: it was killed, or there was an error."""
 
     def __init__(self, *, was_killed: bool) -> None:
         super().__init__(was_killed)
@@ -101,6 +97,10 @@ class Child(Generic[Item]):
         progress: the same object that counts rows in the child.
         niceness: how much other processes go before it.
         forwards: whether the parent of this process, itself a child, gets the items, too.
+
+    Attributes:
+        socket: what to wait for.
+        has_ended: whether nothing comes any more.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Child(Generic[Item]):
     def __enter__(self) -> Self:
         state = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
         ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        self._channel = _Channel(ours, state)
+        self.socket, self._state = ours, state
         parent = os.getpid()
         held_up = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is ready
         with warnings.catch_warnings():
@@ -131,18 +131,18 @@ class Child(Generic[Item]):
             self._run(_Channel(theirs, state), parent, held_up)
         theirs.close()
         _children.append(self)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held_up)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_up)
+        except BaseException:  # of the handler of a signal that was held up
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         _children.remove(self)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        self._channel.socket.close()
-
-    def fileno(self) -> int:
-        """Return what `select` waits for."""
-        return self._channel.socket.fileno()
+        self.socket.close()
 
     def items(self) -> Iterator[Item]:
         """Yield what the child makes, as it comes.
@@ -155,24 +155,23 @@ class Child(Generic[Item]):
                 yield self._items.popleft()
             else:
                 self.receive(_POLL_S)
-        ended = self._channel.state[_ENDED]
+        ended = self._state[_ENDED]
         if ended != _WHOLE or self._is_broken:
             raise ChildError(was_killed=ended != _FAILED)
 
     def receive(self, seconds: float = 0) -> None:
         """Take all that has come; wait for something at most so long."""
-        state = self._channel.state
-        while not self.has_ended and select.select([self], [], [], seconds)[0]:
+        while not self.has_ended and select.select([self.socket], [], [], seconds)[0]:
             seconds = 0
             try:
-                self._items.append(handover.receive(self._channel.socket, self._forward_to))
+                self._items.append(handover.receive(self.socket, self._forward_to))
             except EOFError:
                 self.has_ended = True
             except OSError:  # there is no memory, or no file can be opened
                 self.has_ended = self._is_broken = True
         # What did not come others will read again.
-        is_lost = self.has_ended and state[_ENDED] != _WHOLE
-        expected, read = (state[_SENT if is_lost else _SO_FAR] - self._told).tolist()
+        is_lost = self.has_ended and self._state[_ENDED] != _WHOLE
+        expected, read = (self._state[_SENT if is_lost else _SO_FAR] - self._told).tolist()
         self._told += expected, read
         if self._progress is not None and (expected or read):
             self._progress.tell(expected, read)

@@ -48,7 +48,9 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
                 own = stack.enter_context(ExitStack())
                 child = own.enter_context(Child(partial(_measured, tasks[index], num_processes)))
                 running[child] = index, own
-            for child in select.select([*running], [], [])[0]:
+            sockets = {child.socket: child for child in running}
+            for socket in select.select([*sockets], [], [])[0]:
+                child = sockets[socket]
                 index, own = running.pop(child)
                 with own:
                     try:
