@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types bench sample screenshots clean
+.PHONY: help demo test lint types bench schema sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -22,6 +22,10 @@ lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports wha
 
 types: $(VENV)/installed-test  ## Check the types
 	$(BIN)/mypy
+
+schema: $(VENV)/installed  ## Write the schema of the JSON output anew
+	$(BIN)/python -m traceprof.reports.schema > analysis-1.schema.json
+	mv analysis-1.schema.json traceprof/reports/
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json

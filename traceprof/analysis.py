@@ -19,7 +19,7 @@ from traceprof.execution.places import measured_anywhere
 from traceprof.execution.preview import previews
 from traceprof.execution.reading import ProgressOfAll, SectionsBeside
 from traceprof.run.failures import close_on_error, try_report
-from traceprof.run.opening import Run, run_of_reports, summary_of, with_ranks
+from traceprof.run.opening import Run, attach_ranks, summarize_report, summarize_run
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import open_trace
 
@@ -239,7 +239,7 @@ class _SentAnalysis(NamedTuple):
         if not self.is_partial:
             for trace in kept:
                 trace.release()
-        return Analysis(self.result, with_ranks(self.result.run, kept, ranks))
+        return Analysis(self.result, attach_ranks(self.result.run, kept, ranks))
 
 
 class _Sender:
@@ -299,7 +299,7 @@ class _Analyzer:
                 ranks.append(report[0])
             options = self.options
             result = judge(reports, only=options.only, skip=options.skip, steps=options.steps)
-            return Analysis(result, with_ranks(result.run, traces, ranks))
+            return Analysis(result, attach_ranks(result.run, traces, ranks))
         except Exception:  # after an interrupt a thread may still be reading
             _close(opened)
             raise
@@ -328,8 +328,8 @@ class _Analyzer:
         if self.listener is None:
             return
         with suppress(TraceprofError):  # the analysis itself meets it, too
-            summary = run_of_reports([summary_of(trace, ranks)], [ranks])
-            run = with_ranks(summary, [trace], [ranks])
+            summary = summarize_run([summarize_report(trace, ranks)], [ranks])
+            run = attach_ranks(summary, [trace], [ranks])
             for breakdowns in previews(run.ranks, self.options):
                 self.listener.partial(Analysis(partial_result(summary, breakdowns), run))
                 if not sections.are_coming:

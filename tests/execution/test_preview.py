@@ -15,7 +15,7 @@ from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution.options import Options
 from traceprof.execution.preview import previews
 from traceprof.execution.reading import SectionsBeside
-from traceprof.run.opening import run_of
+from traceprof.run.opening import assemble_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def assert_agrees(path: Path, options: Options) -> None:
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
-        run = run_of([trace], [options.ranks_of(trace)])
+        run = assemble_run([trace], [options.ranks_of(trace)])
         previewed = list(previews(run.ranks, options))
         assert [len(found) for found in previewed] == [*range(1, len(expected) + 1)]
         assert [*(previewed[-1] if previewed else ())] == expected

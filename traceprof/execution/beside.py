@@ -25,7 +25,7 @@ __all__ = ["RankAlone", "made_beside", "send"]
 
 Item = TypeVar("Item")
 
-_OF_TRACE = ("trace", "operations")
+_OF_TRACE = ("trace", "operations", "cache")
 
 
 @contextmanager

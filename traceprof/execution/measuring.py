@@ -17,7 +17,7 @@ from traceprof.execution.reading import SectionsBeside
 from traceprof.execution.sharing import share
 from traceprof.host.synchronization import data_loading
 from traceprof.run.failures import close_on_error, try_report
-from traceprof.run.opening import summary_of
+from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo
 from traceprof.run.windows import choose_windows
 from traceprof.trace.open import open_trace
@@ -136,7 +136,7 @@ def measure(
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
-    return MeasuredReport(summary_of(trace, ranks), measured)  # all notes are known only now
+    return MeasuredReport(summarize_report(trace, ranks), measured)  # all notes are known only now
 
 
 def _step_limits(rank: Rank) -> tuple[int, int] | None:

@@ -246,7 +246,7 @@ def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)
 measuring.measure_rank = slowly
-measuring.MIN_OPERATIONS_OF_A_PROCESS = 0
+measuring.MIN_OPERATIONS_OF_A_PROCESS = 1
 sys.argv[0] = "traceprof"
 main(["dashboard", "--port", "0", sys.argv[1]])
 """
