@@ -46,7 +46,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
-def first_look(analysis: Analysis, address: Address) -> Component | None:
+def preview(analysis: Analysis, address: Address) -> Component | None:
     """Return what of the page is known while the reports are still read; None for nothing."""
     view = View(analysis, address)
     results: tuple[BreakdownResult, ...] = view.of(breakdown)

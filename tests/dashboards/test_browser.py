@@ -484,8 +484,8 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
     with DashboardServer() as server:
         page.goto(f"{server.url}?rank=1")
         page.wait_for_selector(".loading progress")
-        server.waiting.expect(200)
-        server.waiting.advance(50)
+        server.progress.expect(200)
+        server.progress.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         page.evaluate("window.isStillTheSame = true")
         with closing(analyze(SAMPLE)) as analysis:
@@ -497,16 +497,16 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
             page.goto("about:blank")
 
 
-def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
+def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
     with DashboardServer() as server, closing(analyze(SAMPLE)) as analysis:
         page.goto(server.url)
         page.wait_for_selector(".loading progress")
-        server.waiting.expect(200)
-        server.waiting.advance(50)
+        server.progress.expect(200)
+        server.progress.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         for number in (1, 2):
             known = partial_result(analysis.result.run, analysis.result.breakdown[:number])
-            server.waiting.look(replace(analysis, result=known))
+            server.progress.partial(replace(analysis, result=known))
             page.wait_for_selector(f"table.breakdown tbody tr:nth-child({number})")
             assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 0", "rank 1"][
                 :number
@@ -520,7 +520,7 @@ def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
         assert page.is_visible(".loading")
         page.go_back()
         page.wait_for_selector("table.breakdown")
-        server.waiting.advance(150)
+        server.progress.advance(150)
         page.wait_for_selector("text=Looking for findings")
         server.show(analysis)
         page.wait_for_selector(".findings")

@@ -51,7 +51,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         link_peaks: tuple[str, ...],
         **others: object,  # whatever else the command takes
     ) -> Result:
-        from traceprof.execution.measuring import Options
+        from traceprof.execution.options import Options
 
         options = Options(
             only=_ids(only),

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-import traceprof
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.ranks_text import ranks_on_one_clock, transfer_table
 from traceprof.reports.tables import new_table
 from traceprof.units import duration, percent, ranks_text
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,7 +98,7 @@ def _heading(text: str) -> RenderableType:
 
 
 def _header(analysis: RunResult) -> RenderableType:
-    lines = [Text(f"traceprof {traceprof.__version__}", "bold")]
+    lines = [Text(f"traceprof {__version__}", "bold")]
     lines += [
         Text(f"{one_line(report.path)}  exported by {report.origin}")
         for report in analysis.run.reports

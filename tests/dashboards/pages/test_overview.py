@@ -49,22 +49,22 @@ def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
         assert sum(widths) == pytest.approx(100, abs=1e-3)
 
 
-def test_a_first_look_shows_the_ranks_that_are_known() -> None:
+def test_a_preview_shows_the_ranks_that_are_known() -> None:
     with closing(analyze(SAMPLE)) as analysis:
         first = replace(
             analysis,
             result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
         )
-        rows = named(overview.first_look(first, Address()), "Tbody")[0].children
+        rows = named(overview.preview(first, Address()), "Tbody")[0].children
         whole = named(overview.layout(analysis, Address()), "Tbody")[0].children
         assert [text(row) for row in rows] == [text(whole[0])]
-        shown = text(overview.first_look(first, Address()))
+        shown = text(overview.preview(first, Address()))
         assert "1 rank to come" in shown
         assert "Findings" not in shown
         assert "median step" not in shown
-        assert "to come" not in text(overview.first_look(analysis, Address()))
-        assert overview.first_look(first, Address(rank=(1,))) is None  # not known yet
-        assert "to come" not in text(overview.first_look(first, Address(rank=(0,))))
+        assert "to come" not in text(overview.preview(analysis, Address()))
+        assert overview.preview(first, Address(rank=(1,))) is None  # not known yet
+        assert "to come" not in text(overview.preview(first, Address(rank=(0,))))
 
 
 def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:
