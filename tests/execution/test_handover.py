@@ -17,7 +17,10 @@ from traceprof.execution import child_process as processes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere"),
+]
 
 Array = npt.NDArray[Any]
 

@@ -20,6 +20,8 @@ from traceprof.errors import UsageError, WorkerError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def _deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
