@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Of the long tests `make verify PART=1/4` runs a quarter, the first of four.
 PART ?= 1/1
 
-.PHONY: help demo check test verify lint types bench sample screenshots clean
+.PHONY: help demo check test verify lint types bench schema sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -27,9 +27,14 @@ lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports wha
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/oxlint
 
 types: $(VENV)/installed-test  ## Check the types
 	$(BIN)/mypy
+
+schema: $(VENV)/installed  ## Write the schema of the JSON output anew
+	$(BIN)/python -m traceprof.reports.schema > analysis-1.schema.json
+	mv analysis-1.schema.json traceprof/reports/
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceprof.cli.main import main
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import quote
 from traceprof.trace.sqlite.numbered_texts import NONE
@@ -53,7 +54,7 @@ def chunks(
             index = codes.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
             chunk[name] = np.append(known, NONE)[index]
         else:
-            numbers = column.combine_chunks().cast(pa.int64()).fill_null(reader.NULL)
+            numbers = column.combine_chunks().cast(pa.int64()).fill_null(NULL)
             chunk[name] = numbers.to_numpy(zero_copy_only=False).copy()
     for name, each in rows.items():
         chunk[name] = each.of({column: chunk.pop(column) for column in each.names})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from traceprof.trace.model.operations import Progress
+    from traceprof.progress import Progress
 
 
 @pytest.fixture

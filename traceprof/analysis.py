@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from traceprof.errors import TraceprofError
 from traceprof.execution.measuring import Options, Task, measure, measure_file
 from traceprof.execution.preview import previews
 from traceprof.run.failures import close_on_error, try_report
-from traceprof.run.opening import Run, run_of, with_ranks
+from traceprof.run.opening import Run, assemble_run, attach_ranks
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import open_trace
 
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from traceprof.analyses.measured import MeasuredReport
     from traceprof.analyses.results import Judge, Result
     from traceprof.findings import Finding, NotApplicable
+    from traceprof.progress import Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.trace.model.trace import Trace
 
 __all__ = [
     "FINDING_IDS",
@@ -124,7 +126,7 @@ def analyze(
             for each, measured in zip(opened, made, strict=True)
             if not isinstance(each, FailedReport) and not isinstance(measured, FailedReport)
         ]
-        run = with_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
+        run = attach_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
         return Analysis(result, run)
     except Exception:  # after an interrupt a thread may still be reading
         for trace in traces:
@@ -204,11 +206,9 @@ def _tell_early(
 ) -> None:
     """Tell what is known of a report: of one rank, and of others as long as it is being read."""
     with suppress(TraceprofError):  # the analysis itself meets it, too
-        run = run_of([trace], [ranks])
-        for breakdowns in previews(run.ranks, options):
+        run = assemble_run([trace], [ranks])
+        for breakdowns in islice(previews(run.ranks, options), 1):
             early(Analysis(partial_result(run, breakdowns), run))
-            if not trace.is_being_read:
-                break
 
 
 def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dash import html
 
-from dashboards import address as addresses
 from dashboards.figures import launch_queue as figures
 from dashboards.figures.launch_queue import QueueRow
 from dashboards.view import View
@@ -26,6 +25,7 @@ from traceprof import intervals
 from traceprof.analyses import launch_queue
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
 
-PATH = addresses.LAUNCH_QUEUE
+PATH = "/launch-queue"
 TITLE = "Launch queue"
 
 _MAX_ROWS = 8
@@ -77,23 +77,27 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "What a process has launched and its GPU has not finished. A launch into a full queue"
         " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
     )
-    known = [result for result in results if result.stalls is not None]
+    known = results
     gaps = missing(view.missing(*launch_queue.IDS))
     if not known:
         empty = nothing(
             "No report chosen has CUDA API calls: when operations were launched is not known.",
-            "nsys profile --trace=cuda,nvtx …",
+            view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return page(TITLE, lead, card("Depth over time", empty), gaps)
-    worst = sorted(known, key=lambda each: (-each.costly.measure_ns, -each.blocked_ns))
+    worst = sorted(known, key=lambda result: (-result.costly.measure_ns, -result.blocked_ns))
     return page(
         TITLE,
         lead,
         _depth(view, known),
-        card("Queues", table("queues", _QUEUES, [_row(each) for each in known])),
+        card("Queues", table("queues", _QUEUES, [_row(result) for result in known])),
         _holders(worst),
         html.Div(
-            [_stalls(view, each) for each in worst[:_MAX_LISTED] if each.longest or each.late],
+            [
+                _stalls(view, result)
+                for result in worst[:_MAX_LISTED]
+                if result.longest or result.late
+            ],
             className="columns",
         ),
         gaps,
@@ -101,35 +105,42 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
-    """Return the depth of a rank's queue over its window; what it was made from is let go of."""
+    """Return the depth of a rank's queue over its window, from when on it holds, and it.
+
+    It is kept; what it was made from is released.
+    """
+
+    def measure() -> tuple[Int64, npt.NDArray[np.int32]]:
+        series = launch_queue.depth_over_time(rank, rank.window)
+        rank.release()
+        return series
+
     with _lock:
-        kept = rank.__dict__.get("depth_series")
-        if kept is None:
-            kept = launch_queue.depth_over_time(rank, rank.window)
-            rank.release()
-        return rank.cached("depth_series", lambda: kept)
+        return rank.cache.get_alone(_depth_over_window, rank, rank.release)
+
+
+def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
+    return launch_queue.depth_over_time(rank, rank.window)
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
     drawn = results[:_MAX_ROWS]
     queues = []
-    for each in drawn:
-        start, end = view.window(each.window.start_ns, each.window.end_ns)
-        times, depth = depth_series(view.rank(each.rank))
-        stalls = each.stalls
+    for result in drawn:
+        start, end = view.window(result.window.start_ns, result.window.end_ns)
+        times, depth = depth_series(view.rank(result.rank))
+        stalls = result.stalls
         queues.append(
             QueueRow(
-                rank=each.rank,
+                rank=result.rank,
                 start_ns=start,
                 end_ns=end,
                 times_ns=times,
                 depth=depth,
-                blocked=intervals.union(stalls.start_ns, stalls.end_ns)
-                if stalls is not None
-                else intervals.empty(),
-                cap=stalls.cap if stalls is not None else None,
-                cap_scope=stalls.cap_scope if stalls is not None else None,
+                blocked=intervals.union(stalls.start_ns, stalls.end_ns),
+                cap=stalls.cap,
+                cap_scope=stalls.cap_scope,
             )
         )
     note = time_note(view.address)
@@ -143,19 +154,19 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     return card("Depth over time", chart, note=note)
 
 
-def _row(each: LaunchQueueResult) -> dict[str, Any]:
-    stalls = each.stalls
+def _row(result: LaunchQueueResult) -> dict[str, Any]:
+    stalls = result.stalls
     return {
-        "rank": each.rank,
-        "depth": each.max_depth,
-        "cap": stalls.cap if stalls is not None else None,
-        "scope": f"a {stalls.cap_scope}" if stalls is not None and stalls.cap_scope else None,
-        "stalls": len(stalls) if stalls is not None else None,
-        "blocked": each.blocked_ns / 1e6,
-        "late": each.num_late,
-        "costly": each.costly.measure_ns / 1e6,
-        "source": stalls.source if stalls is not None and len(stalls) else None,
-        "holder": one_line(each.holders[0].name) if each.holders else None,
+        "rank": result.rank,
+        "depth": result.max_depth,
+        "cap": stalls.cap,
+        "scope": f"a {stalls.cap_scope}" if stalls.cap_scope else None,
+        "stalls": len(stalls),
+        "blocked": result.blocked_ns / 1e6,
+        "late": result.num_late,
+        "costly": result.costly.measure_ns / 1e6,
+        "source": stalls.source if len(stalls) else None,
+        "holder": one_line(result.holders[0].name) if result.holders else None,
     }
 
 
@@ -181,12 +192,12 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
 def _stalls(view: View, result: LaunchQueueResult) -> Component:
     late = [
         Evidence(
-            each.idle_since_ns,
-            max(each.start_ns, each.idle_since_ns),
-            f"stream {each.stream} idle until {each.name} was launched,"
-            f" {duration(each.late_ns)} late",
+            operation.idle_since_ns,
+            max(operation.start_ns, operation.idle_since_ns),
+            f"stream {operation.stream} idle until {operation.name} was launched,"
+            f" {duration(operation.late_ns)} late",
         )
-        for each in result.late
+        for operation in result.late
     ]
     parts: list[Any] = []
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):

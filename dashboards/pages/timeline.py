@@ -13,6 +13,7 @@ from dashboards.timeline import model as timeline_model
 from dashboards.view import View, device_text
 from dashboards.widgets import palette
 from dashboards.widgets.components import nothing, page
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -41,7 +42,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
         return page(
             TITLE,
             "",
-            nothing("No report holds GPU work: there is no rank to show.", "nsys profile …"),
+            nothing(
+                "No report holds GPU work: there is no rank to show.",
+                view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
+            ),
         )
     numbers = [rank.rank for rank in view.ranks]
     # All ranks are offered; of none chosen in particular the first is open.

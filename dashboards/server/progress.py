@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
-    from traceprof.trace.model.operations import Progress
+    from traceprof.progress import Progress
 
 
 PROGRESS = "/progress"

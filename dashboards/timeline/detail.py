@@ -11,17 +11,17 @@ from dashboards.widgets.palette import PARTS
 from traceprof.communication.messages import messages
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.operations import Operations
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.timeline.model import RankTimeline, Track
-    from traceprof.trace.model.operations import ApiCalls, Copies
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Copies
 
 Fact = tuple[str, str]
 
@@ -43,10 +43,10 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         as text: not every integer is a number in JavaScript); `facts`, pairs of texts; and `links`,
         the events that launched it or that it launched, described alike but for these two.
     """
-    found = timeline.find(source, index)
-    if found is None:
+    place = timeline.find(source, index)
+    if place is None:
         return None
-    track = timeline.tracks[found[0]]
+    track = timeline.tracks[place[0]]
     facts: Iterator[Fact] = iter(())
     links: list[tuple[str, int]] = []
     if source == OPERATION:
@@ -54,7 +54,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         links = [(CALL, call)] if call >= 0 else []
         facts = _operation_facts(timeline, track, index, call)
     elif source == CALL:
-        links = [(OPERATION, each) for each in _launched(timeline, index)]
+        links = [(OPERATION, operation) for operation in _launched(timeline, index)]
         facts = _call_facts(timeline, index, len(links))
     elif source == RANGE:
         facts = _range_facts(timeline, index)
@@ -62,7 +62,11 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
     linked = [_brief(timeline, *link) for link in links[:_MAX_LAUNCHED]]
-    return {**(described or {}), "facts": list(facts), "links": [each for each in linked if each]}
+    return {
+        **(described or {}),
+        "facts": list(facts),
+        "links": [event for event in linked if event],
+    }
 
 
 def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -87,12 +91,12 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
         summary["id"] = event_id(timeline, track.source, int(track.index[inside[0]]))
     summary["names"] = [
         {
-            "name": events.names.label(int(names[each])),
-            "count": int(count[each]),
-            "total": str(total[each]),
-            "longest": str(longest[each]),
+            "name": events.names.label(int(names[name])),
+            "count": int(count[name]),
+            "total": str(total[name]),
+            "longest": str(longest[name]),
         }
-        for each in largest(total, _MAX_NAMES).tolist()
+        for name in largest(total, _MAX_NAMES).tolist()
     ]
     return summary
 
@@ -104,10 +108,10 @@ def event_id(timeline: RankTimeline, source: str, index: int) -> str:
 
 def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
     """Return where and when an event is, and its name."""
-    found = timeline.find(source, index)
-    if found is None:
+    location = timeline.find(source, index)
+    if location is None:
         return None
-    number, place = found
+    number, place = location
     track, events = timeline.tracks[number], timeline.events[source]
     start, end = int(track.row.start_ns[place]), int(track.row.end_ns[place])
     return {
@@ -134,7 +138,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
     if group == _KERNELS:
         yield from _kernel_facts(timeline, track, place)
     elif group in {_COPIES, _MEMSETS}:
-        yield from _copy_facts(timeline, rank.operations.groups[group], place)
+        yield from _copy_facts(rank.operations.groups[group], place)
     correlation = int(operation.correlation[place])
     yield "correlation", "not known" if correlation == NULL else str(correlation)
     calls = rank.calls
@@ -147,7 +151,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         called, returned = int(calls.start_ns[call]), int(calls.end_ns[call])
         start = int(operation.start_ns[place])
         name = timeline.events[CALL].name_of(call)
-        yield "launched by", f"{name} on thread {schema.thread_number(thread)}"
+        yield "launched by", f"{name} on thread {rank.trace.thread_number(thread)}"
         yield "the call took", duration(returned - called)
         yield "from call to start", duration(start - called)
         around = _ranges_around(timeline, thread, called)
@@ -159,23 +163,22 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
     rank, kernels = timeline.rank, timeline.rank.operations.kernels
     shape = rank.trace.signatures.shape[kernels.signature[place]].tolist()
     for what, sizes in (("grid", shape[:3]), ("block", shape[3:])):
-        yield what, " × ".join("?" if each == NULL else str(each) for each in sizes)
+        yield what, " × ".join("?" if size == NULL else str(size) for size in sizes)
     if track.kind != "communication":
         return
     said = messages(rank)
-    each = int(np.searchsorted(said.kernel, place))
-    yield "operation", said.operations[int(said.operation[each])] + said.peer_text(each)
-    size = int(said.bytes[each])
+    message = int(np.searchsorted(said.kernel, place))
+    yield "operation", said.operations[int(said.operation[message])] + said.peer_text(message)
+    size = int(said.bytes[message])
     yield "message", _bytes(size) if size >= 0 else "not known: no range of NCCL tells its bytes"
-    communicator = said.readable_communicator(each)
+    communicator = said.readable_communicator(message)
     if communicator:
         yield "communicator", communicator
-    if said.world_size[each] >= 0:
-        yield "ranks", str(said.world_size[each])
+    if said.world_size[message] >= 0:
+        yield "ranks", str(said.world_size[message])
 
 
-def _copy_facts(timeline: RankTimeline, copies: Operations, place: int) -> Iterator[Fact]:
-    rank = timeline.rank
+def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
     of_copies: Copies = copies  # type: ignore[assignment]  # memory sets are copies, too
     size = int(of_copies.bytes[place])
     length = int(copies.end_ns[place] - copies.start_ns[place])
@@ -186,7 +189,7 @@ def _copy_facts(timeline: RankTimeline, copies: Operations, place: int) -> Itera
         ("to", of_copies.destination_memory, of_copies.destination_device),
     ):
         if memory[place] != NULL:
-            kind = rank.trace.memory_kinds.get(int(memory[place]), "unknown")
+            kind = memory_label(int(memory[place])) or "unknown"
             on = f" of GPU {device[place]}" if device[place] != NULL else ""
             yield what, f"{kind.lower()} memory{on}"
 
@@ -220,7 +223,7 @@ def _bytes(size: int) -> str:
 def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterator[Fact]:
     calls: ApiCalls = timeline.rank.calls  # type: ignore[assignment]  # it is one of them
     thread = int(calls.thread[index])
-    yield "thread", str(schema.thread_number(thread))
+    yield "thread", str(timeline.rank.trace.thread_number(thread))
     yield "correlation", str(calls.correlation[index])
     yield "launched", f"{num_launched} operations" if num_launched != 1 else "1 operation"
     around = _ranges_around(timeline, thread, int(calls.start_ns[index]))
@@ -233,13 +236,16 @@ def _launched(timeline: RankTimeline, call: int) -> list[int]:
     rank, calls = timeline.rank, timeline.rank.calls
     if calls is None:
         return []
-    found, first = [], 0
+    launched, first = [], 0
     for group in rank.operations.groups:
         alike = np.flatnonzero(group.correlation == calls.correlation[call])
-        own = launching_calls(_chosen(group, alike), calls) == call
-        found += [(int(group.start_ns[each]), first + int(each)) for each in alike[own].tolist()]
+        is_launched = launching_calls(_chosen(group, alike), calls) == call
+        launched += [
+            (int(group.start_ns[place]), first + int(place))
+            for place in alike[is_launched].tolist()
+        ]
         first += len(group)
-    return [index for _, index in sorted(found)]
+    return [index for _, index in sorted(launched)]
 
 
 def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
@@ -247,7 +253,7 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
         return
     ranges = timeline.ranges
     thread, start = int(ranges.thread[index]), int(ranges.start_ns[index])
-    yield "thread", str(schema.thread_number(thread))
+    yield "thread", str(timeline.rank.trace.thread_number(thread))
     if ranges.end_ns[index] == OPEN_END:
         yield "end", "still open when the capture stopped"
     if ranges.nests[index]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.kernel_names import function_name
-from traceprof.trace.nsight.texts import Texts
+from traceprof.trace.model.texts import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,9 +30,9 @@ from dashboards.timeline.model import (
 )
 from dashboards.timeline.names import NameTable
 from traceprof.errors import one_line
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import OPEN_END
-from traceprof.trace.nsight.rows import groups
+from traceprof.trace.grouping import groups
+from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
-    from traceprof.trace.model.operations import ApiCalls, RangeTable
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.ranges import RangeTable
 
 _GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
@@ -95,7 +96,7 @@ def _named(names: Sequence[str]) -> Events:
 def _numbered(ids: Int64, names: dict[int, str], unknown: str) -> tuple[Int64, list[str]]:
     """Return numbers in place of ids of names, and the names by number."""
     distinct, number = np.unique(ids, return_inverse=True)
-    return number.reshape(-1), [names.get(each, unknown) for each in distinct.tolist()]
+    return number.reshape(-1), [names.get(identifier, unknown) for identifier in distinct.tolist()]
 
 
 def _operations(rank: Rank) -> Events:
@@ -103,7 +104,7 @@ def _operations(rank: Rank) -> Events:
     kernel, kernel_names = _numbered(
         rank.operations.kernels.name, dict(rank.kernel_names), "(unnamed kernel)"
     )
-    kinds = {kind: f"{label} copy" for kind, label in rank.copy_kinds.items()}
+    kinds = {int(kind): f"{kind.label} copy" for kind in CopyKind}
     copy, copy_names = _numbered(rank.operations.copies.kind, kinds, "unknown copy")
     first = len(kernel_names)
     memset = first + len(copy_names)
@@ -147,7 +148,7 @@ def _threads(
 
     threads = sorted({*calls_of, *ranges_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
-    busiest.sort(key=lambda each: schema.thread_number(each) != rank.pid)
+    busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
 
 
@@ -181,9 +182,9 @@ def _lanes(
 ) -> Iterator[Track]:  # fmt: skip
     """Yield a row for each lane."""
     for number in np.unique(lane).tolist():
-        own = lane == number
-        row = viewport.Row.of(start[own], end[own])
-        yield Track(group, "" if number else label, kind, source, index[own], row)
+        in_lane = lane == number
+        row = viewport.Row.of(start[in_lane], end[in_lane])
+        yield Track(group, "" if number else label, kind, source, index[in_lane], row)
 
 
 def _by_thread(thread: Int64) -> dict[int, Int32]:
@@ -194,7 +195,7 @@ def _by_thread(thread: Int64) -> dict[int, Int32]:
 
 def _thread_label(rank: Rank, thread: int) -> str:
     name = rank.trace.thread_names.get(thread)
-    number = schema.thread_number(thread)
+    number = rank.trace.thread_number(thread)
     return f"thread {number} · {one_line(name)}" if name else f"thread {number}"
 
 
@@ -214,9 +215,9 @@ def _gpu_tracks(rank: Rank) -> Iterator[Track]:
     first = 0
     for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
         for rows in groups(group.stream, kind) if len(group) else ():
-            own = int(group.stream[rows[0]]), int(kind[rows[0]])
+            key = int(group.stream[rows[0]]), int(kind[rows[0]])
             index = (rows + first).astype(np.int32)
-            pieces[own].append((index, group.start_ns[rows], group.end_ns[rows]))
+            pieces[key].append((index, group.start_ns[rows], group.end_ns[rows]))
         first += len(group)
     for key in sorted(pieces):
         parts = pieces.pop(key)

@@ -128,7 +128,7 @@ def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> N
     assert isinstance(finding, Finding)
     assert finding.metrics["num_buckets"] == 3
     assert finding.metrics["tail_ns"] == 3 * 260
-    assert "when the backward is all but over" in finding.title
+    assert "when the backward is almost over" in finding.title
 
 
 @pytest.mark.parametrize(("start", "is_late"), [(539, False), (540, True)])

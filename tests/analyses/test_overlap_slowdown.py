@@ -16,7 +16,7 @@ from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import overlap_slowdown
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from tests.support.builders import TraceBuilder
 from traceprof.analyses import ddp_buckets, process_group_scaling, process_groups
 from traceprof.analyses.groups_at_once import MachineOperations, groups_at_once
-from traceprof.analyses.process_group_scaling_texts import MANY
+from traceprof.analyses.process_group_scaling import MIN_OPERATIONS
 from traceprof.analyses.process_groups import Signature
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -343,7 +343,7 @@ def test_always_as_many_groups_tells_no_growth(tmp_path: Path) -> None:
         pairs(TraceBuilder(), 1, 100_000),  # one group
         phases(TraceBuilder(), 200_000, 230_000),  # less than a fifth more
         phases(TraceBuilder(), 300_000, 200_000),  # cheaper
-        pairs(TraceBuilder(), 3, 100_000, count=MANY // 6),  # too few to tell
+        pairs(TraceBuilder(), 3, 100_000, count=MIN_OPERATIONS // 6),  # too few to tell
         pairs(TraceBuilder(), 3, 100_000, size=1 << 20),  # large ones share bandwidth
         TraceBuilder().label("forward", 0, 9),
         TraceBuilder().kernel(0, 9),

@@ -92,7 +92,7 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
             database.commit()
     analysis = analyze(*files)
     analysis.close()
-    assert analysis.run.run_of == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert analysis.run.run_numbers == (0, 0, 0, 0, 1, 1, 1, 1)
     members = [{rank // 8 for rank in wait.group.members} for wait in analysis.ranks.waits]
     assert members == [{0}, {1}]
     (found,) = [finding for finding in analysis.findings if finding.id == "straggler"]
@@ -180,8 +180,8 @@ def test_the_text_shows_the_ranks_on_one_clock(tmp_path: Path) -> None:
     shown = " ".join(text.render(analyzed(tmp_path / "run", truth).result).split())
     assert "Ranks on one clock" in shown
     assert "it waited for its data loader" in shown
-    assert "told by their order" in shown
-    assert "Communication once all ranks were there" in shown
+    assert "come from their order" in shown
+    assert "Communication, after all ranks have arrived" in shown
     assert "AllReduce …00000008 nodes" in shown
 
 

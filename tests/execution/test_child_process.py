@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Work shared with a copy of the process: the same results, whatever becomes of the copy."""
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from traceprof.trace.model.operations import Progress
+    from traceprof.progress import Progress
     from traceprof.trace.sqlite.database import Database
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")

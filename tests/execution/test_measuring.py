@@ -29,7 +29,7 @@ from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.trace import Trace
 
 
 @pytest.fixture

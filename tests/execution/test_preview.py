@@ -17,7 +17,7 @@ from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import child_process as processes
 from traceprof.execution.measuring import Options
 from traceprof.execution.preview import previews
-from traceprof.run.opening import run_of
+from traceprof.run.opening import assemble_run
 from traceprof.trace.nsight import export as nsight
 from traceprof.trace.open import open_trace
 
@@ -42,7 +42,7 @@ def assert_agrees(path: Path, options: Options) -> None:
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
-        run = run_of([trace], [options.ranks_of(trace)])
+        run = assemble_run([trace], [options.ranks_of(trace)])
         looks = list(previews(run.ranks, options))
         assert [len(found) for found in looks] == [*range(1, len(expected) + 1)]
         assert [*(looks[-1] if looks else ())] == expected

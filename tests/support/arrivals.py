@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
-from traceprof.trace.model.operations import Session
-from traceprof.trace.nsight.nccl_calls import OPERATIONS
+from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.trace import Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

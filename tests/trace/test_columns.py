@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.trace.columns import Codes, Differences, Growing, GrowingTimes, Packed, pack
-from traceprof.trace.nsight.rows import Parts, groups, pieces
+from traceprof.trace.grouping import groups, pieces
+from traceprof.trace.nsight.rows import Parts
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(

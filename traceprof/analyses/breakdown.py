@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.breakdown_texts import ADVICE, EXPLANATION, HOST_ADVICE
 from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
+    bullets,
     severity_of_cost,
     share,
 )
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -34,8 +37,31 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Spans
 
 IDS: tuple[str, ...] = ("exposed-communication",)
-EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
-REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
+REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
+METRICS: Metrics = {
+    "exposed-communication": {
+        "exposed_ns": Metric(
+            Kind.NS, "its length, and the impact: what perfect overlap would save"
+        ),
+        "fraction": Metric(Kind.FRACTION, "the exposed share of the communication"),
+        "overlap_efficiency": Metric(
+            Kind.FRACTION,
+            "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
+            " that can overlap does",
+            is_nullable=True,
+        ),
+        "per_step_ns": Metric(
+            Kind.NS,
+            "exposed time of the median training step, null where no step was found",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION,
+            "the share of GPU operations whose kind is known; a CUDA graph traced as a whole may"
+            " hide communication",
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +93,22 @@ class Measures:
         possible = min(self.compute_ns, self.communication_ns)
         return self.overlapped_communication_ns / possible if possible else None
 
+    @property
+    def hidden_fraction(self) -> float | None:
+        """Share of the communication that compute hides, 0 to 1; None without communication."""
+        if not self.communication_ns:
+            return None
+        return self.overlapped_communication_ns / self.communication_ns
+
+    def fraction(self, part_ns: str) -> float:
+        """Return the share of the window that a part of it takes, 0 to 1.
+
+        Args:
+            part_ns: the field of the part, such as `idle_ns`.
+        """
+        part: int = getattr(self, part_ns)
+        return part / self.window_ns if self.window_ns else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class StepMeasures:
@@ -87,6 +129,7 @@ class BreakdownResult(RankResult):
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         has_gpu: whether the rank has one; otherwise ranges of its host were measured.
         is_compute_known: whether anything tells when the rank computed.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     whole: Measures
@@ -95,6 +138,7 @@ class BreakdownResult(RankResult):
     num_graphs: int
     has_gpu: bool
     is_compute_known: bool
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
@@ -112,6 +156,7 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     whole, *of_steps = _measure(rank, start, end, closed)
     return BreakdownResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         whole=whole,
         steps=tuple(
             StepMeasures(number, each) for number, each in zip(numbers, of_steps, strict=True)
@@ -224,7 +269,7 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         return None
     per_step = _median_of_steps(result, "exposed_communication_ns")
     efficiency = whole.overlap_efficiency
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "exposed_ns": whole.exposed_communication_ns,
         "fraction": share(whole.exposed_communication_ns, whole.communication_ns),
         "overlap_efficiency": efficiency,
@@ -235,13 +280,13 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         "exposed-communication",
         severity,
         result.rank,
-        f"No compute hides {duration(whole.exposed_communication_ns)} of"
-        f" {duration(whole.communication_ns)} of communication",
+        f"{duration(whole.exposed_communication_ns)} of"
+        f" {duration(whole.communication_ns)} of communication is not hidden by compute",
         whole.exposed_communication_ns,
         fraction,
         metrics,
         result.exposed,
-        ADVICE if result.has_gpu else HOST_ADVICE,
+        ADVICE if result.has_gpu else CPU_ADVICE,
     )
 
 
@@ -254,7 +299,7 @@ def _why_unjudged(result: BreakdownResult) -> tuple[str, str] | None:
                 f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
                 " is not recorded"
             ),
-            f"nsys profile {schema.GRAPH.flag} …",
+            result.how_to_collect(Part.GRAPH_KERNELS),
         )
     if not whole.num_communication and result.has_gpu:
         return (
@@ -290,3 +335,33 @@ def _coverage(result: BreakdownResult) -> float:
     whole = result.whole
     known = whole.num_kernels + whole.num_communication + whole.num_copies
     return known / (known + result.num_graphs) if known + result.num_graphs else 1.0
+
+
+_SMALLER_BUCKETS = (
+    "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
+    " static_graph=True where the graph does not change, and no_sync() on all but the last"
+    " micro-batch when accumulating gradients"
+)
+_HALF_THE_BYTES = (
+    "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+    ".bf16_compress_hook"
+)
+ADVICE = (
+    (
+        "Look at the slowest ranks first: a collective's kernel runs until the last rank arrives,"
+        " so exposed time may be waiting for a straggler; record every rank and compare"
+    ),
+    _SMALLER_BUCKETS,
+    _HALF_THE_BYTES,
+    "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch",
+)
+CPU_ADVICE = (
+    (
+        "Look at the slowest ranks first: a collective is over when the last rank has come, so"
+        " exposed time may be waiting for a straggler; record every rank and compare"
+    ),
+    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    _SMALLER_BUCKETS,
+    _HALF_THE_BYTES,
+)
+PAGE = {"advice": bullets(ADVICE), "cpu_advice": bullets(CPU_ADVICE)}

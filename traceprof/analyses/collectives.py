@@ -14,13 +14,29 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
-from traceprof.communication.latency import SmallMessages, small_messages
+from traceprof.communication.latency import (
+    DISTINCT_SIZES,
+    LARGE_BYTES,
+    LATENCY_AT_MOST_NS,
+    SMALL_BYTES,
+    SmallMessages,
+    small_messages,
+)
 from traceprof.communication.messages import messages
-from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
@@ -31,10 +47,21 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("small-collectives",)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "small-collectives": {
+        "num_operations": Metric(Kind.COUNT, "kernels of which at least half is latency"),
+        "median_bytes": Metric(Kind.NUMBER, "their median size, as NCCL counts messages"),
+        "latency_share": Metric(
+            Kind.FRACTION,
+            "latency of all messages of known size over their own time, waiting left out",
+        ),
+        "coverage": Metric(Kind.FRACTION, "the share of communication kernels whose size is known"),
+    }
+}
 
 # Fewer are not worth merging.
-MANY = 20
+MIN_OPERATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +135,7 @@ class CollectivesResult(RankResult):
         num_with_call: those whose call on the host was found.
         num_sized: those of known size.
         small: what the sizes tell.
+        how_to_collect: what the trace may lack, should it be needed.
         network_gb_per_s: the peak of the network, where the user gave it.
     """
 
@@ -117,6 +145,7 @@ class CollectivesResult(RankResult):
     num_with_call: int
     num_sized: int
     small: SmallMessages
+    how_to_collect: HowToCollect
     network_gb_per_s: float | None = None
 
 
@@ -135,6 +164,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     sized = inside & (sent.bytes != UNKNOWN)
     return CollectivesResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         uses=tuple(uses),
         window_ns=window.length_ns,
         num_operations=int(inside.sum()),
@@ -200,9 +230,9 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
     small = result.small
     fraction = small.avoidable_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None or small.num_operations < MANY:
+    if severity is None or small.num_operations < MIN_OPERATIONS:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "num_operations": small.num_operations,
         "median_bytes": small.median_bytes,
         "latency_share": small.latency_share,
@@ -213,9 +243,9 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             IDS[0],
             severity,
             result.rank,
-            f"{small.num_operations} small communication operations, of"
-            f" {size_text(small.median_bytes)} at the median, spend"
-            f" {duration(small.avoidable_ns)} of exposed time on latency",
+            f"{small.num_operations} small communication operations (median"
+            f" {size_text(small.median_bytes)}) lose {duration(small.avoidable_ns)} to latency"
+            " that is not hidden",
             small.avoidable_ns,
             fraction,
             metrics,
@@ -293,18 +323,14 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
         return NotApplicable(
             IDS[0],
             "NCCL's calls are in the export, their sizes are not",
-            "export the same report with nsys export --type=sqlite --include-blobs=true, from"
-            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or record with"
-            " python -m instrument, which names every call",
+            result.how_to_collect(Part.MESSAGE_SIZES),
             result.rank,
         )
     return NotApplicable(
         IDS[0],
         "how much each communication kernel carried is not in the export: no call of NCCL's that"
         " launched one is",
-        "nsys profile --trace=cuda,nvtx … (without NCCL_NVTX_DISABLE), then nsys export"
-        " --type=sqlite --include-blobs=true; or record with python -m instrument, which names"
-        " every call",
+        result.how_to_collect(Part.COMMUNICATION_CALLS),
         result.rank,
     )
 
@@ -329,33 +355,11 @@ _ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "small-collectives": f"""\
-# small-collectives
-
-Many communication operations so small that they pay latency, not bandwidth: a hundred of them take
-a hundred times as long as one that carries the same.
-
-**Measured** by the model that NCCL itself uses, time = latency + size ÷ rate, for each operation on
-each communicator. A message's own time is the fastest decile of the messages of its size: the
-others waited for ranks that came later. The rate is the best of the run's own messages from 1 MiB
-on; where there are none, it follows from the times of the smallest and the largest size, if these
-differ fourfold; failing that, messages up to 64 KiB count as latency alone, others as having none.
-Latency beyond 100 µs counts as waiting: NCCL's own model has no such latency.
-
-* `num_operations`: kernels of which at least half is latency.
-* `median_bytes`: their median size, as NCCL counts messages.
-* `latency_share`: latency of all messages of known size over their own time, waiting left out.
-* `coverage`: the share of communication kernels whose size is known.
-
-**Impact** is the latency of these kernels as far as no compute hides it: what merging them all
-would save at most.
-
-**Severity** follows its share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %. Fewer than {MANY} such operations are not reported.
-
-**What to do**
-
-{bullets(_ADVICE)}
-""",
+PAGE = {
+    "large": str(LARGE_BYTES >> 20),
+    "small": str(SMALL_BYTES >> 10),
+    "distinct": str(DISTINCT_SIZES),
+    "max_latency": f"{LATENCY_AT_MOST_NS // 1000} µs",
+    "min_operations": str(MIN_OPERATIONS),
+    "advice": bullets(_ADVICE),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.cpu_rank import host_buckets
-from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window

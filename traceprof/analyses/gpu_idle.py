@@ -16,21 +16,69 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
 )
 from traceprof.host.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
 from traceprof.host.synchronization import data_loading
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("gpu-idle",)
-REQUIRES: tuple[schema.Table, ...] = schema.GPU_OPERATIONS
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "gpu-idle": {
+        "idle_ns": Metric(
+            Kind.NS,
+            "the sum of the four causes, exactly, and the impact. Where the report has no API"
+            " calls, or the clocks of host and GPU disagree in it, the four are null",
+        ),
+        "launch_bound_ns": Metric(
+            Kind.NS,
+            "the thread had not launched the operation yet, and neither synchronized nor loaded"
+            " data",
+            is_nullable=True,
+        ),
+        "sync_ns": Metric(
+            Kind.NS,
+            "the thread was inside a synchronizing call, or such a call had used up its lead just"
+            " before. At most the call's own duration counts: without the wait, the host would have"
+            " come so much earlier. Synchronizing are cudaStreamSynchronize and its like,"
+            " cudaMemcpy, copies to pageable memory, and allocating and freeing memory",
+            is_nullable=True,
+        ),
+        "data_loading_ns": Metric(
+            Kind.NS,
+            "the thread was inside an NVTX range that names data loading (`dataloader next`,"
+            " `load_batch`, `next(…)`, …). 0 without such ranges: then data loading counts as"
+            " launch-bound",
+            is_nullable=True,
+        ),
+        "other_ns": Metric(
+            Kind.NS,
+            "the operation had been launched before the gap began, or more than"
+            f" {LAUNCH_LATENCY_NS // 1000} µs before it started: it waited for an event, a copy or"
+            " another rank. Also gaps whose next operation has no launch in the capture",
+            is_nullable=True,
+        ),
+        "per_step_ns": Metric(
+            Kind.NS,
+            "idle time of the median training step, null where no step was found",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the idle time whose next operation has a known launch"
+        ),
+    }
+}
 
 # By share of the idle time: a cause below it gets no advice of its own.
 _MINOR = 0.2
@@ -52,6 +100,7 @@ class GpuIdleResult(RankResult):
         names_data_loading: whether a range of the process names data loading.
         evidence: the longest gaps, longest first.
         unknown: why the causes cannot be known, else None.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window_ns: int
@@ -63,6 +112,7 @@ class GpuIdleResult(RankResult):
     names_data_loading: bool
     evidence: tuple[Evidence, ...]
     unknown: UnknownCause | None
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> GpuIdleResult:
@@ -80,6 +130,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         evidence = _unexplained(rank, idle)
     return GpuIdleResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         idle_ns=idle_ns,
         parts_ns=parts,
@@ -99,7 +150,7 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     if severity is None:
         return []
     launch_bound, sync, loading, other = result.parts_ns or (None, None, None, None)
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "idle_ns": result.idle_ns,
         "launch_bound_ns": launch_bound,
         "sync_ns": sync,
@@ -211,13 +262,14 @@ def _between(rank: Rank, start: int, end: int) -> str:
 
 def _because(result: GpuIdleResult) -> str:
     if result.parts_ns is None:
-        return "; why is not known"
+        return "; cause unknown"
     largest = max(result.parts_ns)
     reasons = {
-        LAUNCH_BOUND: "because the host had not launched its work yet",
+        LAUNCH_BOUND: "because the host had not launched the next operation yet",
         SYNC: f"because the host synchronized ({result.sync_api or 'several calls'})",
         DATA_LOADING: "because the host was loading data",
-        OTHER: "with its next operation already launched, or with no launch in the capture",
+        OTHER: "for other reasons (the next operation was launched already, or its launch is"
+        " not in the capture)",
     }
     reason = reasons[CAUSES[result.parts_ns.index(largest)]]
     return f", {duration(largest)} of it {reason}"
@@ -226,18 +278,31 @@ def _because(result: GpuIdleResult) -> str:
 def _advice(result: GpuIdleResult) -> tuple[str, ...]:
     if result.unknown is not None:
         unknown = result.unknown
-        return (f"To tell why: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
+        return (f"Cause unknown: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
     parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
     worth = [cause for cause in CAUSES if parts[cause] >= _MINOR * result.idle_ns]
     worth.sort(key=lambda each: -parts[each])
-    lines = [line for cause in worth for line in _ADVICE[cause]]
+    lines = [line for cause in worth for line in _of_cause(cause, result.how_to_collect)]
     if LAUNCH_BOUND in worth and not result.names_data_loading:
         lines.append(_NAME_DATA_LOADING)
     return tuple(lines)
 
 
 def _by_cause() -> str:
-    return "\n\n".join(f"{cause}:\n\n{bullets(_ADVICE[cause])}" for cause in CAUSES)
+    return "\n\n".join(f"{cause}:\n\n{bullets(_of_cause(cause))}" for cause in CAUSES)
+
+
+def _of_cause(cause: str, how_to_collect: HowToCollect | None = None) -> list[str]:
+    """Return the advice on a cause; without a trace, what no format needs to be known for."""
+    lines = list(_ADVICE[cause])
+    if cause == LAUNCH_BOUND:
+        how = how_to_collect and how_to_collect(Part.HOST_CODE)
+        lines.append(f"{_LOOK_AT_THE_HOST}: {how}" if how else _LOOK_AT_THE_HOST)
+    if cause == OTHER:
+        how = how_to_collect and how_to_collect(Part.EVENT_RECORDS)
+        records = f"; {how} records the events" if how else ""
+        lines.insert(0, f"{_LOOK_AT_THE_TIMELINE}{records})")
+    return lines
 
 
 _ADVICE: dict[str, tuple[str, ...]] = {
@@ -249,11 +314,6 @@ _ADVICE: dict[str, tuple[str, ...]] = {
         (
             "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
             " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
-        ),
-        (
-            "Where single gaps are long, look at what the launching thread did in them (Python,"
-            " logging, checkpoints, MPI): nsys profile --trace=cuda,nvtx,osrt"
-            " --python-sampling=true …"
         ),
     ),
     SYNC: (
@@ -285,15 +345,16 @@ _ADVICE: dict[str, tuple[str, ...]] = {
             " samples, read from local disks"
         ),
     ),
-    OTHER: (
-        (
-            "The next operation was launched already: look for what it waited for on the timeline"
-            " (an event of another stream, a copy, another rank; --cuda-event-trace=true records"
-            " the events)"
-        ),
-        "Many gaps of a microsecond between short kernels: fuse them, or launch a CUDA graph",
-    ),
+    OTHER: ("Many gaps of a microsecond between short kernels: fuse them, or launch a CUDA graph",),
 }
+_LOOK_AT_THE_HOST = (
+    "Where single gaps are long, look at what the launching thread did in them (Python,"
+    " logging, checkpoints, MPI)"
+)
+_LOOK_AT_THE_TIMELINE = (
+    "The next operation was launched already: look for what it waited for on the timeline"
+    " (an event of another stream, a copy, another rank"
+)
 _NAME_DATA_LOADING = (
     "No range names data loading, which counts as launch-bound then: record with"
     " python -m instrument, or put torch.cuda.nvtx.range('dataloader next') around next(loader)"
@@ -306,37 +367,4 @@ _UNKNOWN_ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "gpu-idle": f"""\
-# gpu-idle
-
-The GPU did nothing: no kernel, no copy, no memory set of this rank ran.
-
-**Measured** as window − (compute ∪ communication ∪ copy). The window reaches from the start of the
-rank's first GPU operation to the end of its last one, or is what `--steps` or `--time-range` asks
-for. Each gap is split by what the thread did that launched the operation which ends the gap:
-
-* `launch_bound_ns`: it had not launched the operation yet, and neither synchronized nor loaded
-  data.
-* `sync_ns`: it was inside a synchronizing call, or one that was running as the gap began had cost
-  it its lead. Of the gap, as much is laid to that call as it lasted: had it not waited, the host
-  would have come so much earlier. Synchronizing are cudaStreamSynchronize and its like, cudaMemcpy,
-  copies to pageable memory, and allocating and freeing memory.
-* `data_loading_ns`: it was inside an NVTX range that names data loading (`dataloader next`,
-  `load_batch`, `next(…)`, …). 0 without such ranges: then data loading counts as launch-bound.
-* `other_ns`: the operation had been launched before the gap began, or more than
-  {LAUNCH_LATENCY_NS // 1000} µs before it started: it waited for an event, a copy or another rank.
-  Also gaps whose next operation has no launch in the capture.
-* `idle_ns`: their sum exactly, and the impact. Where the report has no API calls, or the clocks of
-  host and GPU disagree in it, the four parts are null.
-* `per_step_ns`: idle time of the median training step, null where no step was found.
-* `coverage`: the share of the idle time whose next operation has a known launch.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**, by the largest cause
-
-{_by_cause()}
-""",
-}
+PAGE = {"advice": _by_cause()}

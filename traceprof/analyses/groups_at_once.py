@@ -9,8 +9,8 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.latency import SMALL_BYTES
-from traceprof.trace.nsight.call_labels import BARRIER
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.communication_calls import BARRIER
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,24 +13,56 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
 )
 from traceprof.host.idle_gaps import IdleGaps, UnknownCause, idle_gaps
 from traceprof.host.synchronization import by_thread, synchronizing_calls
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.host.synchronization import ThreadCalls
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
+    from traceprof.trace.model.host import ApiCalls
 
 IDS: tuple[str, ...] = ("host-sync",)
-REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+METRICS: Metrics = {
+    "host-sync": {
+        "num_syncs": Metric(
+            Kind.COUNT,
+            "how many; a copy and the synchronization that follows it at once are one",
+        ),
+        "blocked_ns": Metric(
+            Kind.NS,
+            "time inside these calls, summed over threads. It is no cost in itself: an idle host"
+            " waits for a busy GPU",
+        ),
+        "api": Metric(Kind.TEXT, "the call with the most of that time", is_nullable=True),
+        "api_blocked_ns": Metric(Kind.NS, "how much that is"),
+        "blocked_per_step_ns": Metric(
+            Kind.NS,
+            "time inside these calls in the median step, null where no step was found",
+            is_nullable=True,
+        ),
+        "in_steps": Metric(
+            Kind.COUNT,
+            "1 if only calls inside steps were counted, 0 if no step is marked",
+            choices=(0, 1),
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of GPU idle time whose next operation has a known launch"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +135,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "num_syncs": result.num_syncs,
         "blocked_ns": result.blocked_ns,
         "api": result.api,
@@ -116,7 +148,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     times = "once" if result.num_syncs == 1 else f"{result.num_syncs} times"
     title = (
         f"The host synchronized {times} {where}, mostly in {result.api}:"
-        f" the GPU idled for {duration(result.idle_ns)} because of it"
+        f" the GPU was idle for {duration(result.idle_ns)} because of it"
     )
     return [
         Finding(
@@ -162,7 +194,9 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     """Count copies whose thread then synchronizes, as its next call: PyTorch's blocking copy."""
     names = rank.trace.api_names
     of_copies = [key for key, name in names.items() if "emcpy" in name]
-    of_waits = [key for key, name in names.items() if name.endswith("Synchronize")]
+    of_waits = [
+        key for key, name in names.items() if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
+    ]
     number = 0
     for thread, each in threads.items():
         name = calls.packed_name.at(each.call)
@@ -257,34 +291,4 @@ _MEMORY_ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "host-sync": f"""\
-# host-sync
-
-The host waited for the GPU inside training steps, and so lost the lead that keeps the GPU fed.
-
-**Measured** on the CUDA API calls that start in the window, inside a training step's NVTX range, on
-threads that launch GPU work; where no step is marked, on all of them in the window. Synchronizing
-are cuda(Device|Stream|Event)Synchronize and the driver's like, cudaMemcpy, cudaMemcpyAsync to
-pageable memory (what `loss.item()` does), and calls that allocate or free memory.
-`cudaEventQuery`, with which NCCL's watchdog asks, waits for nothing.
-
-* `num_syncs`: how many; a copy and the synchronization that follows it at once are one.
-* `blocked_ns`: time inside these calls, summed over threads. No cost in itself: to wait for a busy
-  GPU is what an idle host does.
-* `api`, `api_blocked_ns`: the call with the most of that time.
-* `blocked_per_step_ns`: time inside these calls in the median step, null where no step was found.
-* `in_steps`: 1 if only calls inside steps were counted, 0 if no step is marked.
-* `coverage`: the share of GPU idle time whose next operation has a known launch.
-
-**The impact** is the GPU idle time laid to these calls: see `sync_ns` in `traceprof explain
-gpu-idle`.
-
-**Severity** follows the impact's share of the window: info from 1 %, low from 3 %, medium from
-10 %, high from 25 %; below that nothing is said, however long the host waited.
-
-**What to do**
-
-{bullets((*_READ_ADVICE, *_MEMORY_ADVICE))}
-""",
-}
+PAGE = {"advice": bullets((*_READ_ADVICE, *_MEMORY_ADVICE))}

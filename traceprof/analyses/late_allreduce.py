@@ -20,18 +20,51 @@ from traceprof.analyses.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.results import RankResult
-from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
-from traceprof.trace.nsight import schema
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.findings import Metric
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
 
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "late-allreduce": {
+        "tail_ns": Metric(Kind.NS, "the tails of the late steps"),
+        "num_buckets": Metric(Kind.COUNT, "of the median step"),
+        "exposed_ns": Metric(
+            Kind.NS,
+            "the part of the tails in which AllReduce kernels ran, which is the impact. It includes"
+            " waiting for slower ranks as well as transfer",
+        ),
+        "num_late_steps": Metric(
+            Kind.COUNT, "late steps. More than half of the judged ones must be late"
+        ),
+        "num_steps": Metric(Kind.COUNT, "steps judged"),
+        "hideable_fraction": Metric(
+            Kind.FRACTION,
+            "the share of the compute that ran after the first bucket had started, in the median"
+            " late step: what could hide communication",
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the AllReduce kernels that were launched in a known step"
+        ),
+    }
+}
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2
@@ -48,6 +81,7 @@ class LateAllReduceResult(RankResult):
         num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
             sharded, these reduce the gradients.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        how_to_collect: what the trace may lack, should it be needed.
         has_steps: whether any training step is known.
         steps: the steps judged.
         tail_ns: the measure of the late steps' tails without compute.
@@ -60,6 +94,7 @@ class LateAllReduceResult(RankResult):
     num_in_steps: int
     num_reduce_scatters: int
     num_graphs: int
+    how_to_collect: HowToCollect
     has_steps: bool
     steps: StepTails
     tail_ns: int
@@ -96,6 +131,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     own = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
     return LateAllReduceResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_all_reduces=int((reduces & inside).sum()),
         num_in_steps=int((reduces & inside & (step >= 0)).sum()),
@@ -121,8 +157,8 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     if severity is None or 2 * num_late <= num_steps:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
-    how = "in one bucket" if 2 * one > num_late else "when the backward is all but over"
-    metrics: dict[str, Metric] = {
+    how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
+    metrics: dict[str, MetricValue] = {
         "tail_ns": result.tail_ns,
         "num_buckets": result.num_buckets,
         "exposed_ns": result.exposed_ns,
@@ -136,8 +172,8 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             ID,
             severity,
             result.rank,
-            f"{num_late} of {num_steps} steps reduce their gradients {how}: no compute hides"
-            f" {duration(result.exposed_ns)} of it",
+            f"{num_late} of {num_steps} steps reduce their gradients {how}:"
+            f" {duration(result.exposed_ns)} of it is not hidden by compute",
             result.exposed_ns,
             fraction,
             metrics,
@@ -174,9 +210,9 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     if not result.has_steps:
         return NotApplicable(
             ID,
-            "no training step is known whose kernels could be told by their launches",
-            "nsys profile --trace=cuda,nvtx … with a range around each step: instrument.step, or a"
-            " range of your own and --step-pattern REGEX",
+            "no training step is known whose kernels can be found by their launches",
+            f"{result.how_to_collect(Part.RANGES)} with a range around each step: instrument.step,"
+            " or a range of your own and --step-pattern REGEX",
             result.rank,
         )
     if result.num_reduce_scatters:
@@ -190,7 +226,7 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     if len(result.steps.number) < MIN_STEPS:
         return NotApplicable(
             ID,
-            f"{len(result.steps.number)} steps can be judged, and it takes {MIN_STEPS}: those"
+            f"{len(result.steps.number)} steps can be judged, and {MIN_STEPS} are needed: those"
             " with compute and then AllReduce kernels, all in the window, but for the first, where"
             " one bucket is right",
             "record several steps, from cudaProfilerStart some steps into the training on",
@@ -205,7 +241,7 @@ def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable:
             ID,
             f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
             " is not recorded",
-            f"nsys profile {schema.GRAPH.flag} …",
+            result.how_to_collect(Part.GRAPH_KERNELS),
             result.rank,
         )
     return NotApplicable(
@@ -245,39 +281,4 @@ ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    ID: f"""\
-# late-allreduce
-
-Gradients are reduced when the backward is over, in one bucket or in several that all come late, and
-the GPU waits for them. DDP reduces each bucket as soon as its last gradient is there, beside the
-rest of the backward; only the last bucket must outlast it.
-
-**Measured** per training step, on its kernels in the order of the GPU. The kernels of a step are
-those launched inside its range. Its buckets are its AllReduce kernels, but for those
-{MIN_OF_LONGEST} times shorter than the longest (a loss, a flag). Of the compute from the step's
-first compute kernel to the end of the last bucket, a bucket is *late* that starts when 90 % has
-run. A step is late where it has one bucket, or where all are late. Its *tail* reaches from the end
-of the compute that ran, or had run, when the first late bucket started (of the last bucket, where
-none is late) to the end of the last bucket, but for the time in which compute ran.
-
-The first step of a report is not judged: DDP's first step has one bucket by design, and another
-may be cut. Neither are steps with AllReduce kernels outside the window.
-
-* `tail_ns`: the tails of the late steps.
-* `num_buckets`: of the median step.
-* `exposed_ns`: the part of the tails in which AllReduce kernels ran, which is the impact. It holds
-  waiting for slower ranks as well as transfer.
-* `num_late_steps`, `num_steps`: late steps, and steps judged. More than half must be late.
-* `hideable_fraction`: the share of the compute that ran after the first bucket had started, in the
-  median late step: what could hide communication.
-* `coverage`: the share of the AllReduce kernels that were launched in a known step.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{chr(10).join(f"* {line}" for line in ADVICE)}
-""",
-}
+PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": bullets(ADVICE)}

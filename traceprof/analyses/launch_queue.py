@@ -13,28 +13,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.launch_queue_texts import (
+from traceprof.analyses.launch_queue_advice import (
     ADVICE,
-    EXPLANATIONS,
     HEALTHY_ADVICE,
     REEXPORT,
-    REEXPORT_COMMAND,
 )
 from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     Severity,
+    bullets,
     severity_of_cost,
 )
 from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import MIN_CAP, find_stalls
+from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
-from traceprof.host.queue_holders import Holder, operation_name, queue_holders
-from traceprof.trace.nsight import schema
+from traceprof.host.queue_holders import Holder, queue_holders
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -44,12 +46,47 @@ if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
-
-__all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
+    from traceprof.trace.model.host import ApiCalls
 
 IDS: tuple[str, ...] = ("launch-queue-stall",)
-REQUIRES: tuple[schema.Table, ...] = (schema.API_CALL,)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+METRICS: Metrics = {
+    "launch-queue-stall": {
+        "stall_ns": Metric(Kind.NS, "the sum of the stalls"),
+        "num_stalls": Metric(Kind.COUNT, "their number"),
+        "max_queue_depth": Metric(
+            Kind.COUNT, "the most launches of the process that were pending at once"
+        ),
+        "source": Metric(
+            Kind.TEXT, "how stalls are known, see above", choices=("overhead-records", "inferred")
+        ),
+        "blocked_ns": Metric(Kind.NS, "the measure of the stalls' union"),
+        "queue_cap": Metric(
+            Kind.COUNT,
+            "the limit at which launches blocked, null where none was learned",
+            is_nullable=True,
+        ),
+        "queue_cap_scope": Metric(
+            Kind.TEXT,
+            "whether that is the limit of one `stream` or of the whole `process`",
+            choices=("stream", "process"),
+            is_nullable=True,
+        ),
+        "usual_launch_ns": Metric(Kind.NS, "the usual launch", is_nullable=True),
+        "num_late_launches": Metric(
+            Kind.COUNT,
+            "operations that were launched late. Late is what started within 50 µs of its launch,"
+            " on a stream that stood idle while the thread was blocked; what a thread lost before"
+            " it waited for the GPU anyway does not count",
+        ),
+        "late_launch_ns": Metric(Kind.NS, "the sum of what they were late"),
+        "holder": Metric(
+            Kind.TEXT, "what the GPU ran longest while launches were blocked", is_nullable=True
+        ),
+        "holder_ns": Metric(Kind.NS, "how long it ran meanwhile", is_nullable=True),
+        "coverage": Metric(Kind.FRACTION, "the share of operations whose launch was captured"),
+    }
+}
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -82,8 +119,7 @@ class LaunchQueueResult(RankResult):
     Attributes:
         window: what was looked at.
         max_depth: the most launches of the process pending at once in the window.
-        stalls: those of launches for this rank that begin in the window, ordered by start; None
-            where the report has no API calls.
+        stalls: those of launches for this rank that begin in the window, ordered by start.
         blocked_ns: the measure of their union within the window.
         costly: when something of this rank waited for a blocked thread.
         holders: what the rank's GPU ran during its stalls, most first.
@@ -93,11 +129,12 @@ class LaunchQueueResult(RankResult):
         has_unexported: whether CUPTI's records were captured, but left out of the export.
         coverage: the share of the rank's operations in the window whose launch was captured.
         longest: the longest stalls, longest first.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window: Window
     max_depth: int
-    stalls: Stalls | None
+    stalls: Stalls
     blocked_ns: int
     costly: Intervals
     holders: tuple[Holder, ...]
@@ -107,21 +144,19 @@ class LaunchQueueResult(RankResult):
     has_unexported: bool
     coverage: float
     longest: tuple[Evidence, ...]
-
-    def stalls_of(self, thread: int) -> Intervals:
-        """Return when a thread was blocked."""
-        if self.stalls is None:
-            return intervals.empty()
-        own = self.stalls.thread == thread
-        return intervals.union(self.stalls.start_ns[own], self.stalls.end_ns[own])
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> LaunchQueueResult:
-    """Measure the queue of the rank's process, and the stalls of launches for the rank."""
+    """Measure the queue of the rank's process, and the stalls of launches for the rank.
+
+    Raises:
+        ValueError: the report lacks what `REQUIRES` names.
+    """
     if rank.calls is None:
-        return _without_calls(rank, window)
-    of_process = find_stalls(rank, rank.calls)
-    queue = launch_queue(rank, rank.calls)
+        raise ValueError(f"rank {rank.rank}: the report has no API calls")
+    of_process = find_stalls(rank)
+    queue = launch_queue(rank)
     own = of_process.device == rank.key.device
     stalls = of_process.chosen(
         own if window.is_whole else own & window.holds_start(of_process.start_ns)
@@ -132,6 +167,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     queue.release()
     return LaunchQueueResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window=window,
         max_depth=max_depth,
         stalls=stalls,
@@ -156,21 +192,12 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
     """
     if rank.calls is None:
         return np.empty(0, np.int64), np.empty(0, np.int32)
-    return launch_queue(rank, rank.calls).series_within(window.start_ns, window.end_ns)
+    return launch_queue(rank).series_within(window.start_ns, window.end_ns)
 
 
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
     """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
     stalls = result.stalls
-    if stalls is None:
-        return [
-            NotApplicable(
-                IDS[0],
-                "the report has no CUDA API calls: when operations were launched is not known",
-                f"nsys profile {schema.API_CALL.flag} …",
-                result.rank,
-            )
-        ]
     length = result.window.length_ns
     cost = severity_of_cost(result.costly.measure_ns / length) if length else None
     if cost is None and (not length or result.blocked_ns < _MIN_SHARE * length):
@@ -182,17 +209,10 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
-    return LaunchQueueResult(
-        rank.rank, window, 0, None, 0, intervals.empty(), (),
-        (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
-    )  # fmt: skip
-
-
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
     return tuple(
-        LateLaunch(operation_name(rank, group, index), *numbers)
+        LateLaunch(rank.operation_name(group, index), *numbers)
         for group, index, *numbers in zip(
             *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
         )
@@ -226,7 +246,7 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ..
 def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
     stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
     impact = result.costly.measure_ns
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "stall_ns": stall_ns,
         "num_stalls": len(stalls),
         "max_queue_depth": result.max_depth,
@@ -285,8 +305,12 @@ def _title(
     blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
     if cost is not None:
         return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
-    waited = f"something waited for {duration(impact)} of it" if impact else "nothing waited for it"
-    return f"{blocked}{holder}; {waited}"
+    waited = (
+        f"other work waited {duration(impact)} for them"
+        if impact
+        else "no other work waited for them"
+    )
+    return f"{blocked}{holder}; {waited} for them"
 
 
 def _shortened(name: str) -> str:
@@ -298,7 +322,7 @@ def _advice(
 ) -> tuple[str, ...]:  # fmt: skip
     advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
     if result.has_unexported and stalls.source == "inferred":
-        advice.append(REEXPORT)
+        advice.append(f"{REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
 
 
@@ -307,6 +331,13 @@ def _unexported(result: LaunchQueueResult) -> NotApplicable:
         IDS[0],
         "records of a full command buffer were captured but not exported, and no stall of more"
         " than 50 µs can be inferred from the launches",
-        REEXPORT_COMMAND,
+        result.how_to_collect(Part.STALL_RECORDS),
         result.rank,
     )
+
+
+PAGE = {
+    "long": f"{LONG_NS // 1000} µs",
+    "advice": bullets(ADVICE),
+    "healthy_advice": bullets(HEALTHY_ADVICE),
+}

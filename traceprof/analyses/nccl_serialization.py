@@ -10,25 +10,59 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
+from traceprof.communication.nccl_queues import Independence
 from traceprof.findings import (
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     Severity,
     bullets,
     severity_of_cost,
     share,
 )
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL, schema.API_CALL)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "nccl-serialization": {
+        "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),
+        "num_blocked": Metric(Kind.COUNT, "how many operations waited"),
+        "max_blocked_ns": Metric(Kind.NS, "the longest wait"),
+        "num_operations": Metric(Kind.COUNT, "communication kernels in the window"),
+        "independent_blocked_ns": Metric(
+            Kind.NS,
+            "the part of `blocked_ns` behind an independent operation; null where the export has"
+            " neither communicators nor peers",
+            is_nullable=True,
+        ),
+        "known_blocked_ns": Metric(
+            Kind.NS, "the part of `blocked_ns` of which it is known whether they are independent"
+        ),
+        "queued_ns": Metric(Kind.NS, "wall time in which any communication waited in line"),
+        "num_on_compute_stream": Metric(
+            Kind.COUNT,
+            "communication kernels on a stream of whose kernels more than"
+            f" {percent(queueing.COMPUTE_SHARE)} compute. They can never overlap that stream's"
+            " compute: PyTorch 2.8 and later runs synchronous collectives there",
+        ),
+        "exposed_on_compute_stream_ns": Metric(
+            Kind.NS, "how long these ran while nothing computed"
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of these kernels whose launch is in the capture"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +89,7 @@ class SerializationResult(RankResult):
         compute_streams: these streams.
         exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window_ns: int
@@ -74,6 +109,7 @@ class SerializationResult(RankResult):
     compute_streams: tuple[int, ...]
     exposed_on_compute_streams_ns: int
     num_graphs: int
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> SerializationResult:
@@ -82,7 +118,8 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     inside = window.holds_start(queue.start_ns)
     blocked = inside & (queue.blocked_ns > 0)
     independent, dependent = (
-        blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)
+        blocked & (queue.independence == independence)
+        for independence in (Independence.INDEPENDENT, Independence.DEPENDENT)
     )
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
@@ -96,6 +133,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
 
     return SerializationResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_operations=int(inside.sum()),
         num_judged=int((inside & (queue.launch_ns != UNKNOWN)).sum()),
@@ -126,7 +164,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
                 IDS[0],
                 "when communication was launched is not in the export, so that waiting in line"
                 " cannot be told from being late",
-                f"nsys profile {schema.API_CALL.flag} …, from before the first communication on",
+                f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
                 result.rank,
             )
         ]
@@ -185,10 +223,10 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
     if result.known_blocked_ns == result.blocked_ns:
         return f"{title}, always in the order of their own communicator"
-    return f"{title}; the export does not tell whether they depend on each other"
+    return f"{title}; whether they depend on each other is not in the export"
 
 
-def _metrics(result: SerializationResult) -> dict[str, Metric]:
+def _metrics(result: SerializationResult) -> dict[str, MetricValue]:
     known = result.known_blocked_ns > 0 or not result.num_blocked
     return {
         "blocked_ns": result.blocked_ns,
@@ -209,7 +247,7 @@ def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
         IDS[0],
         f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them is not"
         " recorded",
-        f"nsys profile {schema.GRAPH.flag} …",
+        result.how_to_collect(Part.GRAPH_KERNELS),
         result.rank,
     )
 
@@ -221,7 +259,10 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
     if result.num_on_compute_streams:
         advice.append(_COMPUTE_STREAM_ADVICE)
     if result.known_blocked_ns < result.blocked_ns:
-        advice.append(_COLLECT_ADVICE)
+        how = result.how_to_collect(Part.COMMUNICATORS)
+        advice.append(
+            f"To see which of these depend on each other, export communicators and peers: {how}"
+        )
     return tuple(advice)
 
 
@@ -252,49 +293,7 @@ _COMPUTE_STREAM_ADVICE = (
     " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
     " run beside it"
 )
-_COLLECT_ADVICE = (
-    "To see which of these depend on each other, export communicators and peers: NCCL 2.25 or later"
-    " (PyTorch 2.7), nsys profile --trace=cuda,nvtx and nsys export --type=sqlite"
-    " --include-blobs=true, from Nsight Systems 2024.5 on; or record with python -m instrument,"
-    " which names every call with its peer and group"
-)
-
-
-EXPLANATIONS: dict[str, str] = {
-    "nccl-serialization": f"""\
-# nccl-serialization
-
-Communication sat launched and ready behind other communication on its stream.
-
-**Measured** for each communication kernel B, with A the one before it on the same stream: how much
-of the time from the return of B's launch to B's start earlier communication kernels of the stream
-ran. It counts only if A ended at most 20 µs before B started: else B waited for something else.
-
-Waiting in line costs nothing by itself. Two operations of one communicator run in the order of
-their calls, whatever the stream. What could have been saved at most is the time in which B waited
-behind an operation that was **independent** of it (another communicator, or a send or receive with
-another peer) and no compute ran. That is the impact; side by side they may share a link.
-
-* `blocked_ns`, `num_blocked`, `max_blocked_ns`: the sum of the waits, which may exceed wall time,
-  their number and the longest.
-* `num_operations`: communication kernels in the window.
-* `independent_blocked_ns`: the part of `blocked_ns` behind an independent operation; null where the
-  export tells neither communicators nor peers. `known_blocked_ns`: the part of which it is known.
-* `queued_ns`: wall time in which any communication waited in line.
-* `num_on_compute_stream`, `exposed_on_compute_stream_ns`: communication kernels on a stream of
-  whose kernels more than {percent(queueing.COMPUTE_SHARE)} compute, and how long they ran while
-  nothing computed. They can never overlap that stream's compute: PyTorch 2.8 and later runs
-  synchronous collectives there.
-* `coverage`: the share of these kernels whose launch is in the capture.
-
-The evidence says who waited behind whom, the costliest chain first.
-
-**Severity** follows the time lost behind operations known to be independent, as a share of the
-window: info from 1 %, low from 3 %, medium from 10 %, high from 25 %. All else is info: where
-dependence is unknown, where it is NCCL's own order, or where compute hid the wait.
-
-**What to do**
-
-{bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE))}
-""",
+PAGE = {
+    "follows": f"{queueing.FOLLOWS_NS // 1000} µs",
+    "advice": bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE)),
 }

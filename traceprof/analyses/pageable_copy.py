@@ -13,14 +13,18 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
 )
-from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree, memory_ids
-from traceprof.trace.nsight import schema
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
+from traceprof.trace.model.kinds import MemoryKind, copy_label
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.special_values import NULL
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -28,7 +32,33 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("pageable-copy",)
-REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "pageable-copy": {
+        "bytes": Metric(Kind.COUNT, "what was copied"),
+        "num_copies": Metric(Kind.COUNT, "in how many copies"),
+        "host_blocked_ns": Metric(
+            Kind.NS,
+            "the durations of their API calls; null where the capture has none of them",
+            is_nullable=True,
+        ),
+        "direction": Metric(
+            Kind.TEXT, "`h2d` or `d2h`, whichever carried more bytes", choices=("h2d", "d2h")
+        ),
+        "gb_per_s": Metric(
+            Kind.NUMBER, "the rate of the pageable copies in that direction", is_nullable=True
+        ),
+        "pinned_gb_per_s": Metric(
+            Kind.NUMBER,
+            f"the rate of copies of pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB;"
+            " null where there were none",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of such copies whose kinds of memory are in the report"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +91,7 @@ class PageableCopyResult(RankResult):
     num_large: int
     num_known: int
     evidence: tuple[Evidence, ...]
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> PageableCopyResult:
@@ -68,10 +99,8 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     copies = rank.operations.copies
     large = window.holds_start(copies.start_ns)
     large &= (copies.bytes > MAX_STAGED_BYTES) & ~rank.is_peer_copy
-    known = (
-        large & _is_known(rank, copies.source_memory) & _is_known(rank, copies.destination_memory)
-    )
-    pageable = _directions(rank, schema.PAGEABLE)
+    known = large & _is_known(copies.source_memory) & _is_known(copies.destination_memory)
+    pageable = _directions(rank, MemoryKind.PAGEABLE)
     chosen = np.flatnonzero(known & (pageable["h2d"] | pageable["d2h"]))
     carried = {
         direction: intervals.total(copies.bytes[known & mask])
@@ -81,7 +110,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     rate = pinned_rate = None
     if direction is not None:
         rate = _gb_per_s(rank, known & pageable[direction])
-        pinned_rate = _gb_per_s(rank, known & _directions(rank, schema.PINNED)[direction])
+        pinned_rate = _gb_per_s(rank, known & _directions(rank, MemoryKind.PINNED)[direction])
     called = rank.launched_by[1][chosen]
     called = np.unique(called[called >= 0])
     blocked = None
@@ -89,6 +118,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
     return PageableCopyResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_copies=len(chosen),
         bytes=sum(carried.values()),
@@ -109,9 +139,8 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 IDS[0],
-                "the report does not tell which kinds of memory were copied from and to",
-                "export the .nsys-rep again with a newer Nsight Systems (srcKind and dstKind of"
-                f" {schema.MEMCPY.name})",
+                "the kinds of memory that were copied from and to are not in the report",
+                result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
             )
         ]
@@ -119,7 +148,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "bytes": result.bytes,
         "num_copies": result.num_copies,
         "host_blocked_ns": result.host_blocked_ns,
@@ -153,18 +182,19 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _is_known(rank: Rank, memory: Int64) -> Mask:
-    known: Mask = (memory != NULL) & ~np.isin(memory, memory_ids(rank, "Unknown"))
+def _is_known(memory: Int64) -> Mask:
+    known: Mask = (memory != NULL) & (memory != MemoryKind.UNKNOWN)
     return known
 
 
-def _directions(rank: Rank, host_memory: str) -> dict[str, Mask]:
+def _directions(rank: Rank, host_memory: MemoryKind) -> dict[str, Mask]:
     """Return which copies go between the GPU and this kind of host memory, by direction."""
-    copies, host = rank.operations.copies, memory_ids(rank, host_memory)
-    any_host = np.concatenate([memory_ids(rank, each) for each in (schema.PAGEABLE, schema.PINNED)])
+    source = rank.operations.copies.source_memory
+    destination = rank.operations.copies.destination_memory
+    host_kinds = np.array([MemoryKind.PAGEABLE, MemoryKind.PINNED], np.int64)
     return {
-        "h2d": np.isin(copies.source_memory, host) & ~np.isin(copies.destination_memory, any_host),
-        "d2h": np.isin(copies.destination_memory, host) & ~np.isin(copies.source_memory, any_host),
+        "h2d": (source == host_memory) & ~np.isin(destination, host_kinds),
+        "d2h": (destination == host_memory) & ~np.isin(source, host_kinds),
     }
 
 
@@ -194,7 +224,7 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
         Evidence(
             int(copies.start_ns[index]),
             int(copies.end_ns[index]),
-            f"{rank.copy_kinds.get(int(copies.kind[index]), 'unknown')} copy,"
+            f"{copy_label(int(copies.kind[index]))} copy,"
             f" {int(copies.bytes[index]) / 1e6:.1f} MB, pageable",
         )
         for index in chosen[intervals.largest(length, MAX_EVIDENCE)].tolist()
@@ -220,33 +250,4 @@ _ADVICE = (
     "Keep what does not change on the GPU, create tensors there (device='cuda'), copy fewer bytes",
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "pageable-copy": f"""\
-# pageable-copy
-
-Copies between the GPU and pageable host memory. The driver copies such memory through a pinned
-buffer of its own, piece by piece, in the calling thread: the copy is slower than from pinned
-memory, and cannot run beside other work that the thread would launch.
-
-**Measured** on copies of more than {MAX_STAGED_BYTES // 1024} KiB that start in the window and
-whose host memory is `Pageable` in the report. Smaller ones take microseconds, and reads of some
-bytes (`loss.item()`) are host-sync's.
-
-* `bytes`, `num_copies`: what was copied, in how many copies.
-* `host_blocked_ns`: the durations of their API calls; null where the capture has none of them.
-* `direction`: `h2d` or `d2h`, whichever carried more bytes.
-* `gb_per_s`, `pinned_gb_per_s`: the rate in that direction of pageable copies, and of copies of
-  pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB (null where there were none).
-* `coverage`: the share of such copies whose kinds of memory the report tells.
-
-**The impact** is the time in which the GPU did nothing but these copies, or nothing at all while
-the host was inside their calls.
-
-**Severity** follows the impact's share of the window: info from 1 %, low from 3 %, medium from
-10 %, high from 25 %.
-
-**What to do**
-
-{bullets(_ADVICE)}
-""",
-}
+PAGE = {"min_kib": str(MAX_STAGED_BYTES // 1024), "advice": bullets(_ADVICE)}

@@ -15,7 +15,7 @@ from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
 from traceprof.communication.messages import ONE_SIDED
 from traceprof.run.rank import CpuRank
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.cpu_rank import CpuOperations
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.nsight.call_labels import CallLabel
+    from traceprof.trace.model.call_labels import CallLabel
 
 Value = TypeVar("Value")
 

@@ -43,5 +43,5 @@ ANALYSES: tuple[RankAnalysis | RunAnalysis, ...] = (
 RANK_ANALYSES = tuple(analysis for analysis in ANALYSES if isinstance(analysis, RankAnalysis))
 RUN_ANALYSES = tuple(analysis for analysis in ANALYSES if isinstance(analysis, RunAnalysis))
 FINDING_IDS = tuple(id_ for analysis in ANALYSES for id_ in analysis.ids)
-EXPLANATIONS = {id_: text for analysis in ANALYSES for id_, text in analysis.explanations.items()}
-"""What each finding means, how it is measured, what to do: in Markdown, by id."""
+METRICS = {id_: metrics for analysis in ANALYSES for id_, metrics in analysis.metrics.items()}
+"""The numbers of each finding, by its id."""

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.analyses.measured import MeasuredRun
-    from traceprof.findings import Finding, NotApplicable
+    from traceprof.findings import Finding, Metrics, NotApplicable
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.nsight import schema
+    from traceprof.trace.model.parts import Part
 
 Result = TypeVar("Result", bound=RankResult)
 OfRun = TypeVar("OfRun")
@@ -29,12 +29,15 @@ class RankModule(Judge[Result], Protocol[Result]):
 
     Attributes:
         IDS: the findings it can make.
+        METRICS: their numbers, by finding.
+        PAGE: what its pages in `explanations/` name with a dollar sign: limits, advice.
         REQUIRES: what a trace must hold; where it does not, the runner says what is missing.
     """
 
     IDS: tuple[str, ...]
-    EXPLANATIONS: dict[str, str]
-    REQUIRES: tuple[schema.Table, ...]
+    METRICS: Metrics
+    PAGE: dict[str, str]
+    REQUIRES: tuple[Part, ...]
 
     def run(self, rank: Rank, window: Window) -> Result:
         """Return numbers only, of the window."""
@@ -52,10 +55,13 @@ class RunModule(Protocol[OfRun]):
 
     Attributes:
         IDS: the findings it can make.
+        METRICS: their numbers, by finding.
+        PAGE: what its pages in `explanations/` name with a dollar sign: limits, advice.
     """
 
     IDS: tuple[str, ...]
-    EXPLANATIONS: dict[str, str]
+    METRICS: Metrics
+    PAGE: dict[str, str]
 
     def run(self, measured: MeasuredRun) -> OfRun:
         """Return numbers only."""
@@ -71,6 +77,8 @@ class RankAnalysis:
     Attributes:
         name: the module's.
         ids: the findings it can make.
+        metrics: their numbers, by finding.
+        page: the values that its pages name.
         requires: what a trace must hold.
         is_for_cpu: whether it is also for ranks without a GPU.
         run: measures a window of a rank.
@@ -80,8 +88,9 @@ class RankAnalysis:
 
     name: str
     ids: tuple[str, ...]
-    explanations: dict[str, str]
-    requires: tuple[schema.Table, ...]
+    metrics: Metrics
+    page: dict[str, str]
+    requires: tuple[Part, ...]
     is_for_cpu: bool
     run: Callable[[Rank, Window], RankResult]
     judge: Callable[[Results], list[Finding | NotApplicable]]
@@ -94,11 +103,14 @@ class RunAnalysis:
 
     Attributes:
         ids: the findings it can make.
+        metrics: their numbers, by finding.
+        page: the values that its pages name.
         judge: measures and judges a run.
     """
 
     ids: tuple[str, ...]
-    explanations: dict[str, str]
+    metrics: Metrics
+    page: dict[str, str]
     judge: Callable[[MeasuredRun], list[Finding | NotApplicable]]
 
 
@@ -129,7 +141,7 @@ def whole_run(module: RunModule[OfRun]) -> RunAnalysis:
     def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
         return module.findings(module.run(measured))
 
-    return RunAnalysis(ids=module.IDS, explanations=module.EXPLANATIONS, judge=judge)
+    return RunAnalysis(ids=module.IDS, metrics=module.METRICS, page=module.PAGE, judge=judge)
 
 
 def _registered(
@@ -144,7 +156,8 @@ def _registered(
     return RankAnalysis(
         name=module.__name__,
         ids=module.IDS,
-        explanations=module.EXPLANATIONS,
+        metrics=module.METRICS,
+        page=module.PAGE,
         requires=module.REQUIRES,
         is_for_cpu=is_for_cpu,
         run=module.run,

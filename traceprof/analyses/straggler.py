@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses import straggler_texts as texts
+from traceprof.analyses import straggler_advice as texts
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     severity_of_cost,
     share,
@@ -35,7 +38,40 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
 
 IDS: tuple[str, ...] = ("straggler",)
-EXPLANATIONS = texts.EXPLANATIONS
+METRICS: Metrics = {
+    "straggler": {
+        "rank": Metric(
+            Kind.COUNT,
+            "the root. A rank that was late because it waited for another one itself is not the"
+            " root",
+        ),
+        "lateness_ns": Metric(
+            Kind.NS, "how much later than the median of the others it came, at the median"
+        ),
+        "share_last": Metric(
+            Kind.FRACTION,
+            "the share of the operations in which it (or the rank it holds up) came last",
+        ),
+        "clock_uncertainty_ns": Metric(
+            Kind.NS,
+            "how well its clock compares with the others'; null where it does not",
+            is_nullable=True,
+        ),
+        "cause": Metric(
+            Kind.TEXT,
+            "what took the time since the ranks last stood together: the late rank's computing,"
+            " communicating, copying and idling by cause, each beyond the median of the others."
+            " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
+            " compute (forward, backward, optimizer), communication, or outside the ranges, of"
+            " which the trace does not say more",
+        ),
+        "num_operations": Metric(Kind.COUNT, "operations that it shared with others"),
+        "host": Metric(Kind.TEXT, "the name of its machine"),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of these operations that could be compared with others"
+        ),
+    }
+}
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.
@@ -147,7 +183,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
         rank = ranks.ranks[straggler.member]
         machine = ranks.machines[straggler.member]
         via = straggler.worst[0].via
-        metrics: dict[str, Metric] = {
+        metrics: dict[str, MetricValue] = {
             "rank": rank,
             "lateness_ns": straggler.late_ns,
             "share_last": late.share_last,
@@ -157,13 +193,13 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
             "host": machine,
             "coverage": late.coverage,
         }
-        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which comes last" if via else ""
+        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         found.append(
             Finding(
                 IDS[0],
                 severity,
                 rank,
-                f"On {machine}, it comes {duration(straggler.late_ns)} later"
+                f"On {machine}, it arrives {duration(straggler.late_ns)} later"
                 f" than the others{held_up}: last in {percent(late.share_last)} of"
                 f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
                 impact,
@@ -213,3 +249,6 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
             " operations that all ranks take part in",
         )
     ]
+
+
+PAGE: dict[str, str] = {}

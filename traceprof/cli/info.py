@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from traceprof.progress import Progress
     from traceprof.run.opening import Run
-    from traceprof.trace.model.operations import Progress
 
 _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 
@@ -52,8 +52,6 @@ def command(reports: tuple[str, ...]) -> None:
         run = runs[0] if len(runs) == 1 else open_run([each.traces[0] for each in runs])
         for index in range(len(run.traces)):
             table = _table(run, index)
-            if table is None:
-                continue
             if sys.stdout.isatty():
                 Console().print(table)
             else:
@@ -72,10 +70,8 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> Run:
     return run
 
 
-def _table(run: Run, index: int) -> Table | None:
+def _table(run: Run, index: int) -> Table:
     """Return what a report of a run holds."""
     from traceprof.reports import info
-    from traceprof.trace.nsight.export import NsightTrace
 
-    trace = run.traces[index]
-    return info.render(trace, run, index) if isinstance(trace, NsightTrace) else None
+    return info.render(run.traces[index], run, index)

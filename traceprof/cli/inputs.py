@@ -16,8 +16,8 @@ from traceprof.errors import TraceFileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from traceprof.progress import Progress
     from traceprof.run.summary import FailedReport
-    from traceprof.trace.model.operations import Progress
 
 # Existence is checked on opening, where every other fault of a file is found too.
 reports_argument = click.argument(

@@ -79,14 +79,14 @@ def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
 
 
 def _scenario(name: str, summary: str) -> click.Command:
-    from traceprof.trace.nsight import schema
+    from traceprof.simulate import SCHEMA_VERSIONS
 
     @click.command(name, short_help=summary, help=f"{summary} The answers go to X.truth.json.")
     @click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
     @click.option(
         "--schema-version",
-        type=click.Choice(list(schema.PRODUCTS)),
-        default=next(reversed(schema.PRODUCTS)),
+        type=click.Choice(SCHEMA_VERSIONS),
+        default=SCHEMA_VERSIONS[-1],
         show_default=True,
         help="Of the export.",
     )
@@ -102,7 +102,7 @@ def _scenario(name: str, summary: str) -> click.Command:
 
 
 def _run(name: str, summary: str) -> click.Command:
-    from traceprof.trace.nsight import schema
+    from traceprof.simulate import SCHEMA_VERSIONS
 
     @click.command(
         name, short_help=summary, help=f"{summary} The answers go to truth.json beside the reports."
@@ -118,8 +118,8 @@ def _run(name: str, summary: str) -> click.Command:
     @click.option("--labels/--no-labels", default=True, help="Whether instrument was enabled.")
     @click.option(
         "--schema-version",
-        type=click.Choice(list(schema.PRODUCTS)),
-        default=next(reversed(schema.PRODUCTS)),
+        type=click.Choice(SCHEMA_VERSIONS),
+        default=SCHEMA_VERSIONS[-1],
         show_default=True,
         help="Of the exports.",
     )

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
+from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
-    from traceprof.trace.nsight.nccl_calls import CommunicationCalls
+    from traceprof.trace.model.communication_calls import CommunicationCalls
 
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
 ROOTED = (*FROM_ROOT, *TO_ROOT)
@@ -100,8 +101,7 @@ class Messages:
 
 def messages(rank: Rank) -> Messages:
     """Return what the communication kernels of a rank carried; found once for each rank."""
-    # As functools.cached_property keeps it.
-    return rank.cached("messages", lambda: _read(rank))
+    return rank.cache.get(_read, rank)
 
 
 def _read(rank: Rank) -> Messages:

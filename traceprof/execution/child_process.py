@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from traceprof.execution.handover import Handover
-    from traceprof.trace.model.operations import Progress
+    from traceprof.progress import Progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

@@ -20,7 +20,7 @@ from traceprof.hardware import parse_peaks
 from traceprof.host.synchronization import data_loading
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.failures import close_on_error, try_report
-from traceprof.run.opening import open_report, summary_of
+from traceprof.run.opening import open_report, summarize_report
 from traceprof.run.steps import user_pattern
 from traceprof.run.summary import FailedReport, RankInfo
 from traceprof.run.windows import choose_windows
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.analyses.measured import RankMeasurements
+    from traceprof.progress import Progress
     from traceprof.run.rank import Rank, Window
     from traceprof.run.windows import Range
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.trace.model.trace import Trace
 
 # A copy of the process takes some 20 ms, and these operations 50 ms of analyses.
 _WORTH_SHARING = 150_000
@@ -169,7 +170,7 @@ def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredRe
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
-    return MeasuredReport(summary_of(trace, ranks), measured)  # all notes are known only now
+    return MeasuredReport(summarize_report(trace, ranks), measured)  # all notes are known only now
 
 
 def _ends_of_steps(rank: Rank) -> tuple[int, int] | None:
@@ -192,7 +193,7 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[RankMeasurements]:
     trace.release()
     num_operations = sum(len(rank.operations) for rank, _ in ranks)
     if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
-        return processes.shared(_measure_rank, ranks, trace.after_fork)
+        return processes.shared(_measure_rank, ranks, lambda _: trace.reopen())
     return [_measure_rank(each) for each in ranks]
 
 
@@ -203,7 +204,7 @@ def _read_what_ranks_share(rank: Rank) -> None:
     data_loading(rank)
     # Read when they are first asked for.
     _ = rank.calls, trace.api_names, trace.counters, trace.has_unexported_stalls
-    _ = trace.memory_kinds, trace.signatures, trace.launch_stalls(rank.process)
+    _ = trace.signatures, trace.launch_stalls(rank.process)
 
 
 def _measure_rank(chosen: tuple[Rank, Window]) -> RankMeasurements:

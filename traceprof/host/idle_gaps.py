@@ -32,6 +32,7 @@ from traceprof.host.synchronization import (
     data_loading,
     synchronizing_calls,
 )
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from traceprof.host.synchronization import ThreadCalls
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
+    from traceprof.trace.model.host import ApiCalls
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
 # median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.
@@ -113,8 +114,7 @@ class UnknownCause:
 
 def idle_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
     """Split the idle time of a rank inside a window by its causes."""
-    name = f"idle_gaps {window.start_ns} {window.end_ns}"
-    return rank.cached(name, lambda: _split_gaps(rank, window))
+    return rank.cache.get(_split_gaps, rank, window)
 
 
 def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
@@ -122,13 +122,13 @@ def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
     if calls is None:
         return UnknownCause(
             "the report has no CUDA API calls: what the host did is not known",
-            "nsys profile --trace=cuda,nvtx …",
+            rank.trace.how_to_collect(Part.RANGES),  # which names what the host did, too
         )
     if clocks_disagree(rank, calls):
         return UnknownCause(
             "the clocks of host and GPU disagree in this report: operations end after the host has"
             " read their results, or start before they are launched",
-            "record again, with a newer Nsight Systems",
+            f"record again, with a newer {rank.trace.format_name}",
         )
     gaps = _gaps(rank, window)
     launch = _next_launch(rank, calls, gaps.end_ns)

@@ -22,12 +22,13 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.launch_stalls import LONG_NS
 from traceprof.host.queue_depth import launch_queue
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank, Window
-    from traceprof.trace.model.operations import ApiCalls
+    from traceprof.trace.model.host import ApiCalls
 
 # An idle stream starts a launched operation 2 to 20 µs after the call returned.
 _PROMPT_NS = 50_000
@@ -158,9 +159,13 @@ def _waits(rank: Rank, calls: ApiCalls) -> Mask:
 
     A synchronization that finds everything done takes a few µs and makes up for no stall.
     """
-    names = [name for name, text in rank.trace.api_names.items() if "Synchronize" in text]
+    names = [
+        name
+        for name, text in rank.trace.api_names.items()
+        if api_call_kind(text) is ApiCallKind.SYNCHRONIZE
+    ]
     waits: Mask = np.isin(calls.name, np.array(names, np.int64))
-    queue = launch_queue(rank, calls)
+    queue = launch_queue(rank)
     began_inside = queue.launches.start_ns < queue.returned_ns
     waits[queue.launches.call[began_inside & (queue.launches.call >= 0)]] = True
     waits &= calls.end_ns - calls.start_ns > LONG_NS

@@ -9,17 +9,17 @@ within the device are pending on it; copies between host and device take no plac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.intervals import BEYOND_NS
+from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import Copies
-from traceprof.trace.nsight import schema
-from traceprof.trace.sqlite.read_columns import NULL
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
-    from traceprof.trace.model.operations import ApiCalls, Operations, Trace
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations
 
     Int32 = npt.NDArray[np.int32]
 
-_WITHIN_DEVICE = "Device-to-Device"
 _NO_CORRELATION = (NULL, 0)  # what no call launched, such as the migrations of managed memory
 
 
@@ -76,29 +76,31 @@ class LaunchQueue:
         launches: n launches, in no order that means anything.
         streams: (device, stream) pairs.
         operations: of the process.
+        cache: what was derived of these and is kept.
+        times: what was derived and `release` lets go of.
     """
 
     calls: ApiCalls
     launches: Launches
     streams: tuple[tuple[int, int], ...]
     operations: tuple[Operations, ...]
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    times: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
-    @cached_property
+    @property
     def end_ns(self) -> Int64:
         """The ends of the process's operations, ascending int64[m]."""
-        ends = np.concatenate([operation.end_ns for operation in self.operations])
-        ends.sort()
-        return ends
+        return self.times.get(_sorted_ends, self)
 
-    @cached_property
+    @property
     def called_ns(self) -> Int64:
         """When each launch was called; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_calls(self.calls.start_ns.__getitem__)
+        return self.times.get(_called, self)
 
-    @cached_property
+    @property
     def returned_ns(self) -> Int64:
         """When each call returned; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_calls(self.calls.ends)
+        return self.times.get(_returned, self)
 
     @property
     def enter_ns(self) -> Int64:
@@ -111,7 +113,7 @@ class LaunchQueue:
         """When each launch was over; BEYOND_NS after the capture, int64[n]."""
         return np.maximum(self.launches.end_ns, self.enter_ns)
 
-    @cached_property
+    @derived
     def series(self) -> tuple[Int64, Int32]:
         """Times, ascending int64[k], from each of which on so many are pending, int32[k]."""
         times, depth = self._changes()
@@ -136,7 +138,7 @@ class LaunchQueue:
             return max(deepest, self._num_before)
         return deepest
 
-    @cached_property
+    @derived
     def _num_before(self) -> int:
         """How many were pending since before anything that was captured."""
         # No call, and so no time of one.
@@ -177,12 +179,12 @@ class LaunchQueue:
         stop = int(np.searchsorted(times, end_ns, side="right"))
         return times[first:stop], depth[first:stop]
 
-    @cached_property
+    @derived
     def depth(self) -> Int64:
         """How many of the process were pending when each launch was called, int64[n]."""
         return self._pending(np.arange(len(self.launches.call)))
 
-    @cached_property
+    @derived
     def stream_depth(self) -> Int64:
         """How many were pending on each launch's own stream, int64[n]; -1 if it takes no place."""
         depth = np.full(len(self.launches.call), -1, np.int64)
@@ -193,23 +195,14 @@ class LaunchQueue:
 
     def release(self) -> None:
         """Let go of what is made again when it is asked for."""
-        for name in ("called_ns", "returned_ns", "end_ns"):
-            self.__dict__.pop(name, None)
+        self.times.release()
 
-    @cached_property
+    @derived
     def device(self) -> Int64:
         """The device that each launch was for, -1 where it was not recorded, int64[n]."""
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
         device: Int64 = devices[self.launches.stream]
         return device
-
-    def _of_calls(self, of: Callable[[Int64], Int64]) -> Int64:
-        call = self.launches.call
-        if len(self.calls) == 0:
-            return np.full(len(call), -BEYOND_NS)
-        times = of(call)  # the index -1 takes the last
-        times[call < 0] = -BEYOND_NS
-        return times
 
     def _pending(self, chosen: Int64) -> Int64:
         """Return how many of the chosen launches were pending when each of them was called."""
@@ -220,17 +213,42 @@ class LaunchQueue:
         return pending
 
 
-def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+def _sorted_ends(queue: LaunchQueue) -> Int64:
+    ends = np.concatenate([operation.end_ns for operation in queue.operations])
+    ends.sort()
+    return ends
+
+
+def _called(queue: LaunchQueue) -> Int64:
+    return _times_of_calls(queue, queue.calls.start_ns.__getitem__)
+
+
+def _returned(queue: LaunchQueue) -> Int64:
+    return _times_of_calls(queue, queue.calls.ends)
+
+
+def _times_of_calls(queue: LaunchQueue, time_of: Callable[[Int64], Int64]) -> Int64:
+    call = queue.launches.call
+    if len(queue.calls) == 0:
+        return np.full(len(call), -BEYOND_NS)
+    times = time_of(call)  # the index -1 takes the last
+    times[call < 0] = -BEYOND_NS
+    return times
+
+
+def launch_queue(rank: Rank) -> LaunchQueue:
     """Return the launch queue of a rank's process.
 
-    Args:
-        rank: the rank.
-        calls: the API calls of its process.
+    Raises:
+        ValueError: the process has no API calls.
     """
-    return rank.cached("launch_queue", lambda: _build(rank, calls))
+    return rank.cache.get(_build, rank)
 
 
-def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+def _build(rank: Rank) -> LaunchQueue:
+    calls = rank.calls
+    if calls is None:
+        raise ValueError(f"rank {rank.rank} has no API calls, and so no launch queue")
     rows, streams, operations = _rows(rank, calls)
     launches = _by_call(rows, _strangers(rows, operations), len(calls))
     unrecorded = _unrecorded(launches, calls)
@@ -259,7 +277,7 @@ def _rows(
         for group, call in zip(groups, launched_by, strict=True):
             stream = group.packed_stream.places_in(numbers).astype(np.int32)
             stream += np.int32(len(streams))
-            parts.append(_operations(rank.trace, group, call, stream))
+            parts.append(_operations(group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
         operations += groups
     return _joined(parts), tuple(streams), tuple(operations)
@@ -276,17 +294,14 @@ def _joined(parts: Sequence[Launches]) -> Launches:
     )
 
 
-def _operations(trace: Trace, group: Operations, call: Int64, stream: Int32) -> Launches:
+def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:
     every = np.ones(len(group), np.bool_)
     takes_place, is_pageable = every, ~every
     if isinstance(group, Copies):
-        within = [kind for kind, label in trace.copy_kinds.items() if label == _WITHIN_DEVICE]
-        kinds = [kind for kind, label in trace.memory_kinds.items() if label == schema.PAGEABLE]
         # Memory sets have no kind, and take a place.
-        takes_place = np.isin(group.kind, np.array([NULL, *within], np.int64))
-        pageable = np.array(kinds, np.int64)
-        is_pageable = np.isin(group.source_memory, pageable)
-        is_pageable |= np.isin(group.destination_memory, pageable)
+        takes_place = np.isin(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
+        is_pageable = group.source_memory == MemoryKind.PAGEABLE
+        is_pageable |= group.destination_memory == MemoryKind.PAGEABLE
     return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
 
 

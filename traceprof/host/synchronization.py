@@ -14,25 +14,16 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.kinds import MemoryKind, waits_for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank
-    from traceprof.trace.model.operations import ApiCalls, NamedRanges, Trace
-
-# Runtime and driver calls that return only when the GPU got somewhere; to allocate and free memory,
-# on the device or pinned, synchronizes, too (CUDA's programming guide, implicit synchronization).
-# `cudaEventQuery` and `cudaStreamQuery`, with which NCCL's watchdog asks, do not wait.
-SYNCHRONIZES = re.compile(
-    r"\A(?:cuda(?:Device|Thread|Stream|Event)Synchronize"
-    r"|cu(?:Ctx|Stream|Event)Synchronize"
-    r"|cudaMemcpy(?!Peer)\w*|cuMemcpy(?!Peer)\w*"
-    r"|cuda(?:Malloc|Free|HostAlloc)\w*|cuMem(?:Alloc|Free|HostAlloc)\w*)\Z"
-)
-RETURNS_AT_ONCE = re.compile(r"Async")
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.ranges import NamedRanges
+    from traceprof.trace.model.trace import Trace
 
 # What people and frameworks call a range in which the training thread waits for its next batch:
 # `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
@@ -94,11 +85,7 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
     By name; and asynchronous copies to pageable host memory, which return when the copy is over:
     the read of four bytes behind `loss.item()`.
     """
-    ids = [
-        key
-        for key, name in rank.trace.api_names.items()
-        if SYNCHRONIZES.search(name) and not RETURNS_AT_ONCE.search(name)
-    ]
+    ids = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     synchronizes = calls.packed_name.isin(ids)
     reads = rank.launched_by[1][_to_pageable(rank)]
     synchronizes[reads[reads >= 0]] = True
@@ -147,17 +134,8 @@ def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
     return early > _FEW * launched or int(unread.sum()) > _FEW * len(reads)
 
 
-def memory_ids(rank: Rank, label: str) -> Int64:
-    """Return the ids of a kind of memory, such as `Pageable`."""
-    return np.array(
-        [key for key, name in rank.trace.memory_kinds.items() if name == label], np.int64
-    )
-
-
 def _to_pageable(rank: Rank) -> Mask:
-    mask: Mask = np.isin(
-        rank.operations.copies.destination_memory, memory_ids(rank, schema.PAGEABLE)
-    )
+    mask: Mask = rank.operations.copies.destination_memory == MemoryKind.PAGEABLE
     return mask
 
 

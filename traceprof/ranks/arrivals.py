@@ -20,10 +20,10 @@ from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.rank import CpuRank
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.call_labels import BARRIER, CallLabel
-from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
-from traceprof.trace.nsight.nccl_payloads import NOTHING
+from traceprof.trace.model.call_labels import CallLabel
+from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
+from traceprof.trace.model.parts import Part
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ()
-REQUIRES: tuple[schema.Table, ...] = (schema.KERNEL,)
+REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
 EXPLANATIONS: dict[str, str] = {}
 
 TIME_CATEGORIES = (
@@ -252,7 +252,7 @@ def _stalled(rank: Rank) -> intervals.Intervals:
     """Return when a full queue kept a launch from a stream of this rank that stood idle."""
     if rank.calls is None:
         return intervals.empty()
-    stalls = find_stalls(rank, rank.calls)
+    stalls = find_stalls(rank)
     if len(stalls) == 0:
         return intervals.empty()
     late = late_launches(rank, rank.calls, stalls, rank.window)

@@ -16,8 +16,8 @@ import numpy as np
 from traceprof.communication.messages import EXCHANGE
 from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import Key, members_of, sorted_out
-from traceprof.trace.nsight.call_labels import BARRIER
-from traceprof.trace.nsight.nccl_calls import OPERATIONS, UNKNOWN
+from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

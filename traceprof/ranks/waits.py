@@ -22,7 +22,7 @@ from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.matching import Unmatched
 from traceprof.run.session_clocks import ONE_MACHINE_NS
-from traceprof.trace.nsight.nccl_calls import UNKNOWN
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,21 +10,20 @@ from rich.text import Text
 
 from traceprof import labels
 from traceprof.errors import one_line
-from traceprof.run.notes import host_rank_notes
+from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.rank import CpuRank
-from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.call_labels import read_call
-from traceprof.trace.nsight.nvtx_domains import silence_note
+from traceprof.trace.model.call_labels import read_call
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.run.opening import Run
-    from traceprof.trace.nsight.export import NsightTrace
+    from traceprof.trace.model.trace import Trace
 
 
-def render(trace: NsightTrace, run: Run, index: int) -> Table:
+def render(trace: Trace, run: Run, index: int) -> Table:
     """Return what a report holds as a table of headings and lines.
 
     Args:
@@ -45,32 +44,30 @@ def render(trace: NsightTrace, run: Run, index: int) -> Table:
     return table
 
 
-def _origin(trace: NsightTrace) -> Iterator[tuple[str, str]]:
+def _origin(trace: Trace) -> Iterator[tuple[str, str]]:
     yield (
         "exported by",
-        f"Nsight Systems {trace.product_version}, schema {trace.schema_version}"
-        if trace.product_version
-        else "an Nsight Systems of 2020 or 2021 (the export does not say)",
+        f"{trace.origin}, schema {trace.schema_version}" if trace.schema_version else trace.origin,
     )
-    started, host = trace.target.session_start, trace.target.hostname
-    if started:
-        yield "recorded", f"{started} UTC{f' on {host}' if host else ''}"
-    command_line = trace.target.command_line
-    if command_line:
-        yield "command", shlex.join(command_line)
+    session = trace.session
+    if session.start_text:
+        machine = f" on {session.host}" if session.host else ""
+        yield "recorded", f"{session.start_text} UTC{machine}"
+    if session.command_line:
+        yield "command", shlex.join(session.command_line)
 
 
-def _contents(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, str]]:
+def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
 
     heading = "GPUs"
-    gpus = trace.target.gpus
+    gpus = trace.gpus
     for name in sorted(set(gpus)):
         yield heading, f"{gpus.count(name)} × {name}"
         heading = ""
     ranks = [rank for rank in run.ranks if rank.report == index]
     heading = "ranks"
     for rank in ranks:
-        program = trace.target.program(rank.process) or "process"
+        program = trace.program(rank.process) or "process"
         gpu = f" ({rank.gpu})" if rank.gpu else ""
         steps = rank.steps
         told = len(steps) if steps is not None else "no"
@@ -82,22 +79,21 @@ def _contents(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, s
     if not ranks:
         yield "ranks", "none: no GPU operation was recorded"
     heading = "holds"
-    for table, count in trace.contents().items():
-        yield heading, f"{count} {schema.EVENT_TABLES[table]} ({table})"
+    for table in trace.contents():
+        yield heading, f"{table.num_rows} {table.what} ({table.name})"
         heading = ""
     if heading:
         yield heading, "no events"
 
 
-def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, str]]:
+def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     """Say what cannot be analysed and how to record it, and what to know about the data."""
-    counts = trace.contents()
     ranks = [rank for rank in run.ranks if rank.report == index]
     hosts = [rank for rank in ranks if isinstance(rank, CpuRank)]
     with_gpu = [rank for rank in ranks if rank.device is not None]
     advice = []
     if not ranks:
-        advice.append("nothing: record GPU work with nsys profile --trace=cuda,nvtx …")
+        advice.append(f"nothing: record GPU work with {trace.how_to_collect(Part.GPU_OPERATIONS)}")
     elif not with_gpu and not any(len(rank.work.operations) for rank in hosts):
         advice.append("communication: no range of instrument names any (instrument.enable())")
     elif with_gpu and not any(
@@ -108,35 +104,36 @@ def _missing(trace: NsightTrace, run: Run, index: int) -> Iterator[tuple[str, st
             " names with traceprof analyze --communication-kernel REGEX"
         )
     if ranks and all(rank.steps is None for rank in ranks):
-        advice.append(_missing_steps(trace, counts))
-    if schema.GRAPH.name in counts:
-        advice.append(f"kernels inside CUDA graphs: record with nsys profile {schema.GRAPH.flag} …")
-    if with_gpu and "GPU_METRICS" not in counts:
-        advice.append(
-            "NVLink and PCIe counters: record with nsys profile --gpu-metrics-devices=cuda-visible"
-            " … (--gpu-metrics-device before 2024)"
-        )
+        advice.append(_missing_steps(trace))
+    lacking = {"kernels inside CUDA graphs": Part.GRAPH_KERNELS}
+    if with_gpu:
+        lacking["NVLink and PCIe counters"] = Part.LINK_COUNTERS
+    advice += [
+        f"{what}: record with {trace.how_to_collect(part)}"
+        for what, part in lacking.items()
+        if not trace.holds(part)
+    ]
     heading = "cannot analyse"
     for each in advice:
         yield heading, each
         heading = ""
     heading = "about the data"
-    silent = (silence_note(name) for name in trace.silent_domains() if name != labels.DOMAIN)
-    gaps = run.reports[index].host_gaps
-    of_hosts = host_rank_notes(
-        [host.rank for host in hosts], [gaps[host.process] for host in hosts]
+    gaps = run.reports[index].cpu_rank_gaps
+    of_hosts = cpu_rank_notes(
+        [host.rank for host in hosts],
+        [gaps[host.process] for host in hosts],
+        trace.how_to_collect,
     )
-    for note in (*trace.notes, *silent, *of_hosts):
+    for note in (*trace.notes, *trace.empty_domain_notes(), *of_hosts):
         yield heading, note
         heading = ""
 
 
-def _missing_steps(trace: NsightTrace, counts: dict[str, int]) -> str:
-
-    if schema.NVTX.name not in counts:
+def _missing_steps(trace: Trace) -> str:
+    if not trace.holds(Part.RANGES):
         return (
             "training steps: no NVTX range was recorded; name each step with a range `step N`"
-            " (instrument.step) and record with nsys profile --trace=cuda,nvtx …"
+            f" (instrument.step) and record with {trace.how_to_collect(Part.RANGES)}"
         )
     longest = trace.longest_ranges(5)
     names = ", ".join(repr(name) for name in longest if read_call(labels.parse(name)) is None)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals, labels
-from traceprof.trace.nsight.call_labels import CallLabel, operation_of, read_call
-from traceprof.trace.nsight.nvtx_events import OPEN_END
+from traceprof.trace.model.call_labels import CallLabel, operation_of, read_call
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.labels import Label
-    from traceprof.trace.nsight.label_ranges import LabelRanges
+    from traceprof.trace.model.ranges import LabelRanges
 
     Mask = npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from traceprof.trace.model.operations import Trace
+    from traceprof.trace.model.trace import Trace
 
 Made = TypeVar("Made")
 

@@ -8,7 +8,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import ApiCalls, Operations
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations
 
 
 # Ids are given one after the other, so that most are there: then looking in a table of all takes a

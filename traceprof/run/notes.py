@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import Part
 from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import CpuRankGaps
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
-    for index, number in enumerate(run.run_of):
+    for index, number in enumerate(run.run_numbers):
         if number:
             said = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
             said += " another time, or of another program; nothing is compared between the two"
@@ -26,23 +26,24 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
         for note in report.notes:
             yield index, note
         if index not in with_ranks:
-            held = [
-                f"{count} {schema.EVENT_TABLES.get(table, table)}"
-                for table, count in report.contents.items()
-            ]
+            held = [f"{table.num_rows} {table.what}" for table in report.contents]
             yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
     of_hosts = [rank for rank in run.ranks if rank.device is None]
-    gaps = [run.reports[rank.report].host_gaps[rank.process] for rank in of_hosts]
-    for note in host_rank_notes([rank.rank for rank in of_hosts], gaps):
+    gaps = [run.reports[rank.report].cpu_rank_gaps[rank.process] for rank in of_hosts]
+    numbers = [rank.rank for rank in of_hosts]
+    for note in cpu_rank_notes(numbers, gaps, run.how_to_collect):
         yield of_hosts[0].report, note  # once, of all reports
 
 
-def host_rank_notes(ranks: Sequence[int], gaps: Sequence[CpuRankGaps]) -> Iterator[str]:
+def cpu_rank_notes(
+    ranks: Sequence[int], gaps: Sequence[CpuRankGaps], how_to_collect: Callable[[Part], str]
+) -> Iterator[str]:
     """Say of the ranks that have no GPU how they were measured.
 
     Args:
         ranks: their numbers.
         gaps: what the ranges of each leave open.
+        how_to_collect: what their report may lack.
     """
     if not ranks:
         return
@@ -56,7 +57,7 @@ def host_rank_notes(ranks: Sequence[int], gaps: Sequence[CpuRankGaps]) -> Iterat
     if used_gpu:
         yield (
             f"{ranks_text(used_gpu)}: ranges tell of copies to or from a GPU: record what it did"
-            " with nsys profile --trace=cuda,nvtx …"
+            f" with {how_to_collect(Part.GPU_OPERATIONS)}"
         )
     num_open = sum(gap.num_open for gap in gaps)
     if num_open:

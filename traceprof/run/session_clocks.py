@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import Session
+    from traceprof.trace.model.trace import Session
 
     Source = Literal["reference", "operations", "session start", "none"]
 

@@ -14,13 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import (
-        ApiCalls,
-        NamedRanges,
-        Operations,
-        RankOperations,
-        Trace,
-    )
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations, RankOperations
+    from traceprof.trace.model.ranges import NamedRanges
+    from traceprof.trace.model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
-    from traceprof.run.recognition import Report
-    from traceprof.trace.model.operations import Session
+    from traceprof.run.recognition import ReportIdentity
+    from traceprof.run.session_clocks import Clocks
+    from traceprof.trace.model.parts import HowToCollect, Part
+    from traceprof.trace.model.trace import Content, Session
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class RankInfo:
     Attributes:
         rank: the global rank where the report tells it, else a running number.
         report: index of the report in the run.
-        process: the process within its report (Nsight's globalPid).
+        process: the process within its report (a number of the trace's own).
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it; None for a process without GPU work.
         gpu: the GPU's name where the report tells it.
@@ -59,29 +61,59 @@ class ReportSummary:
     Attributes:
         path: as it was given.
         format: such as `nsight-sqlite`.
-        product_version: the Nsight Systems that exported it, None where it does not tell.
-        schema_version: of the export, likewise.
+        origin: what wrote it, in prose, after `exported by`.
+        product_version: of the program that wrote it, None where it does not tell.
+        schema_version: of the file, likewise.
+        how_to_collect: what it may lack, should it be needed.
         notes: what to know about its data.
-        contents: rows of its event tables, if it has no rank.
+        contents: its tables of events, if it has no rank.
         identity: what tells which run it is of.
-        told: for each source of ranks' numbers, what it says of each of the report's ranks.
-        host_gaps: of each rank without GPU work, by process.
+        rank_numbers: by source, what it says of the number of each of the report's ranks.
+        cpu_rank_gaps: of each rank without GPU work, by process.
     """
 
     path: Path
     format: str
+    origin: str
     product_version: str | None
     schema_version: str | None
+    how_to_collect: HowToCollect
     notes: tuple[str, ...]
-    contents: Mapping[str, int]
-    identity: Report
-    told: Mapping[str, tuple[int | None, ...]]
-    host_gaps: Mapping[int, CpuRankGaps]
+    contents: Sequence[Content]
+    identity: ReportIdentity
+    rank_numbers: Mapping[str, tuple[int | None, ...]]
+    cpu_rank_gaps: Mapping[int, CpuRankGaps]
 
     @property
     def session(self) -> Session:
         """Where and when it was captured."""
         return self.identity.session
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The reports of one training run, whether they are still open or not.
+
+    Attributes:
+        reports: in the order given.
+        ranks: their ranks, in order of (report, pid, device); of each report, those without GPU
+            work come last.
+        clocks: the reports' clocks, as their sessions' starts tell them.
+        run_numbers: for each report, which run it is of: 0, unless reports of several runs were
+            given.
+        rank_source: where the ranks' numbers are from: `labels`, `nccl`, `mpi`, `environment`,
+            `file name`, or `order`, where nothing tells them.
+    """
+
+    reports: Sequence[ReportSummary]
+    ranks: Sequence[RankInfo]
+    clocks: Clocks
+    run_numbers: Sequence[int]
+    rank_source: str
+
+    def how_to_collect(self, part: Part) -> str:
+        """Return what to record or export with so that reports like the first hold a part."""
+        return self.reports[0].how_to_collect(part)
 
 
 @dataclass(frozen=True)

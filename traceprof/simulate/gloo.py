@@ -18,7 +18,8 @@ from traceprof.simulate.event_model import cpu_answers
 from traceprof.simulate.event_model.actions import Meeting, Thread
 from traceprof.simulate.event_model.cpu_programme import US, CpuProgramme
 from traceprof.simulate.event_model.engine import Simulation
-from traceprof.simulate.event_model.records import Machine, Records
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import Machine
 from traceprof.simulate.truth import check_at_least, new_truth, write_truth
 from traceprof.trace.nsight.writer import NsightWriter
 

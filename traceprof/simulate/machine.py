@@ -1,18 +1,16 @@
-"""Where a simulated run took place: processes, threads, GPUs, and a session without a clock."""
+"""Where a simulated run took place, and how it is written: machine, processes, threads, GPUs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from traceprof import labels
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from traceprof.simulate.boards import Board
     from traceprof.trace.nsight.writer import NsightWriter
 
 _FIRST_PID = 4242
@@ -21,61 +19,83 @@ _AUTOGRAD_THREAD = 60  # added to the pid
 SESSION_START_NS = 1_767_225_600_000_000_000  # the beginning of 2026
 HOSTNAME = "simulated"
 
+LEAD_NS = 1_000_000
+"""From the session's start to the first event."""
+
 DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN = 0, 1, 2
 DOMAINS = {NCCL_DOMAIN: "NCCL", TRACEPROF_DOMAIN: labels.DOMAIN}
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One process, on the device of its own local rank.
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The ids of a process.
 
     Attributes:
-        number: its rank, and its CUDA ordinal.
+        number: of the process, which is its rank where each has one device.
     """
 
     number: int
 
     @property
     def pid(self) -> int:
-        """Its process's id."""
+        """Of the operating system."""
         return _FIRST_PID + _PIDS_APART * self.number
 
     @property
-    def process(self) -> int:
-        """Its process's globalPid."""
+    def id(self) -> int:
+        """The globalPid."""
         return schema.VM_ID | self.pid << 24
 
-    @property
-    def main_thread(self) -> int:
-        """The globalTid of the thread that runs the training loop."""
-        return self.process | self.pid
+    def thread(self, number: int) -> int:
+        """Return the globalTid of a thread: 0 runs the training loop, 1 the backward."""
+        main = self.id | self.pid
+        return main if number == 0 else main + _AUTOGRAD_THREAD + number - 1
 
-    @property
-    def autograd_thread(self) -> int:
-        """The globalTid of the thread that runs the backward."""
-        return self.main_thread + _AUTOGRAD_THREAD
-
-    @cached_property
-    def device(self) -> Mapping[str, int]:
-        """The columns that say where a GPU operation ran."""
+    def place(self, device: int) -> dict[str, int]:
+        """Return the columns that say where a GPU operation ran."""
         return {
-            "globalPid": self.process,
-            "deviceId": self.number,
-            "contextId": self.number + 1,
+            "globalPid": self.id,
+            "deviceId": device,
+            "contextId": device + 1,
             "greenContextId": 0,
         }
 
 
-def write_metadata(
-    writer: NsightWriter,
-    command: str,
-    hostname: str = HOSTNAME,
-    session_start_ns: int = SESSION_START_NS,
-) -> None:
-    """Write how the run was made, where, and when its session started, in ns since 1970."""
-    started = datetime.fromtimestamp(session_start_ns // 10**9, timezone.utc)
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a run took place.
+
+    Attributes:
+        command: the command line that makes this run again.
+        board: the kind of all GPUs, None where there are none.
+        devices: of each process, its CUDA ordinals.
+        thread_names: of the threads of each process, the main one first.
+        has_overhead_rows: False where the capture had Command Buffer Full records but the exporter
+            dropped them, as those of 2024.5 to 2025.1 did: only their name is left.
+        has_json_payloads: NCCL's payloads as JSON text instead of binary data.
+        processes: those that the export is of; all where None.
+        hostname: of the machine.
+        session_start_ns: what its clock showed at time 0, in ns since 1970.
+        num_cores: of the machine, None where the capture does not have it.
+    """
+
+    command: str
+    board: Board | None
+    devices: tuple[tuple[int, ...], ...]
+    thread_names: tuple[str, ...] = ("python", "pt_autograd_0")
+    has_overhead_rows: bool = True
+    has_json_payloads: bool = False
+    processes: tuple[int, ...] | None = None
+    hostname: str = HOSTNAME
+    session_start_ns: int = SESSION_START_NS
+    num_cores: int | None = None
+
+
+def write_machine(writer: NsightWriter, machine: Machine) -> None:
+    """Write what does not depend on time: how the run was made, and where."""
+    started = datetime.fromtimestamp(machine.session_start_ns // 10**9, timezone.utc)
     written = started.replace(tzinfo=None).isoformat()
-    program, *arguments = command.split()
+    program, *arguments = machine.command.split()
     writer.add(
         schema.CAPTURE_METADATA,
         {
@@ -89,11 +109,11 @@ def write_metadata(
         },
     )
     for table in schema.EXPORT_METADATA:  # one of them is in the version that is written
-        writer.add(table, {"name": ["DERIVED_BY"], "value": [f"{command} (simulated)"]})
+        writer.add(table, {"name": ["DERIVED_BY"], "value": [f"{machine.command} (simulated)"]})
     writer.add(
         schema.SESSION_START,
         {
-            "utcEpochNs": session_start_ns,
+            "utcEpochNs": machine.session_start_ns,
             "utcTime": written,
             "localTime": written,
             "systemClockNs": 0,
@@ -106,60 +126,93 @@ def write_metadata(
             "devStateName": "Local (CLI)",
             "name": "Hostname",
             "nameEnum": 619,
-            "value": hostname,
+            "value": machine.hostname,
         },
     )
+    if machine.num_cores is not None:
+        writer.add(
+            schema.SYSTEM_ENVIRONMENT,
+            {
+                "globalVid": schema.VM_ID,
+                "devStateName": "Local (CLI)",
+                "name": "CpuCores",
+                "nameEnum": 1,
+                "value": str(machine.num_cores),
+            },
+        )
+    for number, devices in enumerate(machine.devices):
+        if machine.processes is None or number in machine.processes:
+            _write_process(writer, machine, Process(number), devices)
 
 
-def write_process(writer: NsightWriter, rank: Rank) -> None:
-    """Write a rank's process, its threads, its GPU and its NVTX domains."""
-    uuid = f"00000000-0000-0000-0000-{rank.number:012x}"
-    writer.add(schema.PROCESSES, {"globalPid": rank.process, "pid": rank.pid, "name": "python"})
+def write_session(writer: NsightWriter, end_ns: int) -> None:
+    """Write how long the session took."""
+    row = {"globalVid": schema.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns}
+    writer.add(schema.ANALYSIS_DETAILS, row)
+
+
+def _write_process(
+    writer: NsightWriter, machine: Machine, process: Process, devices: tuple[int, ...]
+) -> None:
+    names = machine.thread_names
+    writer.add(schema.PROCESSES, {"globalPid": process.id, "pid": process.pid, "name": "python"})
     writer.add(
         schema.THREAD_NAMES,
         {
-            "nameId": [writer.string("python"), writer.string(f"pt_autograd_{rank.number}")],
+            "nameId": [writer.string(name) for name in names],
             "priority": 20,
-            "globalTid": [rank.main_thread, rank.autograd_thread],
+            "globalTid": [process.thread(number) for number in range(len(names))],
         },
     )
+    if machine.board is not None:
+        for device in devices:
+            # Several machines have GPUs of one ordinal, but not the same ones.
+            serial = device if machine.processes is None else process.number
+            _write_board(writer, machine.board, process, device, serial)
+    domains = DOMAINS if devices else {TRACEPROF_DOMAIN: labels.DOMAIN}
+    writer.add(
+        schema.NVTX.name,
+        {
+            "start": [LEAD_NS] * len(domains),
+            "eventType": schema.NVTX_DOMAIN,
+            "text": list(domains.values()),
+            "globalTid": process.thread(0),
+            "domainId": list(domains),
+        },
+    )
+
+
+def _write_board(
+    writer: NsightWriter, board: Board, process: Process, device: int, serial: int
+) -> None:
+    uuid = f"00000000-0000-0000-0000-{serial:012x}"
+    major, minor = board.compute_capability
     writer.add(
         schema.GPU_INFO,
         {
             "vmId": schema.VM_ID,
-            "id": rank.number,
-            "name": "NVIDIA A100-SXM4-80GB",
-            "busLocation": f"0000:{rank.number + 1:02x}:00.0",
+            "id": device,
+            "name": board.name,
+            "busLocation": f"0000:{device + 1:02x}:00.0",
             "isDiscrete": 1,
-            "l2CacheSize": 40 << 20,
-            "totalMemory": 80 << 30,
-            "memoryBandwidth": 2_039_000_000_000,
-            "clockRate": 1_410_000_000,
-            "smCount": 108,
+            "totalMemory": board.memory_bytes,
+            "memoryBandwidth": board.memory_bytes_per_s,
+            "clockRate": board.clock_hz,
+            "smCount": board.num_multiprocessors,
             "uuid": uuid,
-            "chipName": "GA100",
-            "cuDevice": rank.number,
-            "computeMajor": 8,
-            "computeMinor": 0,
+            "chipName": board.chip,
+            "cuDevice": device,
+            "computeMajor": major,
+            "computeMinor": minor,
         },
     )
     writer.add(
         schema.CUDA_DEVICES,
         {
-            "gpuId": rank.number,
-            "cudaId": rank.number,
-            "pid": rank.pid,
+            "gpuId": device,
+            "cudaId": device,
+            "pid": process.pid,
             "uuid": uuid,
-            "numMultiprocessors": 108,
-        },
-    )
-    writer.add(
-        schema.NVTX.name,
-        {
-            "start": [1_000_000] * len(DOMAINS),
-            "eventType": schema.NVTX_DOMAIN,
-            "text": list(DOMAINS.values()),
-            "globalTid": rank.main_thread,
-            "domainId": list(DOMAINS),
+            "numMultiprocessors": board.num_multiprocessors,
         },
     )

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.sqlite.database import RE_EXPORT
+from traceprof.trace.nsight.parts import RE_EXPORT
 
 if TYPE_CHECKING:
     import os
 
-    from traceprof.trace.model.operations import Progress, Trace
+    from traceprof.progress import Progress
+    from traceprof.trace.model.trace import Trace
 
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REP = b"NVIDIA Tegra Profiler Report"

@@ -45,9 +45,12 @@ def assert_copies_agree(path: Path) -> None:
                 for use in result.uses
             }
             assert uses == truth["uses"]
-            labels = rank.trace.memory_kinds
             host = {
-                (direction, labels.get(memory, None), unified): numbers
+                (
+                    direction,
+                    None if memory is None else schema.MEMORY_KINDS[memory],
+                    unified,
+                ): numbers
                 for (direction, memory, unified), numbers in truth["host"].items()
             }
             assert host == {

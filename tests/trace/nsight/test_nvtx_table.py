@@ -8,15 +8,15 @@ import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.errors import TraceFormatError
+from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.nvtx_events import OPEN_END
 from traceprof.trace.sqlite import read_columns as reader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.trace.model.operations import RangeTable
+    from traceprof.trace.model.ranges import RangeTable
 
 # Start, end, name, thread, whether it nests.
 Range = tuple[int, int, str, int, bool]

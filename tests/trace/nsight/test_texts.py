@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.trace.nsight.texts import Texts
+from traceprof.trace.model.texts import Texts
 
 TEXTS = ["one", "", "zwölf", "🚀", "last"]
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import numbered_rows
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbered_rows import NumberedRows
 from traceprof.trace.sqlite.pages import Unsupported
-from traceprof.trace.sqlite.read_columns import NULL, read_columns
+from traceprof.trace.sqlite.read_columns import read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

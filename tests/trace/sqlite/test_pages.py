@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.support.long import long_after
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import record_formats as shapes
 from traceprof.trace.sqlite.database import quote
 from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import PADDING, Unsupported, varints
-from traceprof.trace.sqlite.record_formats import NULL
 from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:

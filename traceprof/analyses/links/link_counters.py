@@ -14,16 +14,15 @@ from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.analyses.results import RankResult
-from traceprof.findings import NotApplicable, severity_of_cost
-from traceprof.trace.nsight import schema
+from traceprof.findings import Finding, NotApplicable, severity_of_cost
+from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding
     from traceprof.hardware import Peaks
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
 
-_FEWEST = 5  # samples: the mean of fewer says more of where they fell than of the link
+MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
 
@@ -81,6 +80,7 @@ class LinkCountersResult(RankResult):
         has_gpu_samples: whether the report has GPU metrics.
         is_gpu_known: whether it tells which of the sampled GPUs is this rank's.
         unsampled_nics: NICs that the machine has, none of which was sampled.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     counters: tuple[CounterUse, ...]
@@ -91,6 +91,7 @@ class LinkCountersResult(RankResult):
     has_gpu_samples: bool
     is_gpu_known: bool
     unsampled_nics: tuple[str, ...]
+    how_to_collect: HowToCollect
 
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
@@ -113,6 +114,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
             loads += [load] if load else []
     return LinkCountersResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         counters=tuple(counters),
         uses=tuple(_link_use(counter) for counter in counters if counter.bytes is not None),
         loads=tuple(loads),
@@ -178,7 +180,7 @@ def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> Coun
     peak = peaks.of(link)
     full = series.full(peak)
     inside = series.inside(communication)
-    enough = int(inside.sum()) >= _FEWEST
+    enough = int(inside.sum()) >= MIN_SAMPLES
     return CounterUse(
         link=link,
         direction=series.of.direction,
@@ -223,7 +225,7 @@ def _load(
         return None
     inside = series.inside(waited)
     utilization = series.utilization(inside, peak)
-    if inside.sum() < _FEWEST or utilization is None:
+    if inside.sum() < MIN_SAMPLES or utilization is None:
         return None
     return Load(
         link=series.of.link,
@@ -251,21 +253,21 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
         return []
     nics = ", ".join(result.unsampled_nics)
     beside = f"; nor are there samples of the machine's NICs ({nics})" if nics else ""
-    flags = f"{schema.GPU_METRICS_FLAG}{f' {schema.NIC_METRICS_FLAG}' if nics else ''}"
     known = any(counter.peak_gb_per_s is not None for counter in result.counters)
     if not result.has_gpu_samples:
         reason = f"no GPU metrics: what crossed NVLink and PCIe is not in this export{beside}"
-        how = f"nsys profile {flags} …"
+        part = Part.NETWORK_COUNTERS if nics else Part.LINK_COUNTERS
+        how = result.how_to_collect(part)
     elif not result.is_gpu_known:
         reason = "the export does not tell which of the sampled GPUs is this rank's"
-        how = "export again with Nsight Systems 2025.1 or later, which maps ordinals to GPUs"
+        how = result.how_to_collect(Part.COUNTED_GPUS)
     elif not known:
         reason = "the peak rates of the sampled links are not known"
         how = "give the rates: --link-peak nvlink=300 --link-peak pcie=31.5 (GB/s, one direction)"
     else:
         reason = (
-            f"fewer than {_FEWEST} samples of a link lie in exposed communication: its operations"
-            " are shorter than the time between samples"
+            f"fewer than {MIN_SAMPLES} samples of a link lie in exposed communication: its"
+            " operations are shorter than the time between samples"
         )
-        how = "nsys profile --gpu-metrics-frequency=100000 … (up to 200000 Hz)"
+        how = result.how_to_collect(Part.DENSE_COUNTERS)
     return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.IDS]

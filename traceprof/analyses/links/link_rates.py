@@ -10,7 +10,7 @@ import numpy as np
 from traceprof import hardware, intervals
 from traceprof.analyses.links.link_counters import sampled
 from traceprof.analyses.links.link_usage import copies_by_way, link_of
-from traceprof.trace.nsight.counters import PERCENT
+from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.nsight.counters import PERCENT
+from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
-    from traceprof.trace.nsight.counters import LinkSamples
+    from traceprof.trace.model.counters import LinkSamples
 
     Mask = npt.NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ from traceprof.analyses.links.copy_paths import (
 from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.results import RankResult
 from traceprof.findings import NotApplicable, severity_of_cost, share
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
+_UNIFIED = np.array([kind for kind in CopyKind if kind.is_unified], np.int64)
 # Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
-_BIG_BYTES = 4 << 20
+MIN_BIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class HostCopies:
 
     Attributes:
         direction: `h2d` or `d2h`.
-        memory: the host's side in Nsight's words (`Pageable`, `Pinned`, …); `Device` for the legs
+        memory: the host's side (`Pageable`, `Pinned`, …); `Device` for the legs
             of a peer copy that goes through the host; None where the export does not tell.
         is_unified: whether they are pages of unified memory that the driver moved.
         num_copies: those that start in the window.
@@ -255,12 +256,10 @@ def _load(
 def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
     compute_streams, _ = kernels.packed_stream.counted(~rank.is_communication_kernel)
-    labels = rank.trace.memory_kinds
     rows = []
     for direction, chosen in by_direction.items():
         host = copies.source_memory if direction == "h2d" else copies.destination_memory
-        unified = [kind for kind, name in rank.copy_kinds.items() if name.startswith("Unified ")]
-        is_unified = np.isin(copies.kind, np.array(unified, np.int64))
+        is_unified = np.isin(copies.kind, _UNIFIED)
         for memory in np.unique(host[chosen]).tolist():
             for which in (False, True):
                 some = chosen[(host[chosen] == memory) & (is_unified[chosen] == which)]
@@ -268,7 +267,7 @@ def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]
                 if len(some):
                     row = HostCopies(
                         direction,
-                        labels.get(memory),
+                        memory_label(memory),
                         which,
                         len(some),
                         intervals.total(np.maximum(copies.bytes[some], 0)),
@@ -284,9 +283,8 @@ def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
     copies = rank.operations.copies
     source, destination = copies.source_memory[chosen], copies.destination_memory[chosen]
     host, device = (source, destination) if direction == "h2d" else (destination, source)
-    pinned = [kind for kind, label in rank.trace.memory_kinds.items() if label == schema.PINNED]
-    judged: Mask = np.isin(host, np.array(pinned, np.int64)) & is_device_memory(rank, device)
-    return judged & (copies.bytes[chosen] >= _BIG_BYTES)
+    judged: Mask = (host == MemoryKind.PINNED) & is_device_memory(device)
+    return judged & (copies.bytes[chosen] >= MIN_BIG_BYTES)
 
 
 def _is_over_c2c(rank: Rank) -> bool:

@@ -10,19 +10,54 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
 )
 from traceprof.intervals import largest
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
+    from traceprof.trace.model.parts import HowToCollect
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
-SLOWER = 1.25
+MIN_RATIO = 1.25
+METRICS: Metrics = {
+    "peer-copy-through-host": {
+        "bytes": Metric(Kind.COUNT, "sent, each byte once"),
+        "gb_per_s": Metric(Kind.NUMBER, "`bytes` over `busy_ns`"),
+        "num_copies": Metric(Kind.COUNT, "how many copies"),
+        "busy_ns": Metric(Kind.NS, "the union of both legs"),
+        "exposed_ns": Metric(
+            Kind.NS, "how much of that the receiving GPU computes nothing: the impact"
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the copies both of whose legs are in the report"
+        ),
+    },
+    "nccl-p2p-slower-than-copy": {
+        "nccl_gb_per_s": Metric(Kind.NUMBER, "the rate of NCCL"),
+        "copy_gb_per_s": Metric(Kind.NUMBER, "the rate of the copy engine"),
+        "ratio": Metric(
+            Kind.NUMBER, f"the second rate over the first; claimed from {MIN_RATIO} on"
+        ),
+        "peer": Metric(Kind.INTEGER, "the other device's ordinal"),
+        "direction": Metric(Kind.TEXT, "`send` or `recv`", choices=("send", "recv")),
+        "nccl_bytes": Metric(Kind.COUNT, "what NCCL carried"),
+        "num_operations": Metric(Kind.COUNT, "in how many kernels"),
+        "num_copies": Metric(Kind.COUNT, "the copies that they are compared with"),
+        "exposed_ns": Metric(Kind.NS, "how much of the kernels no compute hides: the impact"),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of NCCL's point-to-point kernels that were compared"
+        ),
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +136,7 @@ class PeerTransfersResult(RankResult):
         num_sized: those of them whose bytes and peer the report tells.
         num_peer_copies: copies to or from another device, of any size.
         memory_is_known: whether the export has the kinds of memory of copies.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window_ns: int
@@ -110,6 +146,7 @@ class PeerTransfersResult(RankResult):
     num_sized: int
     num_peer_copies: int
     memory_is_known: bool
+    how_to_collect: HowToCollect
 
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
@@ -139,7 +176,7 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
     if severity is None:
         return None
     rate = staged.bytes / staged.busy_ns
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "bytes": staged.bytes,
         "gb_per_s": rate,
         "num_copies": staged.num_copies,
@@ -148,8 +185,8 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
         "coverage": staged.num_paired / staged.num_copies,
     }
     title = (
-        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s; the"
-        f" receiver computes nothing for {duration(staged.exposed_ns)} of it"
+        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s;"
+        f" meanwhile the receiver computes nothing for {duration(staged.exposed_ns)}"
     )
     return Finding(
         "peer-copy-through-host",
@@ -170,7 +207,7 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
     return NotApplicable(
         "peer-copy-through-host",
         "the export does not tell what kinds of memory copies go between",
-        "export again with a current Nsight Systems: nsys export --type=sqlite …",
+        result.how_to_collect(Part.COPY_MEMORY),
         result.rank,
     )
 
@@ -178,9 +215,9 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
 def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
     fraction = one.exposed_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None or one.ratio < SLOWER:
+    if severity is None or one.ratio < MIN_RATIO:
         return None
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "nccl_gb_per_s": one.nccl_gb_per_s,
         "copy_gb_per_s": one.copy_gb_per_s,
         "ratio": one.ratio,
@@ -194,8 +231,9 @@ def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
     }
     way = "to" if one.direction == "send" else "from"
     title = (
-        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer} where a copy engine moves"
-        f" {one.copy_gb_per_s:.1f}, and nothing hides {duration(one.exposed_ns)} of it"
+        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer}, a copy engine"
+        f" {one.copy_gb_per_s:.1f} GB/s; {duration(one.exposed_ns)} of NCCL's transfers is not"
+        " hidden"
     )
     return Finding(
         "nccl-p2p-slower-than-copy",
@@ -219,8 +257,8 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
     elif not result.num_sized:
         reason = "the bytes and peers of NCCL's sends and receives are not in this export"
         how = (
-            "nsys profile --trace=cuda,nvtx … python -m instrument …, which names every call with"
-            " its bytes and its peer"
+            f"{result.how_to_collect(Part.RANGES)} python -m instrument …, which names every call"
+            " with its bytes and its peer"
         )
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"
@@ -263,49 +301,4 @@ _SLOWER_ADVICE = (
         " ranks or CUDA_VISIBLE_DEVICES"
     ),
 )
-
-
-EXPLANATIONS: dict[str, str] = {
-    "peer-copy-through-host": f"""\
-# peer-copy-through-host
-
-Copies from one GPU to another go by way of the host's memory: two legs over PCIe instead of one.
-
-**Measured** by copies to or from the host whose memory is a device's on both sides: so Nsight
-records the two legs that the driver makes of one copy where the GPUs cannot reach each other. The
-legs of a copy share the call, and so its correlation id. The copy counts for the sending device.
-
-* `bytes`: sent, each byte once; `busy_ns`: the union of both legs; `gb_per_s`: one over the other.
-* `exposed_ns`: how much of that the receiving GPU computes nothing: the impact.
-* `coverage`: the share of the copies both of whose legs are in the report.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{bullets(_HOST_ADVICE)}
-""",
-    "nccl-p2p-slower-than-copy": f"""\
-# nccl-p2p-slower-than-copy
-
-NCCL's sends or receives are slower than copies by a copy engine between the same two GPUs.
-
-**Measured** over transfers of at least 1 MiB. Bytes of NCCL's kernels come from its NVTX payloads
-or the labels of `instrument`, which also tell the peer. A kernel waits for its peer before it
-transfers, so NCCL's rate is that of its fastest tenth, which waited least: still a lower bound.
-
-* `nccl_gb_per_s`, `copy_gb_per_s`, `ratio`: both rates, and the second over the first; claimed from
-  {SLOWER} on.
-* `peer`, `direction`: the other device's ordinal; `send` or `recv`.
-* `exposed_ns`: how much of the kernels no compute hides: the impact.
-* `coverage`: the share of NCCL's point-to-point kernels that were compared.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{bullets(_SLOWER_ADVICE)}
-""",
-}
+PAGE = {"host_advice": bullets(_HOST_ADVICE), "slower_advice": bullets(_SLOWER_ADVICE)}

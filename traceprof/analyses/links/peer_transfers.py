@@ -16,7 +16,7 @@ from traceprof.analyses.links.peer_findings import (
     StagedCopies,
 )
 from traceprof.communication.messages import messages
-from traceprof.trace.nsight import schema
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
-REQUIRES: tuple[schema.Table, ...] = (schema.MEMCPY,)
-EXPLANATIONS: dict[str, str] = peer_findings.EXPLANATIONS
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS = peer_findings.METRICS
 
 _SEND_RECV = "SendRecv"
 _SENDS, _RECEIVES = 1, 2  # Messages.direction
 # Smaller ones pay latency, which differs between a kernel and a copy engine for other reasons.
-_BIG_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
+PAGE = {**peer_findings.PAGE, "min_mib": str(MIN_BYTES >> 20)}
 
 
 def run(rank: Rank, window: Window) -> PeerTransfersResult:
@@ -49,6 +50,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
     return PeerTransfersResult(
         rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         staged=_staged(rank, window, inside),
         comparisons=tuple(_comparisons(rank, window, sized, inside)),
@@ -73,10 +75,10 @@ _NULL = int(np.iinfo(np.int64).min)
 def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
-    own = np.flatnonzero(inside & is_staged(rank, copies))
+    own = np.flatnonzero(inside & is_staged(copies))
     if len(own) == 0:
         return None
-    outward = is_to_host(rank, copies)[own]
+    outward = is_to_host(copies)[own]
     first, second = own[outward], own[~outward]
     starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
     sent, received = copies.correlation[first], copies.correlation[second]
@@ -85,8 +87,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     for key, other in rank.trace.operations.items():
         if key.process != rank.process or key.device == rank.key.device:
             continue
-        staged = is_staged(rank, other.copies)
-        to_host = is_to_host(rank, other.copies)
+        staged = is_staged(other.copies)
+        to_host = is_to_host(other.copies)
         of_others = other.copies.correlation
         has_first |= np.isin(received, of_others[staged & to_host])
         landing = np.flatnonzero(staged & ~to_host & np.isin(of_others, sent))
@@ -186,14 +188,14 @@ def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> lis
     found = []
     for peer in np.unique(sized.peer).tolist():
         for sends in (True, False):
-            big = (sized.bytes >= _BIG_BYTES) & (durations[sized.kernel] > 0)
+            big = (sized.bytes >= MIN_BYTES) & (durations[sized.kernel] > 0)
             some = (sized.peer == peer) & (sized.sends == sends) & big
             source, destination = (rank.key.device, peer) if sends else (peer, rank.key.device)
             way = np.flatnonzero(
                 inside
                 & (copies.source_device == source)
                 & (copies.destination_device == destination)
-                & (copies.bytes >= _BIG_BYTES)
+                & (copies.bytes >= MIN_BYTES)
             )
             span = intervals.union(copies.start_ns[way], copies.end_ns[way])
             if not some.any() or not span.measure_ns:

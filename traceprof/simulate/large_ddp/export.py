@@ -1,4 +1,4 @@
-"""A simulated run as the rows that Nsight Systems would export of it."""
+"""The columns of a large run as the rows that Nsight Systems would export of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
+from traceprof.simulate import rows
+from traceprof.simulate.boards import A100
 from traceprof.simulate.kernels import KERNELS
-from traceprof.simulate.large_ddp.programme import Call, Phase
+from traceprof.simulate.large_ddp.programme import CallKind, Phase
 from traceprof.simulate.machine import (
     DEFAULT_DOMAIN,
     NCCL_DOMAIN,
     TRACEPROF_DOMAIN,
-    Rank,
-    write_metadata,
-    write_process,
+    Machine,
+    Process,
+    write_machine,
+    write_session,
 )
 from traceprof.trace.nsight import schema
 
@@ -29,16 +32,16 @@ _COMPUTE_STREAM = 7
 _NCCL_STREAM = 20
 
 _API_NAMES = {
-    Call.KERNEL: "cudaLaunchKernel_v7000",
-    Call.ALL_REDUCE: "cudaLaunchKernelExC_v11060",
-    Call.COPY_TO_DEVICE: "cudaMemcpyAsync_v3020",
-    Call.COPY_TO_HOST: "cudaMemcpyAsync_v3020",
-    Call.MEMSET: "cudaMemsetAsync_v3020",
-    Call.RECORD_EVENT: "cudaEventRecord_v3020",
-    Call.WAIT_EVENT: "cudaStreamWaitEvent_v3020",
-    Call.SYNCHRONIZE: "cudaStreamSynchronize_v3020",
+    CallKind.KERNEL: "cudaLaunchKernel_v7000",
+    CallKind.ALL_REDUCE: "cudaLaunchKernelExC_v11060",
+    CallKind.COPY_TO_DEVICE: "cudaMemcpyAsync_v3020",
+    CallKind.COPY_TO_HOST: "cudaMemcpyAsync_v3020",
+    CallKind.MEMSET: "cudaMemsetAsync_v3020",
+    CallKind.RECORD_EVENT: "cudaEventRecord_v3020",
+    CallKind.WAIT_EVENT: "cudaStreamWaitEvent_v3020",
+    CallKind.SYNCHRONIZE: "cudaStreamSynchronize_v3020",
 }
-_COPY_KINDS = {Call.COPY_TO_DEVICE: 1, Call.COPY_TO_HOST: 2}
+_COPY_KINDS = {CallKind.COPY_TO_DEVICE: 1, CallKind.COPY_TO_HOST: 2}
 
 _PHASE_RANGES = {
     Phase.FORWARD: "forward",
@@ -64,22 +67,21 @@ class RunExport:
             command: the command line that makes this run again.
         """
         self._writer = writer
-        self._ranks = [Rank(number) for number in range(num_ranks)]
+        self._ranks = [Process(number) for number in range(num_ranks)]
         self._num_calls = 0
         self._num_kernels = 0
         self._num_events = 0
-        self._kernel_columns = _kernel_columns(writer)
+        columns = rows.kernel_columns(writer, KERNELS)
+        self._kernel_columns = {name: np.array(ids, np.int64) for name, ids in columns.items()}
         self._operator_ids = np.array([writer.string(kernel.operator) for kernel in KERNELS])
-        self._api_ids = np.array([writer.string(_API_NAMES[call]) for call in Call])
-        write_metadata(writer, command)
-        for rank in self._ranks:
-            write_process(writer, rank)
+        self._api_ids = np.array([writer.string(_API_NAMES[call]) for call in CallKind])
+        write_machine(writer, Machine(command, A100, tuple((n,) for n in range(num_ranks))))
 
     def add(self, step: StepTimeline) -> None:
         """Write one step, rank after rank; the steps come in order."""
         programme = step.programme
         correlation = np.arange(len(programme)) + self._num_calls + 1
-        events = np.cumsum(programme.call == Call.RECORD_EVENT) + self._num_events
+        events = np.cumsum(programme.call == CallKind.RECORD_EVENT) + self._num_events
         for rank in self._ranks:
             self._write_kernels(rank, step, correlation)
             self._write_copies(rank, step, correlation)
@@ -93,96 +95,61 @@ class RunExport:
 
     def finish(self, end_ns: int) -> None:
         """Write how long the session took."""
-        self._writer.add(
-            schema.ANALYSIS_DETAILS,
-            {"globalVid": schema.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns},
-        )
+        write_session(self._writer, end_ns)
 
-    def _write_kernels(self, rank: Rank, step: StepTimeline, correlation: Int64) -> None:
+    def _write_kernels(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
         programme = step.programme
         launched = np.concatenate((programme.computes, programme.all_reduces))
         # Exports hold rows about as operations complete.
         launched = launched[np.argsort(step.end_ns[rank.number, launched], kind="stable")]
         kernel = programme.kernel[launched]
-        is_all_reduce = programme.call[launched] == Call.ALL_REDUCE
-        self._writer.add(
-            schema.KERNEL.name,
-            {
-                **rank.device,
-                "start": step.start_ns[rank.number, launched],
-                "end": step.end_ns[rank.number, launched],
-                "streamId": np.where(is_all_reduce, _NCCL_STREAM, _COMPUTE_STREAM),
-                "correlationId": correlation[launched],
-                "gridId": self._num_kernels + 1 + np.arange(len(launched)),
-                **{name: values[kernel] for name, values in self._kernel_columns.items()},
-                "gridZ": 1,
-                "blockY": 1,
-                "blockZ": 1,
-                "launchType": 1,
-                "cacheConfig": 1,
-                "clusterX": 0,
-                "clusterY": 0,
-                "clusterZ": 0,
-                "tensorSizeMinusOneElements": "[]",
-            },
+        is_all_reduce = programme.call[launched] == CallKind.ALL_REDUCE
+        where = rows.operation(
+            rank.place(rank.number),
+            step.start_ns[rank.number, launched],
+            step.end_ns[rank.number, launched],
+            np.where(is_all_reduce, _NCCL_STREAM, _COMPUTE_STREAM),
+            correlation[launched],
         )
+        number = self._num_kernels + 1 + np.arange(len(launched))
+        columns = {name: values[kernel] for name, values in self._kernel_columns.items()}
+        self._writer.add(*rows.kernel(where, number, columns))
 
-    def _write_copies(self, rank: Rank, step: StepTimeline, correlation: Int64) -> None:
-        for call in (Call.COPY_TO_DEVICE, Call.MEMSET, Call.COPY_TO_HOST):
-            where = step.programme.where(call)
-            columns = {
-                **rank.device,
-                "start": step.start_ns[rank.number, where],
-                "end": step.end_ns[rank.number, where],
-                "streamId": _COMPUTE_STREAM,
-                "correlationId": correlation[where],
-                "bytes": step.programme.size_bytes[where],
-            }
-            if call is Call.MEMSET:
-                columns |= {"value": 0, "memKind": schema.MEM_DEVICE}
-                self._writer.add(schema.MEMSET.name, columns)
+    def _write_copies(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
+        for call in (CallKind.COPY_TO_DEVICE, CallKind.MEMSET, CallKind.COPY_TO_HOST):
+            at = step.programme.where(call)
+            place, size = rank.place(rank.number), step.programme.size_bytes[at]
+            start, end = step.start_ns[rank.number, at], step.end_ns[rank.number, at]
+            where = rows.operation(place, start, end, _COMPUTE_STREAM, correlation[at])
+            if call is CallKind.MEMSET:
+                self._writer.add(*rows.memset(where, size))
                 continue
             kinds = (schema.MEM_PINNED, schema.MEM_DEVICE)
-            source, destination = kinds if call is Call.COPY_TO_DEVICE else kinds[::-1]
-            columns |= {
-                "copyKind": _COPY_KINDS[call],
-                "srcKind": source,
-                "dstKind": destination,
-                "copyCount": 1,
-            }
-            self._writer.add(schema.MEMCPY.name, columns)
+            source, destination = kinds if call is CallKind.COPY_TO_DEVICE else kinds[::-1]
+            self._writer.add(*rows.copy(where, _COPY_KINDS[call], size, source, destination))
 
-    def _write_calls(self, rank: Rank, step: StepTimeline, correlation: Int64) -> None:
+    def _write_calls(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
         programme = step.programme
-        self._writer.add(
-            schema.API_CALL.name,
-            {
-                "start": step.call_start_ns[rank.number],
-                "end": step.call_end_ns[rank.number],
-                "eventClass": 0,
-                "globalTid": _threads(rank, programme),
-                "correlationId": correlation,
-                "nameId": self._api_ids[programme.call],
-                "returnValue": 0,
-            },
-        )
+        start, end = step.call_start_ns[rank.number], step.call_end_ns[rank.number]
+        name = self._api_ids[programme.call]
+        self._writer.add(*rows.call(_threads(rank, programme), start, end, correlation, name))
 
     def _write_synchronizations(
-        self, rank: Rank, step: StepTimeline, correlation: Int64, events: Int64
+        self, rank: Process, step: StepTimeline, correlation: Int64, events: Int64
     ) -> None:
         programme = step.programme
-        waits, last = programme.where(Call.WAIT_EVENT), programme.where(Call.SYNCHRONIZE)
+        waits, last = programme.where(CallKind.WAIT_EVENT), programme.where(CallKind.SYNCHRONIZE)
         # The last wait is the compute stream's, for NCCL's; the others are the other way about.
         streams = np.full(len(waits), _NCCL_STREAM)
         streams[-1] = _COMPUTE_STREAM
         for where, kind, stream, event in (
             (waits, schema.SYNC_STREAM_WAIT_EVENT, streams, events[waits]),
-            (last, schema.SYNC_STREAM, _COMPUTE_STREAM, schema.NO_EVENT),
+            (last, schema.SYNC_STREAM, _COMPUTE_STREAM, schema.NO_ID),
         ):
             self._writer.add(
                 schema.SYNCHRONIZATION,
                 {
-                    **rank.device,
+                    **rank.place(rank.number),
                     "start": step.call_start_ns[rank.number, where],
                     "end": step.call_end_ns[rank.number, where],
                     "streamId": stream,
@@ -192,7 +159,7 @@ class RunExport:
                 },
             )
 
-    def _write_ranges(self, rank: Rank, step: StepTimeline) -> None:
+    def _write_ranges(self, rank: Process, step: StepTimeline) -> None:
         programme, writer = step.programme, self._writer
         start, end = step.call_start_ns[rank.number], step.call_end_ns[rank.number]
         first, last = _operator_ranges(programme)
@@ -208,7 +175,7 @@ class RunExport:
             NCCL_DOMAIN,
             start[reduces] - _NCCL_LEAD_NS,
             end[reduces] + _NCCL_LAG_NS,
-            rank.autograd_thread,
+            rank.thread(1),
             self._operator_ids[programme.kernel[reduces]],
         )
         edges = [np.flatnonzero(programme.phase == phase)[[0, -1]] for phase in _PHASE_RANGES]
@@ -217,52 +184,27 @@ class RunExport:
             TRACEPROF_DOMAIN,
             start[first] - _PHASE_LEAD_NS,
             end[last] + _PHASE_LAG_NS,
-            rank.main_thread,
+            rank.thread(0),
             np.array([writer.string(name) for name in _PHASE_RANGES.values()]),
         )
         self._add_ranges(
             TRACEPROF_DOMAIN,
             step.range_start_ns[rank.number, np.newaxis],
             step.range_end_ns[rank.number, np.newaxis],
-            rank.main_thread,
+            rank.thread(0),
             np.array([writer.string(labels.step(step.number))]),
         )
 
     def _add_ranges(
         self, domain: int, start: Int64, end: Int64, thread: Int64 | int, text_id: Int64
     ) -> None:
-        self._writer.add(
-            schema.NVTX.name,
-            {
-                "start": start,
-                "end": end,
-                "eventType": schema.NVTX_PUSH_POP,
-                "globalTid": thread,
-                "textId": text_id,
-                "domainId": domain,
-            },
-        )
+        self._writer.add(*rows.pushed_range(thread, start, end, domain, text_id))
 
 
-def _kernel_columns(writer: NsightWriter) -> dict[str, Int64]:
-    """Return the columns that tell one kernel from another, by index into `KERNELS`."""
-    columns = {
-        "demangledName": [writer.string(kernel.name) for kernel in KERNELS],
-        "shortName": [writer.string(kernel.short_name) for kernel in KERNELS],
-        "registersPerThread": [kernel.registers for kernel in KERNELS],
-        "gridX": [kernel.grid_x for kernel in KERNELS],
-        "gridY": [kernel.grid_y for kernel in KERNELS],
-        "blockX": [kernel.block_x for kernel in KERNELS],
-        "staticSharedMemory": [kernel.static_bytes for kernel in KERNELS],
-        "dynamicSharedMemory": [kernel.dynamic_bytes for kernel in KERNELS],
-    }
-    return {name: np.array(values, np.int64) for name, values in columns.items()}
-
-
-def _threads(rank: Rank, programme: Programme) -> Int64:
+def _threads(rank: Process, programme: Programme) -> Int64:
     """Return the globalTid that makes each call."""
     backward = programme.phase == Phase.BACKWARD
-    return np.where(backward, rank.autograd_thread, rank.main_thread)
+    return np.where(backward, rank.thread(1), rank.thread(0))
 
 
 def _operator_ranges(programme: Programme) -> tuple[Int64, Int64]:

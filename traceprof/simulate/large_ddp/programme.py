@@ -37,7 +37,7 @@ _ALL_REDUCE_LATENCY_PER_PEER_NS = 3_000
 _BUS_BYTES_PER_NS = 150  # 150 GB/s busbw over NVLink at DDP's message sizes
 
 
-class Call(IntEnum):
+class CallKind(IntEnum):
     """What an API call of the host does."""
 
     KERNEL = 0
@@ -65,7 +65,7 @@ class Programme:
     """The API calls of one step in their order, which is the same on every rank.
 
     Attributes:
-        call: int64[calls], of `Call`.
+        call: int64[calls], of `CallKind`.
         phase: int64[calls], of `Phase`.
         kernel: int64[calls], index into `kernels.KERNELS`, -1 where no kernel is launched.
         size_bytes: int64[calls], of copies, memory sets and all-reduces, else 0.
@@ -81,24 +81,24 @@ class Programme:
     def __len__(self) -> int:
         return len(self.call)
 
-    def where(self, *calls: Call) -> Int64:
+    def where(self, *calls: CallKind) -> Int64:
         """Return the positions of these calls, ascending."""
         return np.flatnonzero(np.isin(self.call, calls))
 
     @cached_property
     def computes(self) -> Int64:
         """Positions of the compute kernels."""
-        return self.where(Call.KERNEL)
+        return self.where(CallKind.KERNEL)
 
     @cached_property
     def all_reduces(self) -> Int64:
         """Positions of the all-reduces."""
-        return self.where(Call.ALL_REDUCE)
+        return self.where(CallKind.ALL_REDUCE)
 
     @cached_property
     def copies(self) -> Int64:
         """Positions of memory copies and memory sets."""
-        return self.where(Call.COPY_TO_DEVICE, Call.COPY_TO_HOST, Call.MEMSET)
+        return self.where(CallKind.COPY_TO_DEVICE, CallKind.COPY_TO_HOST, CallKind.MEMSET)
 
     @cached_property
     def compute_stream(self) -> Int64:
@@ -108,7 +108,7 @@ class Programme:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    call: Call
+    call: CallKind
     phase: Phase
     kernel: int = -1
     size_bytes: int = 0
@@ -138,14 +138,14 @@ def ddp_programme(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> P
     )
     optimizer = _sequence((kernels.GRADIENT_NORM,), (kernels.ADAM,), (), num_optimizer)
     entries = [
-        *(_copy(Call.COPY_TO_DEVICE, Phase.LOAD, size) for size in _BATCH_BYTES),
+        *(_copy(CallKind.COPY_TO_DEVICE, Phase.LOAD, size) for size in _BATCH_BYTES),
         _memset(Phase.FORWARD, _LOSS_BYTES),
         *_launches(Phase.FORWARD, forward),
         *_backward(backward, buckets, num_ranks),
         _memset(Phase.OPTIMIZER, _LOSS_BYTES),
         *_launches(Phase.OPTIMIZER, [*fills, *optimizer]),
-        _copy(Call.COPY_TO_HOST, Phase.READ_LOSS, _LOSS_BYTES),
-        _Entry(Call.SYNCHRONIZE, Phase.READ_LOSS),
+        _copy(CallKind.COPY_TO_HOST, Phase.READ_LOSS, _LOSS_BYTES),
+        _Entry(CallKind.SYNCHRONIZE, Phase.READ_LOSS),
     ]
     return Programme(
         *(
@@ -171,7 +171,7 @@ def _sequence(
 def _launches(phase: Phase, launched: Iterable[Kernel]) -> Iterable[_Entry]:
     for kernel in launched:
         number = kernels.KERNELS.index(kernel)
-        yield _Entry(Call.KERNEL, phase, kernel=number, work_ns=kernel.duration_ns)
+        yield _Entry(CallKind.KERNEL, phase, kernel=number, work_ns=kernel.duration_ns)
 
 
 def _backward(
@@ -186,13 +186,13 @@ def _backward(
             yield _memset(Phase.BACKWARD, _WORKSPACE_BYTES)
         yield from _launches(Phase.BACKWARD, launched[begin:end])
         # NCCL's stream waits for the kernels so far.
-        yield _Entry(Call.RECORD_EVENT, Phase.BACKWARD)
-        yield _Entry(Call.WAIT_EVENT, Phase.BACKWARD)
+        yield _Entry(CallKind.RECORD_EVENT, Phase.BACKWARD)
+        yield _Entry(CallKind.WAIT_EVENT, Phase.BACKWARD)
         yield _all_reduce(size, num_ranks)
         begin = end
     # The compute stream waits for NCCL's.
-    yield _Entry(Call.RECORD_EVENT, Phase.BACKWARD)
-    yield _Entry(Call.WAIT_EVENT, Phase.BACKWARD)
+    yield _Entry(CallKind.RECORD_EVENT, Phase.BACKWARD)
+    yield _Entry(CallKind.WAIT_EVENT, Phase.BACKWARD)
 
 
 def _all_reduce(size: int, num_ranks: int) -> _Entry:
@@ -201,14 +201,14 @@ def _all_reduce(size: int, num_ranks: int) -> _Entry:
     latency = _ALL_REDUCE_LATENCY_NS + _ALL_REDUCE_LATENCY_PER_PEER_NS * peers
     transfer = 2 * peers * size // (num_ranks * _BUS_BYTES_PER_NS)
     number = kernels.KERNELS.index(kernels.ALL_REDUCE)
-    return _Entry(Call.ALL_REDUCE, Phase.BACKWARD, number, size, latency + transfer)
+    return _Entry(CallKind.ALL_REDUCE, Phase.BACKWARD, number, size, latency + transfer)
 
 
-def _copy(call: Call, phase: Phase, size: int) -> _Entry:
+def _copy(call: CallKind, phase: Phase, size: int) -> _Entry:
     work = _COPY_LATENCY_NS + size // _PCIE_BYTES_PER_NS
     return _Entry(call, phase, size_bytes=size, work_ns=work)
 
 
 def _memset(phase: Phase, size: int) -> _Entry:
     work = _COPY_LATENCY_NS + size // _MEMSET_BYTES_PER_NS
-    return _Entry(Call.MEMSET, phase, size_bytes=size, work_ns=work)
+    return _Entry(CallKind.MEMSET, phase, size_bytes=size, work_ns=work)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.simulate.large_ddp.programme import Call, Phase
+from traceprof.simulate.large_ddp.programme import CallKind, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Float64 = npt.NDArray[np.float64]
 
-# Host time of each call, in order of `Call`; a synchronization also waits for the GPU.
+# Host time of each call, in order of `CallKind`; a synchronization also waits for the GPU.
 _CALL_NS = np.array([4_300, 8_500, 7_000, 7_000, 5_200, 1_300, 1_500, 2_500])
 # Host time before each call, in which Python or autograd prepares it.
 _PAUSE_NS = np.array([3_400, 2_600, 6_000, 9_000, 3_400, 2_000, 2_000, 2_000])
@@ -148,7 +148,7 @@ def _host_calls(
 ) -> tuple[Int64, Int64]:
     """Return start and end of the calls, which one thread after the other makes in order."""
     pause = _PAUSE_NS[programme.call]
-    autograd = (programme.phase == Phase.BACKWARD) & (programme.call == Call.KERNEL)
+    autograd = (programme.phase == Phase.BACKWARD) & (programme.call == CallKind.KERNEL)
     pause[autograd] = _AUTOGRAD_PAUSE_NS
     phases, first = np.unique(programme.phase, return_index=True)
     pause[first] = _PHASE_PAUSE_NS[phases]

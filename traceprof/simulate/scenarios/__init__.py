@@ -10,7 +10,8 @@ import numpy as np
 
 from traceprof.errors import UsageError
 from traceprof.simulate.event_model import answers
-from traceprof.simulate.event_model.records import Machine, Records
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import Machine
 from traceprof.simulate.scenarios import copies, counters, pipeline, queue, training, waiting
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
 from traceprof.simulate.truth import check_at_least, new_truth, write_truth
@@ -122,7 +123,7 @@ def simulate_scenario(
         path: the export to write, such as `healthy.sqlite`; the truth goes to
             `healthy.truth.json`.
         seed: of the jitter. The same arguments make the same export.
-        schema_version: of the export, a key of `schema.PRODUCTS`. Exports of 3.7.2 have neither
+        schema_version: of the export, one of `SCHEMA_VERSIONS`. Exports of 3.7.2 have neither
             Command Buffer Full records nor NCCL's payloads.
 
     Returns:

@@ -12,8 +12,8 @@ from traceprof.errors import UsageError
 from traceprof.simulate.boards import A100
 from traceprof.simulate.event_model.actions import CommunicationWork
 from traceprof.simulate.event_model.fleet import MEDIAN_EARLY_NS, Capture, Node, seen
-from traceprof.simulate.event_model.records import Machine, Records
-from traceprof.simulate.machine import SESSION_START_NS
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import SESSION_START_NS, Machine
 from traceprof.simulate.scenarios.cpu_runs import CPU_PLANS, cpu_training
 from traceprof.simulate.scenarios.ranks import (
     NCCL_RATES,

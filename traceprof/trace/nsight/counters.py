@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import groups
+from traceprof.trace.model.counters import BYTES_PER_MS, PERCENT, Counters, LinkSamples
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import check_times, groups
+from traceprof.trace.nsight.rows import check_times
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.model.operations import RankKey
     from traceprof.trace.sqlite.database import Database
 
-PERCENT, BYTES_PER_MS = "percent", "bytes/ms"
-_CACHE = "_link_counters"
 
 # Names of all versions without their unit: the first row of a link and direction that a GPU has
 # counts, and its metrics are added up. Data that is written crosses as a request of the writer,
@@ -52,48 +51,6 @@ _MAX_NS = 1 << 33
 _MAX_BYTES_PER_MS = 1 << 30
 # A period longer than this many usual ones is a gap: samples were lost.
 _GAP = 2
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSamples:
-    """Samples of one link in one direction, ordered by time, without overlap.
-
-    Attributes:
-        link: `nvlink`, `pcie` or `network`.
-        direction: `tx` or `rx`, as the GPU or the NIC sees it.
-        name: the NIC's, else None.
-        unit: `percent` of the link's peak, or `bytes/ms`.
-        start_ns: int64[n], when the sample's period began.
-        end_ns: int64[n], when it was taken.
-        value: int64[n], the mean over the period.
-    """
-
-    link: str
-    direction: str
-    name: str | None
-    unit: str
-    start_ns: Int64
-    end_ns: Int64
-    value: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What a report sampled of links.
-
-    Attributes:
-        by_gpu: the samples of each GPU, by its number in the machine.
-        gpu_of_rank: that number by rank, where the export tells it.
-        network: the samples of the machine's NICs.
-        nics: names of the machine's NICs, sampled or not.
-        has_gpu_samples: whether GPU metrics were sampled at all.
-    """
-
-    by_gpu: Mapping[int, tuple[LinkSamples, ...]]
-    gpu_of_rank: Mapping[RankKey, int]
-    network: tuple[LinkSamples, ...]
-    nics: tuple[str, ...]
-    has_gpu_samples: bool
 
 
 def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:

@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.trace.columns import Differences, Growing, GrowingTimes, pack
+from traceprof.trace.grouping import pieces
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
-    KernelsToMake,
+    KernelsOnDemand,
     Operations,
     RankKey,
     RankOperations,
+    Signatures,
 )
+from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.kernel_signatures import Signer
-from traceprof.trace.nsight.rows import check_few_processes, check_times, pieces
-from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
+from traceprof.trace.nsight.kinds import read_kinds, translated
+from traceprof.trace.nsight.rows import check_few_processes, check_times
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Packed, Times
+    from traceprof.trace.nsight.kinds import Kinds
     from traceprof.trace.sqlite.database import Database
 
     Columns = dict[str, Int64]
@@ -34,26 +40,28 @@ if TYPE_CHECKING:
 # Columns of ours beside those of the export.
 _LENGTH, _SIGNATURE = "length", "signature"
 _BASE = (_LENGTH, "streamId", "correlationId")
-_COPY = ("bytes", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")
 # Of more ranks, sorting all rows is quicker than looking for those of each.
 _MAX_SOUGHT = 32
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GpuOperationsData(SectionData):
     """What the GPUs did.
 
     Attributes:
         operations: by rank, in order of process and device.
-        signer: of the kernels.
+        signatures: of the kernels.
+        name_ids: StringIds.id of the kernels' names.
         notes: what a reader of the report should know of them.
     """
 
     operations: Mapping[RankKey, RankOperations]
-    signer: Signer
-    notes: list[str]
+    signatures: Signatures
+    name_ids: frozenset[int]
+    notes: tuple[str, ...]
 
 
-def read_device(database: Database) -> Device:
+def read_gpu_operations(database: Database) -> GpuOperationsData:
     """Read what the GPUs did.
 
     Raises:
@@ -61,6 +69,7 @@ def read_device(database: Database) -> Device:
     """
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
     signer, notes = Signer(_columns(database, schema.KERNEL)), list[str]()
+    kinds = read_kinds(database)
     kernels, copies, memsets, graphs = (
         _read(database, table, signer, notes) for table in schema.GPU_OPERATIONS
     )
@@ -74,24 +83,24 @@ def read_device(database: Database) -> Device:
     operations = {
         key: RankOperations(
             _kernels_of(kernels, key, names),
-            _copies_of(copies.rows(key)),
-            _copies_of(memsets.rows(key)),
+            _copies_of(copies.rows(key), kinds),
+            _copies_of(memsets.rows(key), kinds),
             Operations(*_base(graphs.rows(key))),
         )
         for key in sorted({*kernels.extents, *copies.extents, *memsets.extents, *graphs.extents})
     }
-    return Device(operations, signer, notes)
+    return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
 
 
-def _kernels_of(table: _Table, key: RankKey, names: Int64) -> Kernels | KernelsToMake:
-    """Return a rank's kernels, which a report has most of: of several ranks, only to be made."""
-    make = partial(_make_kernels, table, key, names)
+def _kernels_of(table: _Table, key: RankKey, names: Int64) -> Kernels | KernelsOnDemand:
+    """Return a rank's kernels, which a report has most of: of several ranks, only on demand."""
+    pick = partial(_picked_kernels, table, key, names)
     if len(table.extents) == 1 or key not in table.extents:
-        return make()
-    return KernelsToMake(*table.extents[key], make)
+        return pick()
+    return KernelsOnDemand(*table.extents[key], pick)
 
 
-def _make_kernels(table: _Table, key: RankKey, names: Int64) -> Kernels:
+def _picked_kernels(table: _Table, key: RankKey, names: Int64) -> Kernels:
     rows = table.rows(key)
     return Kernels(*_base(rows), _column(rows, _SIGNATURE), names)
 
@@ -292,5 +301,13 @@ def _base(rows: _Rows) -> tuple[Differences, Packed, Packed, Packed]:
     return rows.starts, length, stream, correlation
 
 
-def _copies_of(rows: _Rows) -> Copies:
-    return Copies(*_base(rows), *(_column(rows, name).values for name in _COPY))
+def _copies_of(rows: _Rows, kinds: Kinds) -> Copies:
+    return Copies(
+        *_base(rows),
+        bytes=_column(rows, "bytes").values,
+        kind=translated(_column(rows, "copyKind"), kinds.copies),
+        source_device=_column(rows, "srcDeviceId").values,
+        destination_device=_column(rows, "dstDeviceId").values,
+        source_memory=translated(_column(rows, "srcKind"), kinds.memory),
+        destination_memory=translated(_column(rows, "dstKind"), kinds.memory),
+    )

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import Differences, pack
-from traceprof.trace.model.operations import ApiCalls, LaunchStalls, Synchronizations
+from traceprof.trace.grouping import pieces
+from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
+from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times, pieces
-from traceprof.trace.sqlite.read_columns import NULL, expect_rows, read_columns
+from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from traceprof.intervals import Int64
     from traceprof.trace.columns import Packed
     from traceprof.trace.sqlite.database import Database
-
-_NOTHING = np.empty(0, np.int64)
-NO_CALLS = ApiCalls(Differences(_NOTHING), *[pack(_NOTHING)] * 4)
-NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 7)
-NO_STALLS = LaunchStalls(*[_NOTHING] * 4)
 
 
 def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
@@ -42,17 +41,92 @@ def _in_order(columns: dict[str, Packed]) -> ApiCalls:
     return ApiCalls(Differences(start), length, ahead, thread, name)
 
 
-def read_synchronizations(database: Database) -> dict[int, Synchronizations]:
-    """Return the synchronizations of each process."""
+def read_synchronizations(
+    database: Database, calls: Mapping[int, ApiCalls], api_names: Mapping[int, str]
+) -> dict[int, Synchronizations]:
+    """Return the synchronizations of each process.
+
+    Args:
+        database: the export.
+        calls: API calls by process: their names tell who waits for what.
+        api_names: by the ids in `calls`.
+    """
+    kind_of_name = {name: synchronization_kind(text) for name, text in api_names.items()}
     waits = {}
-    names = ("streamId", "correlationId", "syncType", "eventId", "eventSyncId")
     for process, columns in _by_process(database, schema.WAIT, "globalPid"):
-        start = columns["start"].values
+        start, correlation = columns["start"].values, columns["correlationId"].values
         order = np.argsort(start, kind="stable")
-        end = start + columns["length"].values
-        others = (columns[name].values[order] for name in names)
-        waits[process] = Synchronizations(start[order], end[order], *others)
+        start, end = start[order], (start + columns["length"].values)[order]
+        correlation = correlation[order]
+        kind = np.zeros(len(start), np.int64)
+        if process in calls:
+            call = _calls_of(calls[process], correlation, start)
+            known = np.flatnonzero(call >= 0)
+            names, which = np.unique(
+                calls[process].packed_name.at(call[known]), return_inverse=True
+            )
+            kinds = [kind_of_name.get(name, SynchronizationKind.UNKNOWN) for name in names.tolist()]
+            kind[known] = np.array(kinds, np.int64)[which.reshape(-1)]
+        stream, event, recording = (
+            _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
+        )
+        waits[process] = Synchronizations(start, end, stream, correlation, kind, event, recording)
     return waits
+
+
+def read_event_records(
+    database: Database, calls: Mapping[int, ApiCalls]
+) -> dict[int, EventRecords]:
+    """Return where each process recorded CUDA events.
+
+    Args:
+        database: the export, which has no time of them.
+        calls: API calls by process, which have.
+    """
+    records = {}
+    for process, columns in _by_process(database, schema.EVENT_RECORD, "globalPid"):
+        correlation = columns["correlationId"].values
+        asked = np.full(len(correlation), NULL, np.int64)
+        if process in calls:
+            call = _calls_of(calls[process], correlation)
+            known = np.flatnonzero(call >= 0)
+            asked[known] = calls[process].start_ns[call[known]]
+        order = np.lexsort((correlation, asked))
+        stream, event, recording = (
+            _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
+        )
+        records[process] = EventRecords(asked[order], stream, event, recording, correlation[order])
+    return records
+
+
+def _ids(values: Int64) -> Int64:
+    """Return ids of streams or events with NULL for none, int64[n]."""
+    ids: Int64 = np.where(values == schema.NO_ID, NULL, values)
+    return ids
+
+
+def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
+    """Return the index of the call of each row, int64[n], -1 where the export does not have it.
+
+    Args:
+        calls: of the process.
+        correlation: int64[n].
+        start_ns: int64[n]; of several calls with the same id, the last one that began by then.
+    """
+    ids = calls.correlation
+    if len(ids) == 0:
+        return np.full(len(correlation), -1, np.int64)
+    call = np.searchsorted(ids, correlation)
+    call[call == len(ids)] = 0
+    call[ids[call] != correlation] = -1
+    while start_ns is not None:
+        later = np.minimum(call + 1, len(ids) - 1)
+        moves = (call >= 0) & (later > call) & (ids[later] == correlation)
+        moves &= calls.start_ns[later] <= start_ns
+        if not moves.any():
+            break
+        call[moves] = later[moves]
+    return call
 
 
 def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
@@ -82,6 +156,8 @@ def _by_process(
 ) -> Iterator[tuple[int, dict[str, Packed]]]:
     """Yield a table's columns by process; rows without start, owner or correlation mean nothing.
 
+    A table of moments without a time has no start.
+
     Args:
         database: the export.
         table: what to read.
@@ -99,19 +175,20 @@ def _by_process(
     expect_rows(database, [table.name])
     parts = Parts()
     for chunk in read_columns(database, table.name, columns):
-        needed = [chunk["start"], chunk[owner], chunk["correlationId"]]
+        needed = [chunk[name] for name in ("start", owner, "correlationId") if name in chunk]
         kept = chunk
         if any(each.min(initial=0) == NULL for each in needed):
             usable = np.logical_and.reduce([each != NULL for each in needed])
             kept = {name: each[usable] for name, each in chunk.items()}
-        if len(kept["start"]) == 0:
+        if len(kept[owner]) == 0:
             continue
-        end = np.maximum(kept["start"], kept.pop("end"))
-        check_times(database, table.name, kept["start"], end)
-        kept["length"] = end - kept["start"]
+        if "start" in kept:
+            end = np.maximum(kept["start"], kept.pop("end"))
+            check_times(database, table.name, kept["start"], end)
+            kept["length"] = end - kept["start"]
         of_row = schema.process_of_thread(kept[owner])
         parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
         check_few_processes(database, table.name, len(parts))
     for process, found in parts.finished():
-        missing = pack(np.full(len(found["start"]), NULL, np.int64))
+        missing = pack(np.full(len(found[owner]), NULL, np.int64))
         yield process, {**dict.fromkeys(table.optional, missing), **found}

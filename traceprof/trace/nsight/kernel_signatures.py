@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.model.operations import Signatures
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.numbered_rows import NumberedRows
-from traceprof.trace.sqlite.read_columns import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

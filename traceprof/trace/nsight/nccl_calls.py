@@ -8,13 +8,20 @@ many bytes go over which communicator to whom (since 2.16; the communicator sinc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace.nsight.call_labels import BARRIER, read_call
+from traceprof.trace.model.call_labels import read_call
+from traceprof.trace.model.communication_calls import (
+    BARRIER,
+    NO_CALLS,
+    OPERATIONS,
+    CommunicationCalls,
+    ProcessCalls,
+)
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.trace.nsight.nccl_groups import grouped
 from traceprof.trace.nsight.nccl_ranges import read_nccl_ranges
 
@@ -22,109 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.nsight.label_ranges import LabelRanges
-    from traceprof.trace.nsight.nccl_payloads import Fields
+    from traceprof.trace.model.communication_calls import Fields
+    from traceprof.trace.model.ranges import LabelRanges
     from traceprof.trace.nsight.nccl_ranges import NcclRanges
-    from traceprof.trace.sqlite.database import Database
-
-UNKNOWN = -1
-_CACHE = "_communication_calls"
-
-OPERATIONS = (
-    "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll",
-    "Gather", "Scatter", "SendRecv", "Unknown",
-)  # fmt: skip
-"""What a call does; `CommunicationCalls.operation` counts them."""
+    from traceprof.trace.nsight.nvtx_events import Events
 
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}
 _NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
-
-
-@dataclass(frozen=True, slots=True)
-class CommunicationCalls:
-    """Calls of one process that communicate, ordered by thread, then start.
-
-    A *launch range* is where the host launches what was called: the call's own range, or the
-    `ncclGroupEnd` that closes the group, or a label around others (`batch_isend_irecv`). Launch
-    ranges are ordered by thread, then start.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
-        thread: int64[n], the calling thread (Nsight's globalTid).
-        operation: int64[n], indices into `OPERATIONS`.
-        bytes: int64[n], one rank's message as NCCL counts it (what is sent in an AllGather,
-            received in a ReduceScatter); -1 where unknown, as are all that follow.
-        communicator: int64[n], indices into `communicators`.
-        peer: int64[n], of a send or receive: its rank in the communicator; in labels, in the world.
-        world_size: int64[n], the ranks of the communicator.
-        sequence: int64[n], the call's number in its group.
-        launch_start_ns: int64[m].
-        launch_end_ns: int64[m].
-        launch_thread: int64[m].
-        launch_parent: int64[m], the launch range around it, -1 for none.
-        first_member: int64[m + 1], where the calls of each launch range begin in `members`.
-        members: int64[k], indices of calls, in their order.
-        communicators: NCCL's id in hexadecimal digits, or the name of PyTorch's group.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    operation: Int64
-    bytes: Int64
-    communicator: Int64
-    peer: Int64
-    world_size: Int64
-    sequence: Int64
-    launch_start_ns: Int64
-    launch_end_ns: Int64
-    launch_thread: Int64
-    launch_parent: Int64
-    first_member: Int64
-    members: Int64
-    communicators: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def launch_ranges_of(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> Int64:
-        """Return the innermost launch range that holds each API call, int64[k], -1 for none.
-
-        Args:
-            start_ns: int64[k], when the calls were entered.
-            end_ns: int64[k], when they returned.
-            thread: int64[k], their threads.
-        """
-        found = np.full(len(start_ns), -1, np.int64)
-        for each in np.unique(self.launch_thread).tolist():
-            first, stop = np.searchsorted(self.launch_thread, [each, each + 1]).tolist()
-            here = np.flatnonzero(thread == each)
-            starts = self.launch_start_ns[first:stop]
-            at = np.searchsorted(starts, start_ns[here], side="right") - 1
-            found[here] = np.where(at >= 0, at + first, -1)
-        # Out of the ranges that were over before, into the one around them.
-        while True:
-            outside = np.flatnonzero(found >= 0)
-            outside = outside[self.launch_end_ns[found[outside]] < end_ns[outside]]
-            if len(outside) == 0:
-                return found
-            found[outside] = self.launch_parent[found[outside]]
-
-
-class ProcessCalls(NamedTuple):
-    """The calls of one process.
-
-    Attributes:
-        nccl: NCCL's ranges.
-        labelled: the labels of `instrument`.
-        rank: the process's rank in NCCL's largest communicator, None where no payload tells.
-    """
-
-    nccl: CommunicationCalls
-    labelled: CommunicationCalls
-    rank: int | None = None
 
 
 class _Range(NamedTuple):
@@ -136,21 +48,21 @@ class _Range(NamedTuple):
 
 
 def read_communication_calls(
-    database: Database,
+    events: Events,
     domains: Mapping[tuple[int, int], str],
     label_ranges: Mapping[int, LabelRanges],
 ) -> dict[int, ProcessCalls]:
     """Return the communication calls of each process (globalPid) that has some.
 
     Args:
-        database: the export.
+        events: of the export.
         domains: names of NVTX domains by process and id.
         label_ranges: those of `instrument` by process.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    nccl = read_nccl_ranges(database, domains, _NAMES)
+    nccl = read_nccl_ranges(events, domains, _NAMES)
     labelled = {process: _labelled(ranges) for process, ranges in label_ranges.items()}
     sizes = _world_sizes(nccl.values())
     return {
@@ -311,9 +223,3 @@ def _columns(
         members=column(member for _, members, _ in launches for member in members),
         communicators=tuple(names),
     )
-
-
-NO_CALLS = _columns([], [])
-
-
-NO_PROCESS_CALLS = ProcessCalls(NO_CALLS, NO_CALLS)

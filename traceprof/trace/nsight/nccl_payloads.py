@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from traceprof.trace.model.communication_calls import Fields
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
@@ -37,20 +38,6 @@ _NAMES = {
     "rank": "rank",
 }
 _MOST = 1 << 50  # a petabyte: more is no size, and sums of sizes fit 64 bits
-
-
-class Fields(NamedTuple):
-    """What a range says of its communication; None and -1 where it does not."""
-
-    communicator: str | None = None
-    bytes: int = -1
-    peer: int = -1
-    world_size: int = -1
-    sequence: int = -1
-    rank: int = -1
-
-
-NOTHING = Fields()
 
 
 class PayloadReader:

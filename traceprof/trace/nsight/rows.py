@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from traceprof import intervals
 from traceprof.trace.columns import Growing
 
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
 # otherwise make every operation a rank.
 _MAX_PROCESSES = 1024
 
-# Slices to be copied one by one; beyond, sorting the rows takes less time.
-_MAX_RUNS = 64
-
 
 def check_times(database: Database, table: str, start: Int64, end: Int64) -> None:
     """Raise a TraceFormatError where times are beyond any clock."""
@@ -35,43 +30,6 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
     """Raise a TraceFormatError where there are more processes than a machine runs."""
     if num_processes > _MAX_PROCESSES:
         raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
-
-
-def groups(*keys: Int64) -> Iterator[Int64]:
-    """Yield the indices of the rows that agree in every key, in the order of the rows."""
-    found: dict[tuple[int, ...], list[Int64]] = {}
-    every = np.arange(len(keys[0]))
-    for rows in pieces(*keys):
-        found.setdefault(tuple(int(key[rows][0]) for key in keys), []).append(every[rows])
-    for parts in found.values():
-        yield np.concatenate(parts)
-
-
-def pieces(*keys: Int64) -> Iterator[slice | Int64]:
-    """Yield rows that agree in every key: in their order, and as few times as that is quick.
-
-    Rows of one process or device often follow each other: then slices are yielded, which need no
-    copy, and one key may come several times.
-    """
-    if len(keys[0]) == 0:
-        return
-    differ = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    first = np.flatnonzero(np.append(True, differ))
-    stop = np.append(first[1:], len(keys[0]))
-    if len(first) <= _MAX_RUNS:
-        for each in zip(first.tolist(), stop.tolist(), strict=True):
-            yield slice(*each)
-        return
-    of_runs = [key[first] for key in keys]
-    order = np.lexsort(of_runs)
-    changes = np.logical_or.reduce([np.diff(key[order], prepend=key[order[:1]]) for key in of_runs])
-    number = np.empty(len(first), np.int64)
-    number[order] = np.cumsum(changes)
-    # A stable sort of 16 bits is many times as fast as one of 64.
-    number = number.astype(np.min_scalar_type(int(number.max())))
-    of_rows = np.repeat(number, stop - first)
-    rows = np.argsort(of_rows, kind="stable")
-    yield from np.split(rows, np.cumsum(np.bincount(of_rows))[:-1])
 
 
 class Parts:

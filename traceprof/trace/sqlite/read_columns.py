@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traceprof.trace.sqlite import record_formats as shapes
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.pages import Unsupported
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from traceprof.trace.sqlite.numbered_rows import NumberedRows
     from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 
-NULL = shapes.NULL
-"""What stands in a column where the export has NULL."""
 
 # numpy reads these, which no integer's text has, as 0 or as nothing.
 _READ_LAXLY = (*whitespace, "+", "-,")
@@ -231,6 +229,15 @@ def count_rows(database: Database, table: str) -> int:
     with database.damage_reported():
         query = f"SELECT count(*) FROM {quote(table)}"  # noqa: S608
         return int(database.connection.execute(query).fetchone()[0])
+
+
+def has_rows(database: Database, table: str) -> bool:
+    """Say whether a table is there and not empty."""
+    if table not in database.columns:
+        return False
+    with database.damage_reported():
+        query = f"SELECT EXISTS (SELECT 1 FROM {quote(table)})"  # noqa: S608
+        return bool(database.connection.execute(query).fetchone()[0])
 
 
 def _parse(text: str, count: int, database: Database, table: str, column: str) -> Int64:

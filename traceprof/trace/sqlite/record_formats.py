@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.pages import gathered
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-NULL = int(np.iinfo(np.int64).min)
-"""What stands in a column where the export has NULL."""
 
 # Serial types, which say what is stored for a column.
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the value

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.trace.nsight.nccl_payloads import NOTHING, Fields
+from traceprof.trace.model.communication_calls import BARRIER, NOTHING, Fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.labels import Label
-
-BARRIER = "Barrier"
 
 # Calls that stand around others, each with a label of its own.
 _CONTAINERS = {"batch_isend_irecv": "SendRecv", "coalesced": "Unknown"}

@@ -1,0 +1,154 @@
+"""What the host did: API calls, waits, event records, blocked launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.columns import Differences, pack
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.columns import Packed
+
+    Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCalls:
+    """CUDA API calls of one process, ordered by correlation id, then start.
+
+    Properties are unpacked at each use: ask once where it matters.
+
+    Attributes:
+        starts: n times in ns, when the call was entered.
+        packed_length: n durations in ns, 0 where the capture ended before the call did.
+        packed_ahead: n ids, less 0, 1, 2, …: ids are given one after the other, so that little
+            remains.
+        packed_thread: n threads that called.
+        packed_name: n keys of `Trace.api_names`.
+    """
+
+    starts: Differences
+    packed_length: Packed
+    packed_ahead: Packed
+    packed_thread: Packed
+    packed_name: Packed
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def start_ns(self) -> Int64:
+        """When each call was entered, int64[n]; the same array until `starts.release`."""
+        return self.starts.values
+
+    @property
+    def correlation(self) -> Int64:
+        """The ids, int64[n]."""
+        ids = np.arange(len(self))
+        ids += self.packed_ahead.kept
+        ids += self.packed_ahead.base
+        return ids
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each call took, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each call returned, int64[n]."""
+        return self.start_ns + self.packed_length.kept + self.packed_length.base
+
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return when some of them returned, without unpacking the others."""
+        return self.start_ns[index] + self.packed_length.at(index)
+
+    def name_id(self, index: int) -> int:
+        """Return the key of the name of one of them."""
+        return int(self.packed_name.at(slice(index, index + 1))[0])
+
+    @property
+    def thread(self) -> Int64:
+        """The calling threads, int64[n]."""
+        return self.packed_thread.values
+
+    @property
+    def name(self) -> Int64:
+        """The keys of `Trace.api_names`, int64[n]."""
+        return self.packed_name.values
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronizations:
+    """Synchronizations of one process, ordered by start.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        stream: int64[n], the stream that waits or is waited for; NULL where there is none.
+        correlation: int64[n], of the API call.
+        kind: int64[n], values of `SynchronizationKind`, by the name of the API call.
+        event: int64[n], the event's id, NULL for none.
+        recording: int64[n], which recording of the event is waited for, NULL where not told.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    correlation: Int64
+    kind: Int64
+    event: Int64
+    recording: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecords:
+    """Where one process recorded CUDA events, ordered by when the host asked for it.
+
+    Attributes:
+        asked_ns: int64[n], when the API call was entered that records the event; NULL, and first,
+            where that call is not in the report.
+        stream: int64[n], the stream in which the event is recorded.
+        event: int64[n], the event's id; an event is recorded again and again.
+        recording: int64[n], which recording it is, NULL where not told.
+        correlation: int64[n], of the API call.
+    """
+
+    asked_ns: Int64
+    stream: Int64
+    event: Int64
+    recording: Int64
+    correlation: Int64
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStalls:
+    """CUPTI's records of a full command buffer in one process, ordered by start.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        thread: int64[n], the thread that was blocked.
+        correlation: int64[n], of the API call that was blocked.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    correlation: Int64
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_API_CALLS = ApiCalls(Differences(_NOTHING), *[pack(_NOTHING)] * 4)
+NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 7)
+NO_EVENT_RECORDS = EventRecords(*[_NOTHING] * 5)
+NO_LAUNCH_STALLS = LaunchStalls(*[_NOTHING] * 4)

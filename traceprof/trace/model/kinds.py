@@ -1,0 +1,162 @@
+"""Kinds of copies, memory, API calls and waits, as every format can tell them."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class MemoryKind(IntEnum):
+    """What kind of memory a copy reads or writes; a column holds NULL where that is not told."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
+    ARRAY = 4
+    MANAGED = 5
+    DEVICE_STATIC = 6
+    MANAGED_STATIC = 7
+
+    @property
+    def label(self) -> str:
+        """The kind as people write it, such as `Pinned` or `Device Static`."""
+        return self.name.replace("_", " ").title()
+
+
+DEVICE_MEMORY = (MemoryKind.DEVICE, MemoryKind.DEVICE_STATIC, MemoryKind.ARRAY)
+"""Kinds of memory that lie on a GPU."""
+
+
+class CopyKind(IntEnum):
+    """From where to where a copy goes; a column holds NULL for memory sets."""
+
+    UNKNOWN = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    HOST_TO_ARRAY = 3
+    ARRAY_TO_HOST = 4
+    ARRAY_TO_ARRAY = 5
+    ARRAY_TO_DEVICE = 6
+    DEVICE_TO_ARRAY = 7
+    DEVICE_TO_DEVICE = 8
+    HOST_TO_HOST = 9
+    PEER_TO_PEER = 10
+    UNIFIED_HOST_TO_DEVICE = 11
+    UNIFIED_DEVICE_TO_HOST = 12
+    UNIFIED_DEVICE_TO_DEVICE = 13
+
+    @property
+    def label(self) -> str:
+        """The kind as people write it, such as `Host-to-Device` or `Unified Host-to-Device`."""
+        words = self.name.title().replace("_To_", "-to-").replace("_", " ")
+        return str(words)
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether the driver moved pages of unified memory."""
+        return self.name.startswith("UNIFIED_")
+
+    @property
+    def direction(self) -> str | None:
+        """`h2d`, `d2h` or `d2d`; None within the host, between GPUs, and where it is not known."""
+        source, _, destination = self.name.removeprefix("UNIFIED_").partition("_TO_")
+        if self is CopyKind.PEER_TO_PEER or not destination or source == destination == "HOST":
+            return None
+        return f"{'h' if source == 'HOST' else 'd'}2{'h' if destination == 'HOST' else 'd'}"
+
+
+def copy_label(kind: int) -> str:
+    """Return the label of a value of `Copies.kind`, `unknown` where it is no kind."""
+    return CopyKind(kind).label if kind in _COPY_KINDS else "unknown"
+
+
+def memory_label(kind: int) -> str | None:
+    """Return the label of a value of `Copies.source_memory`, None where it is no kind."""
+    return MemoryKind(kind).label if kind in _MEMORY_KINDS else None
+
+
+_COPY_KINDS = frozenset(CopyKind)
+_MEMORY_KINDS = frozenset(MemoryKind)
+
+
+class ApiCallKind(IntEnum):
+    """What an API call does, as far as it matters to how long it takes."""
+
+    OTHER = 0
+    LAUNCH = 1  # of kernels and graphs
+    SYNCHRONIZE = 2  # returns when the GPU got somewhere, and does nothing else
+    COPY = 3
+    MEMORY_SET = 4
+    ALLOCATE = 5  # or free
+    EVENT_RECORD = 6
+    STREAM_WAIT = 7  # a stream is to wait for an event
+
+
+_KINDS_OF_CALLS = (
+    (ApiCallKind.SYNCHRONIZE, r"cuda(?:Device|Thread|Stream|Event)Synchronize"),
+    (ApiCallKind.SYNCHRONIZE, r"cu(?:Ctx|Stream|Event)Synchronize"),
+    (ApiCallKind.STREAM_WAIT, r"(?:cuda|cu)StreamWaitEvent\w*"),
+    (ApiCallKind.EVENT_RECORD, r"(?:cuda|cu)EventRecord\w*"),
+    (ApiCallKind.COPY, r"(?:cuda|cu)Memcpy\w*"),
+    (ApiCallKind.MEMORY_SET, r"(?:cuda|cu)Memset\w*"),
+    (ApiCallKind.ALLOCATE, r"cuda(?:Malloc|Free|HostAlloc)\w*"),
+    (ApiCallKind.ALLOCATE, r"cuMem(?:Alloc|Free|HostAlloc)\w*"),
+    (ApiCallKind.LAUNCH, r"(?:cuda|cu)(?:Graph)?Launch\w*"),
+)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS_OF_CALLS)
+_RETURNS_AT_ONCE = re.compile(r"Async|\A(?:cuda|cu)MemcpyPeer")
+
+
+def api_call_kind(name: str) -> ApiCallKind:
+    """Return what an API call does.
+
+    Args:
+        name: without its version, such as `cudaLaunchKernel`.
+    """
+    return next((kind for kind, pattern in _PATTERNS if pattern.fullmatch(name)), ApiCallKind.OTHER)
+
+
+def waits_for_gpu(name: str) -> bool:
+    """Say whether an API call returns only when the GPU got somewhere, by its name alone.
+
+    To allocate and free memory, on the device or pinned, synchronizes, too (CUDA's programming
+    guide, implicit synchronization). `cudaEventQuery` and `cudaStreamQuery`, with which NCCL's
+    watchdog asks, do not wait. An asynchronous copy to pageable memory does: its name cannot tell.
+    """
+    kind = api_call_kind(name)
+    if kind is ApiCallKind.SYNCHRONIZE:
+        return True
+    may_wait = kind in {ApiCallKind.COPY, ApiCallKind.ALLOCATE}
+    return may_wait and _RETURNS_AT_ONCE.search(name) is None
+
+
+class SynchronizationKind(IntEnum):
+    """Who waits for what."""
+
+    UNKNOWN = 0  # the call is not in the report, or waits besides something else
+    HOST_FOR_EVENT = 1
+    STREAM_FOR_EVENT = 2  # recorded when it is asked for, not while the stream waits
+    HOST_FOR_STREAM = 3
+    HOST_FOR_DEVICE = 4
+
+
+_WAITS = {
+    "EventSynchronize": SynchronizationKind.HOST_FOR_EVENT,
+    "StreamWaitEvent": SynchronizationKind.STREAM_FOR_EVENT,
+    "StreamSynchronize": SynchronizationKind.HOST_FOR_STREAM,
+    "DeviceSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
+    "ThreadSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
+    "CtxSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
+}
+_WAIT = re.compile(rf"(?:cuda|cu)({'|'.join(_WAITS)})(?:WithFlags)?")
+
+
+def synchronization_kind(name: str) -> SynchronizationKind:
+    """Return the kind of the waits of an API call: formats number them differently by version.
+
+    Args:
+        name: without its version, such as `cudaStreamWaitEvent`.
+    """
+    match = _WAIT.fullmatch(name)
+    return _WAITS[match[1]] if match else SynchronizationKind.UNKNOWN

@@ -1,0 +1,100 @@
+"""Named ranges on the host: some of them, all of a process, and those of `instrument`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.model.call_labels import number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.labels import Label
+
+RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
+"""The number of a call in its process group, as a label tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRanges:
+    """NVTX ranges of one process, ordered by start, then end.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        names: n names.
+        thread: int64[n], the thread that opened it.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    names: Sequence[str]
+    thread: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTable:
+    """All NVTX ranges of one process, ordered by start, longer ones first.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        name: int64[n], indices into `names`.
+        thread: int64[n], the thread that opened it.
+        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
+            thread; else it was started and ended, perhaps by another thread.
+        names: the names of the whole report.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int64
+    thread: Int64
+    nests: npt.NDArray[np.bool_]
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRanges:
+    """The NVTX ranges that `instrument` made in one process, ordered by thread, start, nesting.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        thread: int64[n], the thread that opened it.
+        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
+            thread; else it was started and ended, perhaps by another thread.
+        text: int64[n], indices into `texts`.
+        texts: the distinct texts.
+        kind: int64[n], indices into `kinds`.
+        kinds: the distinct labels, without running numbers (`seq`), steps with the number 0.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    nests: npt.NDArray[np.bool_]
+    text: Int64
+    texts: Sequence[str]
+    kind: Int64
+    kinds: Sequence[Label]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def sequence(self) -> Int64:
+        """The running number of each of `texts`, -1 where it tells none: int64[texts]."""
+        found = map(RUNNING_NUMBER.search, self.texts)
+        numbers = (number_of(each and each[1]) for each in found)
+        return np.fromiter(numbers, np.int64, len(self.texts))

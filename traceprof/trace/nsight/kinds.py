@@ -1,0 +1,61 @@
+"""The kinds of copies and of memory that the numbers of an Nsight export stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
+from traceprof.trace.model.special_values import NULL
+from traceprof.trace.nsight import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.columns import Packed
+    from traceprof.trace.sqlite.database import Database
+
+Kind = TypeVar("Kind", CopyKind, MemoryKind)
+
+
+class Kinds(NamedTuple):
+    """What an export means by its numbers; a number that is not among them is of no known kind."""
+
+    copies: Mapping[int, CopyKind]
+    memory: Mapping[int, MemoryKind]
+
+
+def read_kinds(database: Database) -> Kinds:
+    """Read the export's own enumerations, where it has them."""
+    return Kinds(
+        _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),
+        _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind),
+    )
+
+
+def translated(column: Packed, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
+    """Return our numbers of kinds in the place of the export's, int64[n]; NULL stays NULL.
+
+    Args:
+        column: n numbers of the export's.
+        kinds: what they mean.
+    """
+    numbers = column.distinct
+    meanings = [number if number == NULL else kinds.get(number, 0) for number in numbers.tolist()]
+    if numbers.tolist() == meanings:
+        return column.values
+    translation: Int64 = np.array(meanings, np.int64)
+    return translation[column.places_in(numbers)]
+
+
+def _kinds(
+    database: Database, enumeration: str, usual: Mapping[int, str], kinds: Iterable[Kind]
+) -> dict[int, Kind]:
+    by_label = {kind.label: kind for kind in kinds}
+    rows = database.rows(enumeration, {"id": int, "label": str})
+    # A label that is not one of Nsight's says nothing: then the number does, which is Nsight's.
+    known = {row["id"]: by_label[row["label"]] for row in rows if row["label"] in by_label}
+    known.pop(None, None)
+    return {**{number: by_label[label] for number, label in usual.items()}, **known}

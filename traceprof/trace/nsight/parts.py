@@ -1,0 +1,124 @@
+"""Which parts an Nsight export holds, and how to record and export the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.read_columns import has_rows
+
+if TYPE_CHECKING:
+    from traceprof.trace.model.counters import Counters
+    from traceprof.trace.model.trace import Trace
+    from traceprof.trace.sqlite.database import Database
+
+_DENSE_NS = 20_000  # between samples: 50 kHz; Nsight's usual 10 kHz are 100 µs
+# A part is there where one of these tables has a row.
+_TABLES = {
+    Part.GPU_OPERATIONS: tuple(table.name for table in schema.GPU_OPERATIONS),
+    Part.KERNELS: (schema.KERNEL.name,),
+    Part.COPIES: (schema.MEMCPY.name,),
+    Part.API_CALLS: (schema.API_CALL.name,),
+    Part.SYNCHRONIZATIONS: (schema.WAIT.name,),
+    Part.EVENT_RECORDS: (schema.EVENT_RECORD.name,),
+    Part.STALL_RECORDS: (schema.DRIVER_OVERHEAD.name,),
+    Part.RANGES: (schema.NVTX.name,),
+    Part.HOST_CODE: ("OSRT_API", "COMPOSITE_EVENTS"),
+    Part.LINK_COUNTERS: (schema.GPU_METRICS,),
+    Part.NETWORK_COUNTERS: (schema.NIC_METRICS,),
+}
+
+RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+"""What to do about a damaged export."""
+
+_WITH_BLOBS = "nsys export --type=sqlite --include-blobs=true"
+
+HOW_TO_COLLECT = HowToCollect(
+    "Nsight Systems",
+    {
+        Part.GPU_OPERATIONS: "nsys profile --trace=cuda,nvtx …",
+        Part.KERNELS: "nsys profile --trace=cuda,nvtx …",
+        Part.COPIES: "nsys profile --trace=cuda,nvtx …",
+        Part.COPY_MEMORY: (
+            "export the .nsys-rep again with a newer Nsight Systems (srcKind and dstKind of"
+            f" {schema.MEMCPY.name})"
+        ),
+        Part.GRAPH_KERNELS: "nsys profile --cuda-graph-trace=node …",
+        Part.API_CALLS: "nsys profile --trace=cuda …",
+        Part.SYNCHRONIZATIONS: "nsys profile --trace=cuda …",
+        Part.EVENT_RECORDS: "--cuda-event-trace=true",
+        Part.STALL_RECORDS: (
+            "export the .nsys-rep again with Nsight Systems 2026.1 or later:"
+            " nsys export -t sqlite -o REPORT.sqlite REPORT.nsys-rep"
+        ),
+        Part.RANGES: "nsys profile --trace=cuda,nvtx …",
+        Part.COMMUNICATION_CALLS: (
+            "nsys profile --trace=cuda,nvtx … (without NCCL_NVTX_DISABLE), then"
+            f" {_WITH_BLOBS}; or record with python -m instrument, which names every call"
+        ),
+        Part.MESSAGE_SIZES: (
+            f"export the same report with {_WITH_BLOBS}, from"
+            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or record with"
+            " python -m instrument, which names every call"
+        ),
+        Part.COMMUNICATORS: (
+            "NCCL 2.25 or later"
+            f" (PyTorch 2.7), nsys profile --trace=cuda,nvtx and {_WITH_BLOBS},"
+            " from Nsight Systems 2024.5 on; or record with python -m instrument,"
+            " which names every call with its peer and group"
+        ),
+        Part.HOST_CODE: "nsys profile --trace=cuda,nvtx,osrt --python-sampling=true …",
+        Part.LINK_COUNTERS: f"nsys profile {schema.GPU_METRICS_FLAG} …",
+        Part.NETWORK_COUNTERS: (
+            f"nsys profile {schema.GPU_METRICS_FLAG} {schema.NIC_METRICS_FLAG} …"
+        ),
+        Part.DENSE_COUNTERS: "nsys profile --gpu-metrics-frequency=100000 … (up to 200000 Hz)",
+        Part.COUNTED_GPUS: (
+            "export again with Nsight Systems 2025.1 or later, which maps ordinals to GPUs"
+        ),
+    },
+)
+"""Of every export, whatever its version: which version has what is part of the advice."""
+
+assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
+
+
+def holds(trace: Trace, database: Database, part: Part) -> bool:
+    """Say whether an export holds a part.
+
+    Args:
+        trace: the export.
+        database: its file.
+        part: what may be recorded.
+    """
+    if part in _TABLES:
+        return any(has_rows(database, name) for name in _TABLES[part])
+    if part is Part.COPY_MEMORY:
+        return database.has(schema.MEMCPY.name, "srcKind", "dstKind")
+    if part is Part.GRAPH_KERNELS:
+        return not has_rows(database, schema.GRAPH.name)
+    if part in {Part.COUNTED_GPUS, Part.DENSE_COUNTERS}:
+        return _holds_counters(trace.counters, part)
+    return _holds_calls(trace, part)
+
+
+def _holds_counters(counters: Counters, part: Part) -> bool:
+    if part is Part.COUNTED_GPUS:
+        return bool(counters.gpu_of_rank)
+    series = [one for several in counters.by_gpu.values() for one in several]
+    return any(np.median(one.end_ns - one.start_ns) <= _DENSE_NS for one in series)
+
+
+def _holds_calls(trace: Trace, part: Part) -> bool:
+    calls = [
+        source
+        for process in {key.process for key in trace.operations}
+        for source in trace.communication_calls(process)[:2]
+    ]
+    if part is Part.COMMUNICATION_CALLS:
+        return any(len(source) for source in calls)
+    column = {Part.MESSAGE_SIZES: "bytes", Part.COMMUNICATORS: "communicator"}[part]
+    return any((getattr(source, column) >= 0).any() for source in calls)
