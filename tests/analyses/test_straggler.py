@@ -26,6 +26,8 @@ from traceprof.trace.nsight import schema as schema_names
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("straggler-")]
 HOWS: list[dict[str, Any]] = [
     {"per_rank": False, "is_labelled": True},

@@ -19,7 +19,10 @@ from traceprof.execution.sharing import share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere"),
+]
 
 Array = npt.NDArray[Any]
 

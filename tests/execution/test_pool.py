@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.measured import RankMeasurements
     from traceprof.run.rank import Rank, Window
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def _deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

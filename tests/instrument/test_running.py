@@ -13,6 +13,8 @@ import pytest
 
 from instrument.core import importing
 
+pytestmark = pytest.mark.slow
+
 SHOW = '''
 """A script that tells what it finds."""
 import os, pickle, sys, threading, warnings

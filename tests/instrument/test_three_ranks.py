@@ -12,6 +12,8 @@ from tests.support.programs import three_ranks
 from tests.support.recording import pushed
 from traceprof import labels
 
+pytestmark = pytest.mark.slow
+
 Seen = list[dict[str, Any]]
 
 FLOATS = "bytes=24 dtype=float32 group=0"  # six floats of one rank

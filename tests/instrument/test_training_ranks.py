@@ -13,6 +13,8 @@ from tests.support.programs.training_ranks import ACCUMULATED, CASES, LAYER_BYTE
 from tests.support.recording import pushed
 from traceprof import labels
 
+pytestmark = pytest.mark.slow
+
 Seen = list[dict[str, Any]]
 
 TOTAL_BYTES = LAYERS * LAYER_BYTES

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (what the token is for)
 
 

@@ -22,7 +22,7 @@ from instrument.core import calls
 from instrument.wraps import ddp
 from tests.support.recording import pushed
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
 
 
 def model() -> DistributedDataParallel:

@@ -578,6 +578,7 @@ class Generated:
         return [f"c{place}" for place, kind in enumerate(self._types) if kind in ("TEXT", "BLOB")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", long_after(6, range(24)))
 def test_generated_databases(path: Path, seed: int) -> None:
     chosen = random.Random(seed)
@@ -638,6 +639,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", long_after(1, range(8)))
 def test_any_byte(sample: bytes, path: Path, part: int) -> None:
     chosen = random.Random(part)
@@ -766,6 +768,7 @@ def cut_short(data: bytearray, chosen: random.Random) -> None:
     del data[chosen.randrange(600, len(data)) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
