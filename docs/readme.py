@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,7 +29,12 @@ def _session(match: re.Match[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:  # commands may leave files
         (Path(folder) / "sample_traces").symlink_to(ROOT / "sample_traces")
         done = subprocess.run(  # noqa: S602  (commands of our own README)
-            command, shell=True, cwd=folder, capture_output=True, text=True, check=False
+            command.replace("traceprof ", f"{sys.executable} -m traceprof ", 1),
+            shell=True,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     return f"```console\n$ {command}\n{done.stdout}{done.stderr}```"
 

@@ -3,6 +3,8 @@
 >>> import traceprof
 >>> result = traceprof.analyze("sample_traces/ddp.sqlite")
 >>> [finding.id for finding in result.findings]
+
+docs/library.md shows what else there is.
 """
 
 from __future__ import annotations
@@ -13,13 +15,30 @@ from typing import TYPE_CHECKING, Any
 from traceprof.errors import TraceprofError
 
 if TYPE_CHECKING:
-    from traceprof.analysis import analyze
+    from traceprof.analysis import Analysis, Options, analyze
+    from traceprof.findings import Finding, Severity
     from traceprof.trace.open import open_trace
 
 __version__ = "0.1.0"
-__all__ = ["TraceprofError", "__version__", "analyze", "open_trace"]
+__all__ = [
+    "Analysis",
+    "Finding",
+    "Options",
+    "Severity",
+    "TraceprofError",
+    "__version__",
+    "analyze",
+    "open_trace",
+]
 
-_LAZY = {"analyze": "traceprof.analysis", "open_trace": "traceprof.trace.open"}
+_LAZY = {
+    "Analysis": "traceprof.analysis",
+    "Finding": "traceprof.findings",
+    "Options": "traceprof.analysis",
+    "Severity": "traceprof.findings",
+    "analyze": "traceprof.analysis",
+    "open_trace": "traceprof.trace.open",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)

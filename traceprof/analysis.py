@@ -16,7 +16,7 @@ from traceprof.errors import TraceprofError
 from traceprof.execution.measuring import Options, Task, measure, measure_file
 from traceprof.execution.preview import previews
 from traceprof.run.failures import close_on_error, try_report
-from traceprof.run.opening import Run, run_of, with_ranks
+from traceprof.run.opening import Run, assemble_run, attach_ranks
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import open_trace
 
@@ -126,7 +126,7 @@ def analyze(
             for each, measured in zip(opened, made, strict=True)
             if not isinstance(each, FailedReport) and not isinstance(measured, FailedReport)
         ]
-        run = with_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
+        run = attach_ranks(result.run, [trace for trace, _ in kept], [own for _, own in kept])
         return Analysis(result, run)
     except Exception:  # after an interrupt a thread may still be reading
         for trace in traces:
@@ -206,7 +206,7 @@ def _tell_early(
 ) -> None:
     """Tell what is known of a report: of one rank, and of others as long as it is being read."""
     with suppress(TraceprofError):  # the analysis itself meets it, too
-        run = run_of([trace], [ranks])
+        run = assemble_run([trace], [ranks])
         for breakdowns in islice(previews(run.ranks, options), 1):
             early(Analysis(partial_result(run, breakdowns), run))
 

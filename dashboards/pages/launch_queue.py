@@ -58,12 +58,12 @@ _QUEUES = (
     Column("late", "late launches", 0, 110, "operations that started late because of it"),
     Column("costly", "cost (ms)", 3, 110, "when something waited for the blocked thread"),
     Column("source", "stalls from", None, 170, "CUPTI's records, or inferred from the launches"),
-    Column("holder", "held mostly by"),
+    Column("holder", "mostly filled by"),
 )
 _HOLDERS = (
     Column("rank", "rank", IDENTIFIER, 70),
-    Column("name", "what the GPU ran while the host was blocked"),
-    Column("held", "time (ms)", 3, 130, "a sum: where operations overlap, more"),
+    Column("name", "operation"),
+    Column("held", "time (ms)", 3, 130, "a sum: operations that overlap count more than once"),
     Column("share", "of the stalls (%)", 1, 130),
 )
 _lock = threading.Lock()
@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "What a process has launched and its GPU has not finished. A launch into a full queue"
         " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
     )
-    known = [result for result in results if result.stalls is not None]
+    known = results
     gaps = missing(view.missing(*launch_queue.IDS))
     if not known:
         empty = nothing(
@@ -116,7 +116,11 @@ def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
         return series
 
     with _lock:
-        return rank.cached("depth_series", measure)
+        return rank.cache.get_alone(_depth_over_window, rank, rank.release)
+
+
+def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
+    return launch_queue.depth_over_time(rank, rank.window)
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
@@ -134,11 +138,9 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
                 end_ns=end,
                 times_ns=times,
                 depth=depth,
-                blocked=intervals.union(stalls.start_ns, stalls.end_ns)
-                if stalls is not None
-                else intervals.empty(),
-                cap=stalls.cap if stalls is not None else None,
-                cap_scope=stalls.cap_scope if stalls is not None else None,
+                blocked=intervals.union(stalls.start_ns, stalls.end_ns),
+                cap=stalls.cap,
+                cap_scope=stalls.cap_scope,
             )
         )
     note = time_note(view.address)
@@ -157,13 +159,13 @@ def _row(result: LaunchQueueResult) -> dict[str, Any]:
     return {
         "rank": result.rank,
         "depth": result.max_depth,
-        "cap": stalls.cap if stalls is not None else None,
-        "scope": f"a {stalls.cap_scope}" if stalls is not None and stalls.cap_scope else None,
-        "stalls": len(stalls) if stalls is not None else None,
+        "cap": stalls.cap,
+        "scope": f"a {stalls.cap_scope}" if stalls.cap_scope else None,
+        "stalls": len(stalls),
         "blocked": result.blocked_ns / 1e6,
         "late": result.num_late,
         "costly": result.costly.measure_ns / 1e6,
-        "source": stalls.source if stalls is not None and len(stalls) else None,
+        "source": stalls.source if len(stalls) else None,
         "holder": one_line(result.holders[0].name) if result.holders else None,
     }
 
@@ -181,10 +183,14 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
     ]
     if not rows:
         return card(
-            "Who held the queue",
-            nothing("No launch was blocked: the queue never was full, or nobody ran into it."),
+            "What the GPU ran while launches were blocked",
+            nothing(
+                "No launch was blocked: the queue was never full, or no launch met a full queue."
+            ),
         )
-    return card("Who held the queue", table("queue-holders", _HOLDERS, rows))
+    return card(
+        "What the GPU ran while launches were blocked", table("queue-holders", _HOLDERS, rows)
+    )
 
 
 def _stalls(view: View, result: LaunchQueueResult) -> Component:

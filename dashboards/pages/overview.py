@@ -186,8 +186,8 @@ def _findings(view: View) -> Component | None:
         return card(
             "Findings",
             nothing(
-                "No finding reaches 1 % of the window: what remains cannot be told from the noise"
-                " between two runs."
+                "No finding reaches 1 % of the window: less cannot be distinguished from"
+                " differences between two runs."
             ),
         )
     severities = [worst_of(group).severity for group in groups]

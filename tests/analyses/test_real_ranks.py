@@ -30,7 +30,7 @@ def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[
     met = analysis.ranks
     assert met.ranks == tuple(numbers)  # SLURM_PROCID
     assert analysis.run.rank_source == "environment"
-    assert set(analysis.run.run_of) == {0}
+    assert set(analysis.run.run_numbers) == {0}
     for clock in met.clocks.hosts:
         assert clock.offset_ns == pytest.approx(truth.offsets[clock.host], abs=1)
     (waits,) = met.waits
@@ -73,7 +73,7 @@ def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -
     ring = sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite"))
     analysis = analyze(*tree, *ring)
     analysis.close()
-    assert analysis.run.run_of == (0,) * 9 + (1,) * 6
+    assert analysis.run.run_numbers == (0,) * 9 + (1,) * 6
     assert [len(wait.group.members) for wait in analysis.ranks.waits] == [9, 6]
     assert sum("not of the same run" in note for _, note in analysis.notes) == 6
 

@@ -54,12 +54,12 @@ def browser() -> Iterator[Browser]:
         from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may be missing)
     except ModuleNotFoundError:
         _missing("the package playwright is not installed")
-    found = next(filter(None, map(shutil.which, _CHROMIUM)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    if executable is None:
         _missing("no Chromium is on PATH")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
-            executable_path=found,
+            executable_path=executable,
             args=["--no-sandbox", f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {HOST}"],
         )
         yield launched
@@ -75,9 +75,9 @@ def _missing(what: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """Return what all pages share: a window of 1280 × 800 and a cache of our own scripts."""
-    made = browser.new_context(viewport={"width": 1280, "height": 800})
-    yield made
-    made.close()
+    shared = browser.new_context(viewport={"width": 1280, "height": 800})
+    yield shared
+    shared.close()
 
 
 @pytest.fixture

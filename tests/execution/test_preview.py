@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import child_process as processes
 from traceprof.execution.measuring import Options
 from traceprof.execution.preview import previews
-from traceprof.run.opening import run_of
+from traceprof.run.opening import assemble_run
 from traceprof.trace.nsight import export as nsight
 from traceprof.trace.open import open_trace
 
@@ -35,12 +36,13 @@ def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:
 
 def assert_agrees(path: Path, options: Options) -> None:
     """Look at a report in both ways."""
-    with closing(analyze(path, options=options)) as analysis:
+    is_usual = options == Options()
+    with analysis_of(path) if is_usual else closing(analyze(path, options=options)) as analysis:
         expected = without_steps(analysis.result.breakdown)
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
-        run = run_of([trace], [options.ranks_of(trace)])
+        run = assemble_run([trace], [options.ranks_of(trace)])
         looks = list(previews(run.ranks, options))
         assert [len(found) for found in looks] == [*range(1, len(expected) + 1)]
         assert [*(looks[-1] if looks else ())] == expected

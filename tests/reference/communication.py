@@ -1,7 +1,7 @@
 """An independent reference for what communication kernels carried and who waited, for tests only.
 
-It shares no code with ``traceprof``: it reads the file itself, walks lists, and follows DESIGN
-section 4 and DOMAIN 2.3 to the letter. Times are ns.
+It shares no code with ``traceprof``: it reads the file itself, walks lists, and follows the
+definitions of `traceprof explain` to the letter. Times are ns.
 """
 
 from __future__ import annotations

@@ -8,46 +8,40 @@ from pathlib import Path
 import pytest
 
 from tests.support.arrivals import session
-from traceprof.run.recognition import (
-    Report,
-    numbered,
-    program,
-    rank_of_environment,
-    rank_of_file,
-    runs_of,
-)
+from traceprof.run.rank_numbers import choose_numbers, rank_of_environment, rank_of_file
+from traceprof.run.recognition import ReportIdentity, number_runs, program
 
 S = 1_000_000_000
 
 
 def report(
     start: int | None, *, host: str = "a", command: str = "python train.py", ids: str = ""
-) -> Report:
-    told = replace(session(host, start), command_line=tuple(command.split()))
-    return Report(Path("r.sqlite"), told, S, 21 * S, set(ids.split()))
+) -> ReportIdentity:
+    captured = replace(session(host, start), command_line=tuple(command.split()))
+    return ReportIdentity(Path("r.sqlite"), captured, S, 21 * S, set(ids.split()))
 
 
 def test_reports_of_one_time_and_program_are_one_run() -> None:
     reports = [report(0), report(S, host="b", command="python train.py --local-rank 1")]
-    assert runs_of(reports) == [0, 0]
+    assert number_runs(reports) == [0, 0]
 
 
 def test_another_time_is_another_run() -> None:
-    assert runs_of([report(0), report(3600 * S), report(S), report(3601 * S)]) == [0, 1, 0, 1]
+    assert number_runs([report(0), report(3600 * S), report(S), report(3601 * S)]) == [0, 1, 0, 1]
 
 
 def test_another_program_is_another_run() -> None:
-    assert runs_of([report(0), report(0, command="python serve.py")]) == [0, 1]
+    assert number_runs([report(0), report(0, command="python serve.py")]) == [0, 1]
 
 
 def test_a_common_communicator_is_one_run_whatever_else_is_said() -> None:
-    assert runs_of([report(0, ids="0x1"), report(3600 * S, ids="0x1 0x2")]) == [0, 0]
-    assert runs_of([report(0, ids="0x1"), report(0, ids="0x2")]) == [0, 0]
+    assert number_runs([report(0, ids="0x1"), report(3600 * S, ids="0x1 0x2")]) == [0, 0]
+    assert number_runs([report(0, ids="0x1"), report(0, ids="0x2")]) == [0, 0]
 
 
 def test_what_says_nothing_is_taken_for_one_run() -> None:
-    assert runs_of([report(None), report(0)]) == [0, 0]
-    assert runs_of([]) == []
+    assert number_runs([report(None), report(0)]) == [0, 0]
+    assert number_runs([]) == []
 
 
 @pytest.mark.parametrize(
@@ -90,6 +84,6 @@ def test_the_first_source_that_tells_all_apart_counts() -> None:
         "mpi": [1, 1, 2],
         "environment": [2, 0, 1],
     }
-    assert numbered(sources.items(), 3) == ([2, 0, 1], "environment")
-    assert numbered({"mpi": [None, None]}.items(), 2) == ([0, 1], "order")
-    assert numbered([], 0) == ([], "order")
+    assert choose_numbers(sources.items(), 3) == ([2, 0, 1], "environment")
+    assert choose_numbers({"mpi": [None, None]}.items(), 2) == ([0, 1], "order")
+    assert choose_numbers([], 0) == ([], "order")

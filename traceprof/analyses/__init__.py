@@ -1,1 +1,1 @@
-"""Analyses: small modules of one shape, each with REQUIRES, run and findings."""
+"""Numbers and judgement: a module for each analysis, all of one shape."""

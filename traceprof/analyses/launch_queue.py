@@ -35,7 +35,7 @@ from traceprof.findings import (
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
-from traceprof.host.queue_holders import Holder, operation_name, queue_holders
+from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -119,8 +119,7 @@ class LaunchQueueResult(RankResult):
     Attributes:
         window: what was looked at.
         max_depth: the most launches of the process pending at once in the window.
-        stalls: those of launches for this rank that begin in the window, ordered by start; None
-            where the report has no API calls.
+        stalls: those of launches for this rank that begin in the window, ordered by start.
         blocked_ns: the measure of their union within the window.
         costly: when something of this rank waited for a blocked thread.
         holders: what the rank's GPU ran during its stalls, most first.
@@ -135,7 +134,7 @@ class LaunchQueueResult(RankResult):
 
     window: Window
     max_depth: int
-    stalls: Stalls | None
+    stalls: Stalls
     blocked_ns: int
     costly: Intervals
     holders: tuple[Holder, ...]
@@ -147,20 +146,17 @@ class LaunchQueueResult(RankResult):
     longest: tuple[Evidence, ...]
     how_to_collect: HowToCollect
 
-    def stalls_of(self, thread: int) -> Intervals:
-        """Return when a thread was blocked."""
-        if self.stalls is None:
-            return intervals.empty()
-        own = self.stalls.thread == thread
-        return intervals.union(self.stalls.start_ns[own], self.stalls.end_ns[own])
-
 
 def run(rank: Rank, window: Window) -> LaunchQueueResult:
-    """Measure the queue of the rank's process, and the stalls of launches for the rank."""
+    """Measure the queue of the rank's process, and the stalls of launches for the rank.
+
+    Raises:
+        ValueError: the report lacks what `REQUIRES` names.
+    """
     if rank.calls is None:
-        return _without_calls(rank, window)
-    of_process = find_stalls(rank, rank.calls)
-    queue = launch_queue(rank, rank.calls)
+        raise ValueError(f"rank {rank.rank}: the report has no API calls")
+    of_process = find_stalls(rank)
+    queue = launch_queue(rank)
     own = of_process.device == rank.key.device
     stalls = of_process.chosen(
         own if window.is_whole else own & window.holds_start(of_process.start_ns)
@@ -196,21 +192,12 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
     """
     if rank.calls is None:
         return np.empty(0, np.int64), np.empty(0, np.int32)
-    return launch_queue(rank, rank.calls).series_within(window.start_ns, window.end_ns)
+    return launch_queue(rank).series_within(window.start_ns, window.end_ns)
 
 
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
     """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
     stalls = result.stalls
-    if stalls is None:
-        return [
-            NotApplicable(
-                IDS[0],
-                "the report has no CUDA API calls: when operations were launched is not known",
-                result.how_to_collect(Part.API_CALLS),
-                result.rank,
-            )
-        ]
     length = result.window.length_ns
     cost = severity_of_cost(result.costly.measure_ns / length) if length else None
     if cost is None and (not length or result.blocked_ns < _MIN_SHARE * length):
@@ -222,18 +209,10 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
-    return LaunchQueueResult(
-        rank.rank, window, 0, None, 0, intervals.empty(), (),
-        (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
-        rank.trace.how_to_collect,
-    )  # fmt: skip
-
-
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
     return tuple(
-        LateLaunch(operation_name(rank, group, index), *numbers)
+        LateLaunch(rank.operation_name(group, index), *numbers)
         for group, index, *numbers in zip(
             *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
         )
@@ -300,12 +279,12 @@ def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> 
 def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(
-            max(each.idle_since_ns, result.window.start_ns),
-            each.start_ns,
-            f"stream {each.stream} idle until {each.name} was launched,"
-            f" {duration(each.late_ns)} late",
+            max(launch.idle_since_ns, result.window.start_ns),
+            launch.start_ns,
+            f"stream {launch.stream} idle until {launch.name} was launched,"
+            f" {duration(launch.late_ns)} late",
         )
-        for each in result.late[:_MAX_LATE]
+        for launch in result.late[:_MAX_LATE]
     )
 
 
@@ -326,8 +305,8 @@ def _title(
     blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
     if cost is not None:
         return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
-    waited = f"something waited for {duration(impact)} of it" if impact else "nothing waited for it"
-    return f"{blocked}{holder}; {waited}"
+    waited = f"other work waited {duration(impact)}" if impact else "no other work waited"
+    return f"{blocked}{holder}; {waited} for them"
 
 
 def _shortened(name: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
+from traceprof.communication.nccl_queues import Independence
 from traceprof.findings import (
     Evidence,
     Finding,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "nccl-serialization": {
         "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),
@@ -117,7 +118,8 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     inside = window.holds_start(queue.start_ns)
     blocked = inside & (queue.blocked_ns > 0)
     independent, dependent = (
-        blocked & (queue.verdict == each) for each in (queueing.YES, queueing.NO)
+        blocked & (queue.independence == independence)
+        for independence in (Independence.INDEPENDENT, Independence.DEPENDENT)
     )
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
@@ -221,7 +223,7 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
     if result.known_blocked_ns == result.blocked_ns:
         return f"{title}, always in the order of their own communicator"
-    return f"{title}; the export does not tell whether they depend on each other"
+    return f"{title}; whether they depend on each other is not in the export"
 
 
 def _metrics(result: SerializationResult) -> dict[str, MetricValue]:

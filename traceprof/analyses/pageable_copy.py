@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("pageable-copy",)
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "pageable-copy": {
         "bytes": Metric(Kind.COUNT, "what was copied"),
@@ -106,7 +106,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         direction: intervals.total(copies.bytes[known & mask])
         for direction, mask in pageable.items()
     }
-    direction = max(carried, key=lambda each: carried[each]) if len(chosen) else None
+    direction = max(carried, key=lambda way: carried[way]) if len(chosen) else None
     rate = pinned_rate = None
     if direction is not None:
         rate = _gb_per_s(rank, known & pageable[direction])
@@ -139,7 +139,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 IDS[0],
-                "the report does not tell which kinds of memory were copied from and to",
+                "the kinds of memory that were copied from and to are not in the report",
                 result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
             )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.run.windows import Range
 
 _WORTH_A_PROCESS = 100_000_000  # bytes of reports, which take more than a second
-_SEVERITIES = [str(each) for each in Severity]
+_SEVERITIES = [str(severity) for severity in Severity]
 
 
 @click.command("analyze", short_help="Say where the time went and what to change.")

@@ -69,4 +69,4 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _ids(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+    return [id_.strip() for id_ in text.split(",") if id_.strip()]

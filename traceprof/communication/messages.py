@@ -101,8 +101,7 @@ class Messages:
 
 def messages(rank: Rank) -> Messages:
     """Return what the communication kernels of a rank carried; found once for each rank."""
-    # As functools.cached_property keeps it.
-    return rank.cached("messages", lambda: _read(rank))
+    return rank.cache.get(_read, rank)
 
 
 def _read(rank: Rank) -> Messages:

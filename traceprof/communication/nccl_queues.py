@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
-from traceprof.kernel_names import UNKNOWN_OPERATION, function_name
+from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ FOLLOWS_NS = 20_000
 # than this computes.
 COMPUTE_SHARE = 0.05
 
-NO, YES = 0, 1  # whether two operations could have run at the same time; -1: unknown
+_MAX_NAMED = 4  # operations of a chain that its label names
 
-_SPELLED_OUT = 4  # operations of a chain that its label names
+
+class Independence(IntEnum):
+    """Whether an operation could have run at the same time as the one before it on its stream."""
+
+    UNKNOWN = -1
+    DEPENDENT = 0
+    INDEPENDENT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Queue:
         launch_ns: when its launch returned, -1 where that is not in the capture.
         before: the one before it on its stream, -1 for none.
         blocked_ns: how long it waited behind those before it.
-        verdict: whether it could have run beside the one before it, as `YES`, `NO` and -1.
+        independence: of each of the one before it, values of `Independence`.
         covered: when communication kernels ran, by stream.
     """
 
@@ -54,7 +61,7 @@ class Queue:
     launch_ns: Int64
     before: Int64
     blocked_ns: Int64
-    verdict: Int64
+    independence: Int64
     covered: Mapping[int, Intervals]
 
     def waits(self, chosen: Mask) -> Intervals:
@@ -81,19 +88,28 @@ def queue_of(rank: Rank) -> Queue:
     candidate = has_both & (start - np.where(before >= 0, end[before], start) <= FOLLOWS_NS)
     blocked_ns = np.zeros(len(sent), np.int64)
     covered = {}
-    for each in np.unique(stream).tolist():
-        here = stream == each
-        covered[each] = intervals.union(start[here], end[here])
-        of = candidate & here
+    for number in np.unique(stream).tolist():
+        here = stream == number
+        covered[number] = intervals.union(start[here], end[here])
+        judged = candidate & here
         # What starts later on this stream covers nothing before this start.
-        ready = np.minimum(sent.launch_ns[of], start[of])
-        blocked_ns[of] = intervals.covered_within(covered[each], ready, start[of])
-    verdict = _independence(sent, before)
-    return Queue(sent, start, end, stream, sent.launch_ns, before, blocked_ns, verdict, covered)
+        ready = np.minimum(sent.launch_ns[judged], start[judged])
+        blocked_ns[judged] = intervals.covered_within(covered[number], ready, start[judged])
+    return Queue(
+        sent,
+        start,
+        end,
+        stream,
+        sent.launch_ns,
+        before,
+        blocked_ns,
+        _independence(sent, before),
+        covered,
+    )
 
 
 def _independence(sent: Messages, before: Int64) -> Int64:
-    """Say whether each kernel could have run beside the one before it: yes, no, or -1, unknown.
+    """Return of each kernel whether it could have run beside the one before it, int64[n].
 
     It could where the communicators differ, or the peers of two sends or receives do. It could not
     on one communicator, whose order NCCL keeps.
@@ -112,7 +128,8 @@ def _independence(sent: Messages, before: Int64) -> Int64:
         known = both_exchange & (column != UNKNOWN) & (other != UNKNOWN)
         peers_unknown &= ~known
         differ |= known & (column != other)
-    return np.where(differ, YES, np.where(same & ~peers_unknown, NO, UNKNOWN))
+    known_same = np.where(same & ~peers_unknown, Independence.DEPENDENT, Independence.UNKNOWN)
+    return np.where(differ, Independence.INDEPENDENT, known_same)
 
 
 def compute_streams(rank: Rank) -> Int64:
@@ -121,7 +138,7 @@ def compute_streams(rank: Rank) -> Int64:
     streams, count = packed.counted()
     communicating, others = packed.counted(rank.is_communication_kernel)
     count_of = dict(zip(communicating.tolist(), others.tolist(), strict=True))
-    computing = count - np.array([count_of.get(each, 0) for each in streams.tolist()], np.int64)
+    computing = count - np.array([count_of.get(stream, 0) for stream in streams.tolist()], np.int64)
     chosen: Int64 = streams[computing > COMPUTE_SHARE * count]
     return chosen
 
@@ -138,56 +155,60 @@ def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tup
     head = queue.before[waiting[first]]
     start = np.maximum(np.minimum.reduceat(queue.launch_ns[waiting], first), queue.start_ns[head])
     end = queue.start_ns[waiting[stop - 1]]
-    counted = np.where(queue.verdict[waiting] == NO, 0, 1) * intervals.covered_within(
+    counted = intervals.covered_within(
         avoidable,
         np.minimum(queue.launch_ns[waiting], queue.start_ns[waiting]),
         queue.start_ns[waiting],
     )
+    counted[queue.independence[waiting] == Independence.DEPENDENT] = 0
     cost = np.add.reduceat(counted, first)
     worst = np.lexsort((start, start - end, -cost))[:MAX_EVIDENCE]
     return tuple(
         Evidence(
-            int(start[each]),
-            int(end[each]),
-            _who(rank, queue, [int(head[each]), *waiting[first[each] : stop[each]].tolist()]),
+            int(start[index]),
+            int(end[index]),
+            _chain_text(
+                rank, queue, [int(head[index]), *waiting[first[index] : stop[index]].tolist()]
+            ),
         )
-        for each in worst.tolist()
+        for index in worst.tolist()
     )
 
 
 def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...]:
     """Return the longest of these kernels, which run on streams that compute."""
-    found = np.flatnonzero(chosen)
-    length = queue.end_ns[found] - queue.start_ns[found]
-    worst = found[intervals.largest(length, MAX_EVIDENCE)]
+    indices = np.flatnonzero(chosen)
+    length = queue.end_ns[indices] - queue.start_ns[indices]
+    longest = indices[intervals.largest(length, MAX_EVIDENCE)]
     return tuple(
         Evidence(
-            int(queue.start_ns[each]),
-            int(queue.end_ns[each]),
-            f"{_name(rank, queue.sent, each)}{queue.sent.peer_text(each)} on stream"
-            f" {queue.stream[each]}, which computes",
+            int(queue.start_ns[index]),
+            int(queue.end_ns[index]),
+            f"{_name(rank, queue.sent, index)}{queue.sent.peer_text(index)} on stream"
+            f" {queue.stream[index]}, which computes",
         )
-        for each in worst.tolist()
+        for index in longest.tolist()
     )
 
 
-def _who(rank: Rank, queue: Queue, chain: Sequence[int]) -> str:
+def _chain_text(rank: Rank, queue: Queue, chain: Sequence[int]) -> str:
     """Write a chain: `SendRecv to 2 behind SendRecv to 1 on stream 20`."""
     sent = queue.sent
-    if len(chain) > _SPELLED_OUT:
+    if len(chain) > _MAX_NAMED:
         shown = [chain[-1], chain[-2], None, chain[0]]
     else:
         shown = [*reversed(chain)]
-    names = {each: sent.readable_communicator(each) for each in shown if each is not None}
-    several = len({*names.values()}) > 1
+    names = {index: sent.readable_communicator(index) for index in shown if index is not None}
+    are_several = len({*names.values()}) > 1
     texts = []
-    for each in shown:
-        if each is None:
+    for index in shown:
+        if index is None:
             texts.append(f"{len(chain) - 3} more")
             continue
-        peer = sent.peer_text(each)
-        name = names[each] if several and (not peer or sent.peer[each] == UNKNOWN) else None
-        texts.append(f"{_name(rank, sent, each)}{peer}{f' in {name}' if name else ''}")
+        peer = sent.peer_text(index)
+        needs_name = are_several and (not peer or sent.peer[index] == UNKNOWN)
+        name = names[index] if needs_name else None
+        texts.append(f"{_name(rank, sent, index)}{peer}{f' in {name}' if name else ''}")
     return f"{' behind '.join(texts)} on stream {queue.stream[chain[0]]}"
 
 
@@ -195,5 +216,4 @@ def _name(rank: Rank, sent: Messages, index: int) -> str:
     operation = sent.operations[int(sent.operation[index])]
     if operation != UNKNOWN_OPERATION:
         return operation
-    kernel = rank.operations.kernels.name_id(int(sent.kernel[index]))
-    return function_name(rank.kernel_names[kernel])
+    return rank.operation_name(0, int(sent.kernel[index]))

@@ -20,7 +20,7 @@ from traceprof.hardware import parse_peaks
 from traceprof.host.synchronization import data_loading
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.failures import close_on_error, try_report
-from traceprof.run.opening import open_report, summary_of
+from traceprof.run.opening import open_report, summarize_report
 from traceprof.run.steps import user_pattern
 from traceprof.run.summary import FailedReport, RankInfo
 from traceprof.run.windows import choose_windows
@@ -170,7 +170,7 @@ def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredRe
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
-    return MeasuredReport(summary_of(trace, ranks), measured)  # all notes are known only now
+    return MeasuredReport(summarize_report(trace, ranks), measured)  # all notes are known only now
 
 
 def _ends_of_steps(rank: Rank) -> tuple[int, int] | None:

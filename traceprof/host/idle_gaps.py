@@ -114,8 +114,7 @@ class UnknownCause:
 
 def idle_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
     """Split the idle time of a rank inside a window by its causes."""
-    name = f"idle_gaps {window.start_ns} {window.end_ns}"
-    return rank.cached(name, lambda: _split_gaps(rank, window))
+    return rank.cache.get(_split_gaps, rank, window)
 
 
 def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:

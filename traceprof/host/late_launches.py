@@ -165,7 +165,7 @@ def _waits(rank: Rank, calls: ApiCalls) -> Mask:
         if api_call_kind(text) is ApiCallKind.SYNCHRONIZE
     ]
     waits: Mask = np.isin(calls.name, np.array(names, np.int64))
-    queue = launch_queue(rank, calls)
+    queue = launch_queue(rank)
     began_inside = queue.launches.start_ns < queue.returned_ns
     waits[queue.launches.call[began_inside & (queue.launches.call >= 0)]] = True
     waits &= calls.end_ns - calls.start_ns > LONG_NS

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.host.queue_depth import LaunchQueue
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
-    from traceprof.trace.model.host import ApiCalls, LaunchStalls
+    from traceprof.trace.model.host import LaunchStalls
 
     Source = Literal["overhead-records", "inferred"]
 
@@ -74,18 +74,13 @@ class Stalls:
         )  # fmt: skip
 
 
-def find_stalls(rank: Rank, calls: ApiCalls) -> Stalls:
-    """Return the stalls of a rank's process.
-
-    Args:
-        rank: the rank.
-        calls: the API calls of its process.
-    """
-    return rank.cached("launch_stalls", lambda: _find(rank, calls))
+def find_stalls(rank: Rank) -> Stalls:
+    """Return the stalls of a rank's process, which has API calls."""
+    return rank.cache.get(_find, rank)
 
 
-def _find(rank: Rank, calls: ApiCalls) -> Stalls:
-    queue = launch_queue(rank, calls)
+def _find(rank: Rank) -> Stalls:
+    queue = launch_queue(rank)
     records = rank.trace.launch_stalls(rank.process)
     if records is not None and len(records.start_ns):
         return _recorded(queue, records)

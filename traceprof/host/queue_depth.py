@@ -9,13 +9,13 @@ within the device are pending on it; copies between host and device take no plac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.intervals import BEYOND_NS
+from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import Copies
@@ -76,29 +76,31 @@ class LaunchQueue:
         launches: n launches, in no order that means anything.
         streams: (device, stream) pairs.
         operations: of the process.
+        cache: what was derived of these and is kept.
+        times: what was derived and `release` lets go of.
     """
 
     calls: ApiCalls
     launches: Launches
     streams: tuple[tuple[int, int], ...]
     operations: tuple[Operations, ...]
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    times: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
-    @cached_property
+    @property
     def end_ns(self) -> Int64:
         """The ends of the process's operations, ascending int64[m]."""
-        ends = np.concatenate([operation.end_ns for operation in self.operations])
-        ends.sort()
-        return ends
+        return self.times.get(_sorted_ends, self)
 
-    @cached_property
+    @property
     def called_ns(self) -> Int64:
         """When each launch was called; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_calls(self.calls.start_ns.__getitem__)
+        return self.times.get(_called, self)
 
-    @cached_property
+    @property
     def returned_ns(self) -> Int64:
         """When each call returned; -BEYOND_NS before the capture, int64[n]."""
-        return self._of_calls(self.calls.ends)
+        return self.times.get(_returned, self)
 
     @property
     def enter_ns(self) -> Int64:
@@ -111,7 +113,7 @@ class LaunchQueue:
         """When each launch was over; BEYOND_NS after the capture, int64[n]."""
         return np.maximum(self.launches.end_ns, self.enter_ns)
 
-    @cached_property
+    @derived
     def series(self) -> tuple[Int64, Int32]:
         """Times, ascending int64[k], from each of which on so many are pending, int32[k]."""
         times, depth = self._changes()
@@ -136,7 +138,7 @@ class LaunchQueue:
             return max(deepest, self._num_before)
         return deepest
 
-    @cached_property
+    @derived
     def _num_before(self) -> int:
         """How many were pending since before anything that was captured."""
         # No call, and so no time of one.
@@ -177,12 +179,12 @@ class LaunchQueue:
         stop = int(np.searchsorted(times, end_ns, side="right"))
         return times[first:stop], depth[first:stop]
 
-    @cached_property
+    @derived
     def depth(self) -> Int64:
         """How many of the process were pending when each launch was called, int64[n]."""
         return self._pending(np.arange(len(self.launches.call)))
 
-    @cached_property
+    @derived
     def stream_depth(self) -> Int64:
         """How many were pending on each launch's own stream, int64[n]; -1 if it takes no place."""
         depth = np.full(len(self.launches.call), -1, np.int64)
@@ -193,23 +195,14 @@ class LaunchQueue:
 
     def release(self) -> None:
         """Let go of what is made again when it is asked for."""
-        for name in ("called_ns", "returned_ns", "end_ns"):
-            self.__dict__.pop(name, None)
+        self.times.release()
 
-    @cached_property
+    @derived
     def device(self) -> Int64:
         """The device that each launch was for, -1 where it was not recorded, int64[n]."""
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
         device: Int64 = devices[self.launches.stream]
         return device
-
-    def _of_calls(self, of: Callable[[Int64], Int64]) -> Int64:
-        call = self.launches.call
-        if len(self.calls) == 0:
-            return np.full(len(call), -BEYOND_NS)
-        times = of(call)  # the index -1 takes the last
-        times[call < 0] = -BEYOND_NS
-        return times
 
     def _pending(self, chosen: Int64) -> Int64:
         """Return how many of the chosen launches were pending when each of them was called."""
@@ -220,17 +213,42 @@ class LaunchQueue:
         return pending
 
 
-def launch_queue(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+def _sorted_ends(queue: LaunchQueue) -> Int64:
+    ends = np.concatenate([operation.end_ns for operation in queue.operations])
+    ends.sort()
+    return ends
+
+
+def _called(queue: LaunchQueue) -> Int64:
+    return _times_of_calls(queue, queue.calls.start_ns.__getitem__)
+
+
+def _returned(queue: LaunchQueue) -> Int64:
+    return _times_of_calls(queue, queue.calls.ends)
+
+
+def _times_of_calls(queue: LaunchQueue, time_of: Callable[[Int64], Int64]) -> Int64:
+    call = queue.launches.call
+    if len(queue.calls) == 0:
+        return np.full(len(call), -BEYOND_NS)
+    times = time_of(call)  # the index -1 takes the last
+    times[call < 0] = -BEYOND_NS
+    return times
+
+
+def launch_queue(rank: Rank) -> LaunchQueue:
     """Return the launch queue of a rank's process.
 
-    Args:
-        rank: the rank.
-        calls: the API calls of its process.
+    Raises:
+        ValueError: the process has no API calls.
     """
-    return rank.cached("launch_queue", lambda: _build(rank, calls))
+    return rank.cache.get(_build, rank)
 
 
-def _build(rank: Rank, calls: ApiCalls) -> LaunchQueue:
+def _build(rank: Rank) -> LaunchQueue:
+    calls = rank.calls
+    if calls is None:
+        raise ValueError(f"rank {rank.rank} has no API calls, and so no launch queue")
     rows, streams, operations = _rows(rank, calls)
     launches = _by_call(rows, _strangers(rows, operations), len(calls))
     unrecorded = _unrecorded(launches, calls)

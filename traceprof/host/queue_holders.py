@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.kernel_names import function_name
-from traceprof.trace.model.kinds import copy_label
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
@@ -47,16 +45,6 @@ def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
         sums = np.zeros(len(first), np.int64)
         np.add.at(sums, which, during)
         for position, total in zip(running[first].tolist(), sums.tolist(), strict=True):
-            held[operation_name(rank, index, position)] += total
+            held[rank.operation_name(index, position)] += total
     ranked = sorted(held.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Holder(name, held_ns) for name, held_ns in ranked)
-
-
-def operation_name(rank: Rank, group: int, index: int) -> str:
-    """Return what people call an operation of one of the rank's groups."""
-    operations = rank.operations
-    if group == 0:
-        return function_name(rank.kernel_names[operations.kernels.name_id(index)])
-    if group == 1:
-        return f"{copy_label(int(operations.copies.kind[index]))} copy"
-    return ("memset", "CUDA graph")[group - 2]

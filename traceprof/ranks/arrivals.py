@@ -252,7 +252,7 @@ def _stalled(rank: Rank) -> intervals.Intervals:
     """Return when a full queue kept a launch from a stream of this rank that stood idle."""
     if rank.calls is None:
         return intervals.empty()
-    stalls = find_stalls(rank, rank.calls)
+    stalls = find_stalls(rank)
     if len(stalls) == 0:
         return intervals.empty()
     late = late_launches(rank, rank.calls, stalls, rank.window)

@@ -76,7 +76,7 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         arrivals,
         [seeds.seeds_ns[arrival.report] for arrival in arrivals],
         [seeds.host_of[arrival.report] for arrival in arrivals],
-        [run.run_of[arrival.report] for arrival in arrivals],
+        [run.run_numbers[arrival.report] for arrival in arrivals],
     )
     clocks = measured(seeds, arrivals, groups)
     certain = [

@@ -1,1 +1,1 @@
-"""Renderers: an Analysis in, text, JSON or HTML out."""
+"""Text, JSON and HTML: a result in, a document out."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from traceprof import labels
 from traceprof.errors import one_line
-from traceprof.run.notes import host_rank_notes
+from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.parts import Part
@@ -114,12 +114,12 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         if not trace.holds(part)
     ]
     heading = "cannot analyse"
-    for each in advice:
-        yield heading, each
+    for line in advice:
+        yield heading, line
         heading = ""
     heading = "about the data"
-    gaps = run.reports[index].host_gaps
-    of_hosts = host_rank_notes(
+    gaps = run.reports[index].cpu_rank_gaps
+    of_hosts = cpu_rank_notes(
         [host.rank for host in hosts],
         [gaps[host.process] for host in hosts],
         trace.how_to_collect,

@@ -82,7 +82,7 @@ def report(analysis: RunResult, *, ascii_only: bool = False) -> RenderableType:
             parts += [_heading("Ranks on one clock"), *ranks_on_one_clock(analysis)]
             transferred = transfer_table(analysis)
             if transferred is not None:
-                parts += [_heading("Communication once all ranks were there"), transferred]
+                parts += [_heading("Communication, after all ranks have arrived"), transferred]
         for heading, communicated in communication_tables(analysis):
             parts += [_heading(heading), communicated]
         parts += [_heading("Findings"), *_findings(analysis)]
@@ -110,7 +110,7 @@ def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
     headings = [part[1] for part in _PARTS]
     table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    by_rank = sorted(analysis.breakdown, key=lambda each: each.rank)
+    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     for result in by_rank[:_MAX_RANKS]:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
@@ -186,7 +186,7 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
             str(result.rank),
             str(len(measures)),
             *(
-                duration(int(median(getattr(each, measure) for each in measures)))
+                duration(int(median(getattr(step, measure) for step in measures)))
                 for measure in ("window_ns", *(part[0] for part in _PARTS))
             ),
             f"{slowest.number} ({duration(slowest.measures.window_ns)})",
@@ -207,17 +207,17 @@ def _finding_group(group: list[Finding]) -> RenderableType:
     head = Text.assemble(
         (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
         (f" {worst.id} ", "bold"),
-        f"  {ranks_text([each.rank for each in group])}",
+        f"  {ranks_text([finding.rank for finding in group])}",
     )
     lines: list[RenderableType] = [Text(f"rank {worst.rank}: {worst.title} ({_cost(worst)})")]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(Text(f"{duration(per_step)} in the median step"))
-    least = min(group, key=lambda each: each.impact_fraction)
+    least = min(group, key=lambda finding: finding.impact_fraction)
     if _cost(least) != _cost(worst):
-        lines.append(Text(f"least on rank {least.rank}: {_cost(least)}"))
+        lines.append(Text(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}"))
     if worst.severity > Severity.INFO:
-        lines += [_evidence(each) for each in worst.evidence[:3]]
+        lines += [_evidence(evidence) for evidence in worst.evidence[:3]]
         lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MAX_ADVICE]]
         more = len(worst.advice) - _MAX_ADVICE
         if more > 0:
@@ -227,7 +227,7 @@ def _finding_group(group: list[Finding]) -> RenderableType:
 
 def _cost(finding: Finding) -> str:
     if not finding.impact_ns:
-        return "which costs nothing"
+        return "costs nothing"
     return f"{percent(finding.impact_fraction)} of the window"
 
 
@@ -244,9 +244,9 @@ def _evidence(evidence: Evidence) -> Text:
 def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
     """Say once what is missing in the same way for several findings or ranks."""
     for group in by_reason(missing):
-        known = {each.rank for each in group if each.rank is not None}
+        known = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(known)}" if known else ""
-        findings = ", ".join(dict.fromkeys(each.id for each in group))
+        findings = ", ".join(dict.fromkeys(gap.id for gap in group))
         yield Text.assemble((findings, "bold"), f"{where}: {one_line(group[0].reason)}")
         yield Padding(Text(f"→ {group[0].how_to_collect}", "italic"), (0, 0, 0, 3))
 
@@ -256,5 +256,5 @@ def _notes(analysis: RunResult) -> Iterable[RenderableType]:
     for report_index, note in analysis.notes:
         name = f"{one_line(analysis.run.reports[report_index].path.name)}: " if several else ""
         yield Text(f"{name}{one_line(note)}")
-    for each in analysis.failed:
-        yield Text(f"left out: {each.error}")
+    for report in analysis.failed:
+        yield Text(f"left out: {report.error}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
-    for index, number in enumerate(run.run_of):
+    for index, number in enumerate(run.run_numbers):
         if number:
             said = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
             said += " another time, or of another program; nothing is compared between the two"
@@ -29,13 +29,13 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
             held = [f"{table.num_rows} {table.what}" for table in report.contents]
             yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
     of_hosts = [rank for rank in run.ranks if rank.device is None]
-    gaps = [run.reports[rank.report].host_gaps[rank.process] for rank in of_hosts]
+    gaps = [run.reports[rank.report].cpu_rank_gaps[rank.process] for rank in of_hosts]
     numbers = [rank.rank for rank in of_hosts]
-    for note in host_rank_notes(numbers, gaps, run.how_to_collect):
+    for note in cpu_rank_notes(numbers, gaps, run.how_to_collect):
         yield of_hosts[0].report, note  # once, of all reports
 
 
-def host_rank_notes(
+def cpu_rank_notes(
     ranks: Sequence[int], gaps: Sequence[CpuRankGaps], how_to_collect: Callable[[Part], str]
 ) -> Iterator[str]:
     """Say of the ranks that have no GPU how they were measured.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof import intervals
 from traceprof.kernel_names import function_name
+from traceprof.run.cache import Cache, derived
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.steps import StepRanges, StepWindows, host_step_windows, step_windows
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.trace import Trace
 
-    Label = Callable[[int], str]
     Spans = tuple[tuple[Int64, Int64], ...]
 
 Mask = npt.NDArray[np.bool_]
-Made = TypeVar("Made")
-_FEW = 256
+_KERNELS, _COPIES, _MEMSETS = range(3)  # in `RankOperations.groups`; CUDA graphs come last
+_NUM_TRIED_FIRST = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,7 @@ class Rank(RankInfo):
         communication_operations: operations (`AllReduce`, …) by the same ids.
         step_ranges: the process's training steps on the host, None where it has none.
         peak_overrides: peak rates of links that the user knows better, GB/s by link.
+        cache: what was derived from the operations.
     """
 
     trace: Trace
@@ -82,6 +82,7 @@ class Rank(RankInfo):
     communication_operations: Mapping[int, str]
     step_ranges: StepRanges | None
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
+    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
     @property
     def key(self) -> RankKey:
@@ -94,12 +95,12 @@ class Rank(RankInfo):
             raise ValueError(f"rank {self.rank} has no device")
         return RankKey(self.process, self.device)
 
-    @cached_property
+    @derived
     def is_communication_kernel(self) -> Mask:
         """Which kernels communicate, bool[kernels]."""
         return self.operations.kernels.are_named(self.communication_operations)
 
-    @cached_property
+    @derived
     def is_peer_copy(self) -> Mask:
         """Which copies go from one GPU to another, bool[copies]."""
         copies = self.operations.copies
@@ -109,14 +110,14 @@ class Rank(RankInfo):
         is_peer: Mask = mask | (known & (source != destination))
         return is_peer
 
-    @cached_property
+    @derived
     def compute(self) -> Intervals:
         """When a kernel that does not communicate ran."""
         kernels, graphs = self.operations.kernels, self.operations.graphs
         chosen = ~self.is_communication_kernel
         return _union((kernels, chosen), (graphs, None))
 
-    @cached_property
+    @derived
     def communication(self) -> Intervals:
         """When a communication kernel or a peer copy ran."""
         return _union(
@@ -124,22 +125,22 @@ class Rank(RankInfo):
             (self.operations.copies, self.is_peer_copy),
         )
 
-    @cached_property
+    @derived
     def copy(self) -> Intervals:
         """When a copy that is no communication, or a memory set, ran."""
         return _union((self.operations.copies, ~self.is_peer_copy), (self.operations.memsets, None))
 
-    @cached_property
+    @derived
     def busy(self) -> Intervals:
         """When the GPU did anything for this rank."""
         return intervals.merge(self.compute, self.communication, self.copy)
 
-    @cached_property
+    @derived
     def exposed(self) -> Intervals:
         """When it communicated and did not compute."""
         return intervals.subtract(self.communication, self.compute)
 
-    @cached_property
+    @derived
     def overlapped(self) -> Intervals:
         """When it communicated and computed."""
         return intervals.intersect(self.communication, self.compute)
@@ -155,17 +156,17 @@ class Rank(RankInfo):
             (_span(copies, ~peer), (memsets.start_ns, memsets.end_ns)),
         )
 
-    @cached_property
+    @derived
     def window(self) -> Window:
         """From the start of the first GPU operation to the end of the last."""
         return Window(*self.operations.span_ns, is_whole=True)
 
-    @cached_property
+    @property
     def calls(self) -> ApiCalls | None:
         """The process's API calls; None where the report has none."""
-        return self.trace.api_calls(self.process)
+        return self.cache.get(_calls, self)
 
-    @cached_property
+    @derived
     def launched_by(self) -> tuple[Int64, Int64, Int64, Int64]:
         """For kernels, copies, memsets and graphs, which of `calls` launched each; -1 for none."""
         kernels, copies, memsets, graphs = (
@@ -176,55 +177,47 @@ class Rank(RankInfo):
         )
         return kernels, copies, memsets, graphs
 
-    @cached_property
+    @derived
     def steps(self) -> StepWindows | None:
         """The training steps on this GPU; None where the report cannot tell them."""
         if self.step_ranges is None or self.calls is None:
             return None
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
-    def cached(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return what was made under this name, making it on first use; `release` lets go of it."""
-        kept: dict[str, Made] = self.__dict__
-        try:
-            return kept[name]
-        except KeyError:
-            return kept.setdefault(name, make())
-
     def release(self) -> None:
-        """Let go of what was derived from the operations: it is made again when it is needed."""
-        if "calls" in self.__dict__ and self.calls is not None:
+        """Let go of what was derived from the operations: it is derived again when it is needed."""
+        if _calls in self.cache and self.calls is not None:
             self.calls.starts.release()
-        for name in self.__dict__.keys() - {each.name for each in fields(self)}:
-            self.__dict__.pop(name, None)  # another thread may forget, too
+        self.cache.release()
         self.operations.release()
 
     def name_at(self, time_ns: int) -> str | None:
         """Return what ran at a time: the operation that started last, or None."""
-        for group, label in zip(self.operations.groups, self._labels, strict=True):
-            index = _last(group, time_ns, lambda end: end > time_ns)
-            if index >= 0:
-                return label(index)
-        return None
+        return self._name_of_last(time_ns, lambda end_ns: end_ns > time_ns)
 
     def name_ending_at(self, time_ns: int) -> str | None:
         """Return the operation that ended at this very time, or None."""
-        for group, label in zip(self.operations.groups, self._labels, strict=True):
-            index = _last(group, time_ns, lambda end: end == time_ns)
+        return self._name_of_last(time_ns, lambda end_ns: end_ns == time_ns)
+
+    def operation_name(self, group: int, index: int) -> str:
+        """Return what people call an operation.
+
+        Args:
+            group: its place in `operations.groups`.
+            index: its place in the group.
+        """
+        if group == _KERNELS:
+            return function_name(self.kernel_names[self.operations.kernels.name_id(index)])
+        if group == _COPIES:
+            return f"{copy_label(int(self.operations.copies.kind[index]))} copy"
+        return "memset" if group == _MEMSETS else "CUDA graph"
+
+    def _name_of_last(self, time_ns: int, is_met: Callable[[Int64], Mask]) -> str | None:
+        for number, group in enumerate(self.operations.groups):
+            index = _last(group, time_ns, is_met)
             if index >= 0:
-                return label(index)
+                return self.operation_name(number, index)
         return None
-
-    @property
-    def _labels(self) -> tuple[Label, ...]:
-        return (self._kernel_label, self._copy_label, lambda _: "memset", lambda _: "CUDA graph")
-
-    def _kernel_label(self, index: int) -> str:
-        return function_name(self.kernel_names[self.operations.kernels.name_id(index)])
-
-    def _copy_label(self, index: int) -> str:
-        kind = int(self.operations.copies.kind[index])
-        return f"{copy_label(kind)} copy"
 
 
 class CpuRank(Rank):
@@ -233,22 +226,22 @@ class CpuRank(Rank):
     What its threads did stands where the GPU's work stands in others; see `cpu_work`.
     """
 
-    @cached_property
+    @derived
     def work(self) -> CpuWork:
         """What its ranges tell."""
         return cpu_work(self.trace.label_ranges[self.process])
 
-    @cached_property
+    @derived
     def compute(self) -> Intervals:
         """When a thread was in `forward`, `backward` or `optimizer step` and did not wait."""
         return self.work.compute
 
-    @cached_property
+    @derived
     def communication(self) -> Intervals:
         """When a thread communicated or waited for it, or an operation was in flight."""
         return self.work.communication
 
-    @cached_property
+    @derived
     def window(self) -> Window:
         """From the start of the first range to the end of the last."""
         return Window(self.work.start_ns, self.work.end_ns, is_whole=True)
@@ -259,7 +252,7 @@ class CpuRank(Rank):
         operations = self.work.operations
         return (), ((operations.start_ns, operations.end_ns),), ()
 
-    @cached_property
+    @derived
     def steps(self) -> StepWindows | None:
         """The training steps: from the start of each one's range to the start of the next."""
         if self.step_ranges is None:
@@ -271,20 +264,24 @@ class CpuRank(Rank):
         return text_at(self.trace.label_ranges[self.process], self.work, time_ns)
 
 
+def _calls(rank: Rank) -> ApiCalls | None:
+    return rank.trace.api_calls(rank.process)
+
+
 def _span(operations: Operations, chosen: Mask) -> tuple[Int64, Int64]:
     return operations.start_ns[chosen], operations.ends(chosen)
 
 
-def _last(group: Operations, time_ns: int, holds: Callable[[Int64], Mask]) -> int:
+def _last(group: Operations, time_ns: int, is_met: Callable[[Int64], Mask]) -> int:
     """Return the last operation that starts by a time and whose end meets a condition, else -1."""
     stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
-    number = _FEW
+    num_tried = _NUM_TRIED_FIRST
     while stop:  # most often it is among the last ones
-        first = max(stop - number, 0)
-        found = np.flatnonzero(holds(group.ends(slice(first, stop))))
-        if len(found):
-            return first + int(found[-1])
-        stop, number = first, 4 * number
+        first = max(stop - num_tried, 0)
+        indices = np.flatnonzero(is_met(group.ends(slice(first, stop))))
+        if len(indices):
+            return first + int(indices[-1])
+        stop, num_tried = first, 4 * num_tried
     return -1
 
 

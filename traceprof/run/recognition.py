@@ -1,9 +1,7 @@
-"""Which reports are of one run, and which rank each process has in it.
+"""Which reports are of one run.
 
 Two reports are of one run if a communicator of NCCL's is in both (its id is drawn at random), or if
-they were captured at the same time and run the same program. Ranks are numbered by the first of
-these that tells all of them apart: the labels of `instrument`, what NCCL's payloads say of a
-communicator of all, MPI, the environment, the file names; else in order of (report, pid, device).
+they were captured at the same time and run the same program.
 """
 
 from __future__ import annotations
@@ -14,23 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from traceprof.trace.model.trace import Session
+    from traceprof.trace.model.trace import Session, Trace
 
-# In the order in which they are believed.
-RANK_VARIABLES = (
-    "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
-)  # fmt: skip
 # Reports of one run are captured together, give or take the difference of the machines' clocks.
 _APART_NS = 5_000_000_000
-_OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _PYTHON = re.compile(r"python[\d.]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportIdentity:
     """What tells of one report whether it belongs to a run.
 
     Attributes:
@@ -48,16 +41,40 @@ class Report:
     communicators: AbstractSet[str]
 
 
-def runs_of(reports: Sequence[Report]) -> list[int]:
+def identify(trace: Trace, cpu_spans: Iterable[tuple[int, int]]) -> ReportIdentity:
+    """Return what tells of a report which run it is of.
+
+    Args:
+        trace: the report.
+        cpu_spans: start and end of what each rank without a GPU did.
+    """
+    processes = sorted({key.process for key in trace.operations})
+    calls = [trace.communication_calls(process).nccl for process in processes]
+    spans = [*_gpu_spans(trace), *cpu_spans]
+    return ReportIdentity(
+        path=trace.path,
+        session=trace.session,
+        start_ns=min((start for start, _ in spans), default=0),
+        end_ns=max((end for _, end in spans), default=0),
+        communicators=frozenset(
+            name
+            for call in calls
+            for index, name in enumerate(call.communicators)
+            if (call.world_size[call.communicator == index] != 1).all()
+        ),
+    )
+
+
+def number_runs(reports: Sequence[ReportIdentity]) -> list[int]:
     """Return the number of the run that each report is of, 0 for that of the first report."""
     runs: list[list[int]] = []
     for index, report in enumerate(reports):
-        own = [run for run in runs if any(_is_one_run(reports[each], report) for each in run)]
-        runs = [run for run in runs if run not in own]
-        runs.append([*(each for run in own for each in run), index])
-    number = {each: min(run) for run in runs for each in run}
-    order = sorted(set(number.values()))
-    return [order.index(number[index]) for index in range(len(reports))]
+        joined = [run for run in runs if any(_is_one_run(reports[other], report) for other in run)]
+        runs = [run for run in runs if run not in joined]
+        runs.append([*(other for run in joined for other in run), index])
+    first = {index: min(run) for run in runs for index in run}
+    order = sorted(set(first.values()))
+    return [order.index(first[index]) for index in range(len(reports))]
 
 
 def program(command_line: Sequence[str]) -> str | None:
@@ -71,7 +88,13 @@ def program(command_line: Sequence[str]) -> str | None:
     return Path(words[0]).name if words else None
 
 
-def _is_one_run(first: Report, second: Report) -> bool:
+def _gpu_spans(trace: Trace) -> Iterator[tuple[int, int]]:
+    for operations in trace.operations.values():
+        yield operations.span_ns
+        operations.release()
+
+
+def _is_one_run(first: ReportIdentity, second: ReportIdentity) -> bool:
     if first.communicators & second.communicators:
         return True
     programs = program(first.session.command_line), program(second.session.command_line)
@@ -83,7 +106,7 @@ def _is_one_run(first: Report, second: Report) -> bool:
     return max(one[0], other[0]) <= min(one[1], other[1]) + _APART_NS
 
 
-def _span(report: Report) -> tuple[int, int] | None:
+def _span(report: ReportIdentity) -> tuple[int, int] | None:
     """Return when the report's operations ran, in ns since 1970; None where it does not tell."""
     session = report.session
     if session.is_utc:
@@ -91,34 +114,3 @@ def _span(report: Report) -> tuple[int, int] | None:
     if session.start_utc_ns is None:
         return None
     return session.start_utc_ns + report.start_ns, session.start_utc_ns + report.end_ns
-
-
-def rank_of_environment(environment: Mapping[str, str]) -> int | None:
-    """Return the rank that launchers put into the environment of a process, None without one."""
-    values = (environment.get(name, "") for name in RANK_VARIABLES)
-    return next((int(value) for value in values if value.isdecimal() and len(value) < 10), None)
-
-
-def rank_of_file(path: Path) -> int | None:
-    """Return the rank that a file's name tells: `rank_3.sqlite`, `report.rank3.sqlite`."""
-    found = _OF_FILE.findall(path.name)
-    return int(found[-1]) if found else None
-
-
-def numbered(
-    candidates: Iterable[tuple[str, Sequence[int | None]]], num_ranks: int
-) -> tuple[list[int], str]:
-    """Return the ranks' numbers and what told them.
-
-    Args:
-        candidates: sources by name, the most trusted first, and what each says of every rank.
-        num_ranks: how many there are.
-
-    Returns:
-        The numbers by the first source that tells all of them apart, else in order.
-    """
-    for source, told in candidates:
-        known = [each for each in told if each is not None]
-        if len(set(known)) == num_ranks and num_ranks:
-            return known, source
-    return list(range(num_ranks)), "order"

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
-    from traceprof.run.recognition import Report
-    from traceprof.trace.model.parts import HowToCollect
+    from traceprof.run.recognition import ReportIdentity
+    from traceprof.run.session_clocks import Clocks
+    from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.trace import Content, Session
 
 
@@ -67,8 +68,8 @@ class ReportSummary:
         notes: what to know about its data.
         contents: its tables of events, if it has no rank.
         identity: what tells which run it is of.
-        told: for each source of ranks' numbers, what it says of each of the report's ranks.
-        host_gaps: of each rank without GPU work, by process.
+        rank_numbers: by source, what it says of the number of each of the report's ranks.
+        cpu_rank_gaps: of each rank without GPU work, by process.
     """
 
     path: Path
@@ -79,14 +80,40 @@ class ReportSummary:
     how_to_collect: HowToCollect
     notes: tuple[str, ...]
     contents: Sequence[Content]
-    identity: Report
-    told: Mapping[str, tuple[int | None, ...]]
-    host_gaps: Mapping[int, CpuRankGaps]
+    identity: ReportIdentity
+    rank_numbers: Mapping[str, tuple[int | None, ...]]
+    cpu_rank_gaps: Mapping[int, CpuRankGaps]
 
     @property
     def session(self) -> Session:
         """Where and when it was captured."""
         return self.identity.session
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The reports of one training run, whether they are still open or not.
+
+    Attributes:
+        reports: in the order given.
+        ranks: their ranks, in order of (report, pid, device); of each report, those without GPU
+            work come last.
+        clocks: the reports' clocks, as their sessions' starts tell them.
+        run_numbers: for each report, which run it is of: 0, unless reports of several runs were
+            given.
+        rank_source: where the ranks' numbers are from: `labels`, `nccl`, `mpi`, `environment`,
+            `file name`, or `order`, where nothing tells them.
+    """
+
+    reports: Sequence[ReportSummary]
+    ranks: Sequence[RankInfo]
+    clocks: Clocks
+    run_numbers: Sequence[int]
+    rank_source: str
+
+    def how_to_collect(self, part: Part) -> str:
+        """Return what to record or export with so that reports like the first hold a part."""
+        return self.reports[0].how_to_collect(part)
 
 
 @dataclass(frozen=True)

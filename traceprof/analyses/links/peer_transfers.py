@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS = peer_findings.METRICS
 
 _SEND_RECV = "SendRecv"
@@ -156,7 +156,7 @@ def _sized(rank: Rank, chosen: Int64) -> _Sized:
     numbers = np.array(sorted(devices), np.int64)
     usable = np.isin(found.kernel, chosen) & (found.bytes > 0)
     usable &= np.isin(found.peer, numbers) & np.isin(found.direction, (_SENDS, _RECEIVES))
-    ordinals = np.array([devices[each] for each in numbers.tolist()], np.int64)
+    ordinals = np.array([devices[number] for number in numbers.tolist()], np.int64)
     return _Sized(
         kernel=found.kernel[usable],
         bytes=found.bytes[usable],

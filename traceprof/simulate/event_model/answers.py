@@ -34,8 +34,7 @@ _SUMS = (
     "idle_ns",
 )
 _CLASSES = ("compute", "communication", "copy")
-# DESIGN section 4: an operation that starts later than this after the one before it waited for
-# something else.
+# An operation that starts later than this after the one before it waited for something else.
 _FOLLOWS_NS = 20_000
 _MIN_ALONE = 3
 
@@ -98,7 +97,11 @@ class Ranks:
         return {"breakdown": breakdown, "steps": steps}
 
     def _steps(self, rank: int) -> list[tuple[int, int, int]]:
-        """Return number, start and end of the rank's steps, by the definition of DESIGN 3."""
+        """Return number, start and end of the rank's steps.
+
+        A step reaches from the first GPU operation that was launched inside its range to the one of
+        the next step; the last one ends with the last operation launched inside it.
+        """
         found = []
         for range_ in self.result.ranges:
             match = re.fullmatch(r"step (\d+)", range_.action.name)

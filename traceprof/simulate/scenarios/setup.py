@@ -28,7 +28,7 @@ FINDINGS = (
     "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
     "process-group-scaling",
 )  # fmt: skip
-"""Every id of DESIGN section 4."""
+"""The id of every finding."""
 
 _START_NS = 1_500_000_000
 _START_SPREAD_NS = 40_000  # processes are apart, but not by as much as to look like stragglers
