@@ -18,6 +18,7 @@ lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports wha
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/oxlint
 
 types: $(VENV)/installed-test  ## Check the types
 	$(BIN)/mypy

@@ -87,7 +87,7 @@ def _of_trace(report: Path) -> tuple[float, float]:
     """Return the same from the recording."""
     analysis = analyze(report)
     analysis.close()
-    uses = [use for result in analysis.collectives for use in result.uses]
+    uses = [use for result in analysis.result.collectives for use in result.uses]
     if not uses:
         raise click.ClickException("; ".join(note for _, note in analysis.notes))
     mean = sum(use.total_ns for use in uses) / sum(use.count for use in uses)

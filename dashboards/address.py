@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-OVERVIEW, TIMELINE, STEPS, OVERLAP = "/", "/timeline", "/steps", "/overlap"
-NCCL, LAUNCH_QUEUE, LINKS, RANKS = "/nccl", "/launch-queue", "/links", "/ranks"
-PATHS = (OVERVIEW, TIMELINE, STEPS, OVERLAP, NCCL, LAUNCH_QUEUE, LINKS, RANKS)
+OVERVIEW = "/"
+TIMELINE = "/timeline"  # where evidence is to be seen: all pages lead there
 
 _MAX_NUMBERS = 10_000  # ranks in one address
 _MAX_TEXT = 1_000  # characters
-_LONGEST = 100_000  # characters of a whole query
+_MAX_LENGTH = 100_000  # characters of a whole query
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Address:
     """What one view shows.
 
     Attributes:
-        path: one of `PATHS`.
+        path: of a page; whether there is such a page is not known here.
         rank: the ranks chosen, by number, each once; all where empty.
         report: the reports chosen, by index, likewise.
         start_ns: the first nanosecond shown, in the report's own time; None for the page's own.
@@ -84,11 +83,9 @@ def parse(path: str, query: str) -> Address:
         query: such as `?rank=0,3`, with or without the question mark.
 
     Raises:
-        UsageError: there is no such page, or a parameter is not what it should be.
+        UsageError: a parameter is not what it should be.
     """
-    if path not in PATHS:
-        raise UsageError("cannot show this address", f"there is no page {path!r}", "use the menu")
-    if len(query) > _LONGEST:
+    if len(query) > _MAX_LENGTH:
         raise _unreadable("query", "too long")
     try:
         pairs = parse_qsl(

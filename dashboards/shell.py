@@ -102,7 +102,7 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
     ]
     several = len(reports) > 1
     ranks = []
-    for rank in sorted(run.ranks, key=lambda each: each.rank):
+    for rank in sorted(run.ranks, key=lambda rank: rank.rank):
         where = device_text(rank.device, rank.gpu)
         if several:
             where += f" · {reports[rank.report]['label']}"
@@ -111,7 +111,13 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 
 def run_in_browser(app: Dash) -> None:
-    """Register what `assets/shell.js` does without asking the server."""
+    """Register what `assets/shell.js` does without asking the server.
+
+    Dash looks its functions up as soon as it starts, and modules are loaded in their own time: so
+    Dash starts once they are there.
+    """
+    start = app.renderer
+    app.renderer = f'import("/assets/main.js").then(() => {{ {start} }});'
     for name, output, event in (
         ("follow", "went", "clickData"),
         ("zoom", "zoomed", "relayoutData"),
@@ -134,7 +140,7 @@ def run_in_browser(app: Dash) -> None:
         ("choose", [Input("choose-report", "value"), Input("choose-rank", "value")]),
         ("entitle", [Input("title", "data")]),
         ("watch", [Input("ready", "data")]),
-        ("switch_theme", [Input("theme", "n_clicks")]),
+        ("switchTheme", [Input("theme", "n_clicks")]),
     ):
         app.clientside_callback(  # type: ignore[no-untyped-call]
             ClientsideFunction("shell", name),

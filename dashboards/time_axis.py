@@ -29,7 +29,7 @@ class Clock:
     @classmethod
     def of(cls, analysis: Analysis) -> Clock:
         """Return the clock of a run."""
-        starts = [each.whole.window_start_ns for each in analysis.breakdown]
+        starts = [result.whole.window_start_ns for result in analysis.result.breakdown]
         start = min(starts, default=0)
         return cls(start if abs(start) >= _EXACT_NS else 0)
 

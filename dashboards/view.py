@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dashboards.time_axis import Clock
 from traceprof.errors import UsageError, one_line
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dashboards.address import Address
-    from traceprof.analysis import Analysis, AnalysisModule
+    from traceprof.analyses.results import Judge, Result
+    from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
     from traceprof.run.opening import Rank
 
@@ -47,17 +48,17 @@ class View:
             if (not address.rank or rank.rank in address.rank)
             and (not address.report or rank.report in address.report)
         )
-        return tuple(sorted(chosen, key=lambda each: each.rank))
+        return tuple(sorted(chosen, key=lambda rank: rank.rank))
 
     @cached_property
     def numbers(self) -> frozenset[int]:
         """The numbers of the ranks chosen."""
         return frozenset(rank.rank for rank in self.ranks)
 
-    def of(self, module: AnalysisModule) -> tuple[Any, ...]:
+    def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers."""
-        chosen = (each for each in self.analysis.of(module) if each.rank in self.numbers)
-        return tuple(sorted(chosen, key=lambda each: each.rank))
+        chosen = (result for result in self.analysis.of(module) if result.rank in self.numbers)
+        return tuple(sorted(chosen, key=lambda result: result.rank))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -67,9 +68,9 @@ class View:
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
         """Return what of these findings, or of all, could not be judged on the ranks chosen."""
         return tuple(
-            each
-            for each in self.analysis.not_applicable
-            if (not ids or each.id in ids) and (each.rank is None or each.rank in self.numbers)
+            gap
+            for gap in self.analysis.not_applicable
+            if (not ids or gap.id in ids) and (gap.rank is None or gap.rank in self.numbers)
         )
 
     def rank(self, number: int) -> Rank:

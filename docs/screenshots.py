@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         page.wait_for_selector("table.breakdown")
         take(page, folder / "dashboard-overview.png")
         page.locator("#finding-nccl-serialization .evidence a").first.click()
-        page.wait_for_function("() => window.traceprofTimeline?.root.dataset.state === 'ready'")
+        page.wait_for_selector("#timeline[data-state=ready]")
         take(page, folder / "dashboard-timeline.png")
         browser.close()
 

@@ -128,12 +128,12 @@ def _show_without_us(
 
 def _last_of_ours(trace: TracebackType | None) -> TracebackType | None:
     """Return the innermost part of the traceback that is in this file."""
-    found = None
+    innermost = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == __file__:
-            found = trace
+            innermost = trace
         trace = trace.tb_next
-    return found
+    return innermost
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NsightTrace]]:
 
 
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> NoReturn:
+    def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(analysis, "_judged", fail)
+    monkeypatch.setattr(analysis, "judge", fail)
 
 
 def test_an_error_closes_the_reports(

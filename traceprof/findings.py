@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-Metric = int | float | str | None
+MetricValue = int | float | str | None
+
+
+class Kind(Enum):
+    """What values a metric has; its unit is in its name."""
+
+    NS = "nanoseconds"
+    COUNT = "a whole number from 0 on"
+    INTEGER = "a whole number"
+    NUMBER = "a number from 0 on"
+    POSITIVE = "a number above 0"
+    FRACTION = "0 to 1"
+    FLAG = "true or false"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of a finding, as the JSON schema and `traceprof explain` describe it.
+
+    Attributes:
+        kind: what values it has.
+        meaning: what it is, to be written behind its name.
+        is_nullable: whether it is null where it cannot be known.
+        is_optional: whether it is left out where there is no such thing.
+        choices: all values that it can have; any where empty.
+    """
+
+    kind: Kind
+    meaning: str
+    is_nullable: bool = False
+    is_optional: bool = False
+    choices: tuple[str | int, ...] = ()
+
+
+Metrics = Mapping[str, Mapping[str, Metric]]
+"""The metrics of findings, by the finding's id and the metric's name."""
 
 
 class Severity(IntEnum):
@@ -33,6 +70,12 @@ _THRESHOLDS = (
     (0.03, Severity.LOW),
     (0.01, Severity.INFO),
 )
+
+
+def severities_text() -> str:
+    """Return from which share of the window on a finding has which severity."""
+    limits = reversed(_THRESHOLDS)
+    return ", ".join(f"{severity} from {least * 100:.0f} %" for least, severity in limits)
 
 
 def severity_of_cost(fraction: float) -> Severity | None:
@@ -91,7 +134,7 @@ class Finding:
     title: str
     impact_ns: int
     impact_fraction: float
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, MetricValue]
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[str, ...] = ()
 

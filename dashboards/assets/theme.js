@@ -1,32 +1,34 @@
-// Light or dark: what the reader chose, else what the system says. Before anything is drawn.
+// Light or dark: what the reader chose, else what the system says. It runs before anything is
+// drawn, so it is no module. The button that switches sends the event `traceprof:switch-theme`;
+// whoever draws with the theme's colours listens to `traceprof:theme`.
 (() => {
+  const KEY = "traceprof-theme";
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const chosen = () => {
+  const root = document.documentElement;
+
+  const stored = () => {
     try {
-      return localStorage.getItem("traceprof-theme");
+      return localStorage.getItem(KEY);
     } catch {
       return null; // the browser keeps nothing for this site
     }
   };
-  const apply = () => {
-    const theme = chosen() ?? (system.matches ? "dark" : "light");
-    document.documentElement.dataset.theme = theme;
-    document.documentElement.dataset.agThemeMode = theme;
+  const apply = (theme) => {
+    root.dataset.theme = theme;
+    root.dataset.agThemeMode = theme;
     window.dispatchEvent(new CustomEvent("traceprof:theme", { detail: theme }));
   };
-  window.traceprofTheme = {
-    toggle() {
-      const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-      try {
-        localStorage.setItem("traceprof-theme", next);
-      } catch {
-        // It holds until the page is left.
-      }
-      document.documentElement.dataset.theme = next;
-      document.documentElement.dataset.agThemeMode = next;
-      window.dispatchEvent(new CustomEvent("traceprof:theme", { detail: next }));
-    },
-  };
-  system.addEventListener("change", apply);
-  apply();
+  const applyStored = () => apply(stored() ?? (system.matches ? "dark" : "light"));
+
+  window.addEventListener("traceprof:switch-theme", () => {
+    const next = root.dataset.theme === "dark" ? "light" : "dark";
+    try {
+      localStorage.setItem(KEY, next);
+    } catch {
+      // It holds until the page is left.
+    }
+    apply(next);
+  });
+  system.addEventListener("change", applyStored);
+  applyStored();
 })();

@@ -49,12 +49,12 @@ class QueueRow:
 def depth_over_time(queues: list[QueueRow], clock: Clock) -> go.Figure:
     """Return the depth of each queue over time, a row for each, and the stalls behind it."""
     figure = rows([f"rank {queue.rank}" for queue in queues], _ROW, clock.title)
-    for row, each in enumerate(queues):
-        _add_stalls(figure, row, each, clock)
-        _add_depth(figure, row, each, clock)
-        if each.cap is not None:
-            whose = "a stream" if each.cap_scope == "stream" else "the process"
-            limit(figure, row, each.cap, f"limit of {whose}: {each.cap}")
+    for row, queue in enumerate(queues):
+        _add_stalls(figure, row, queue, clock)
+        _add_depth(figure, row, queue, clock)
+        if queue.cap is not None:
+            whose = "a stream" if queue.cap_scope == "stream" else "the process"
+            limit(figure, row, queue.cap, f"limit of {whose}: {queue.cap}")
     figure.update_yaxes(title_text="launches", rangemode="tozero")
     start, end = min(queue.start_ns for queue in queues), max(queue.end_ns for queue in queues)
     figure.update_xaxes(range=[clock.second(start), clock.second(end)])
@@ -90,7 +90,7 @@ def _add_stalls(figure: go.Figure, row: int, queue: QueueRow, clock: Clock) -> N
 def _add_depth(figure: go.Figure, row: int, queue: QueueRow, clock: Clock) -> None:
     drawn = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
     times = clock.seconds(np.append(drawn.start_ns, queue.end_ns))
-    least, most = (np.append(each, each[-1:]) for each in (drawn.least, drawn.most))
+    least, most = (np.append(depth, depth[-1:]) for depth in (drawn.least, drawn.most))
     place = {"row": row + 1, "col": 1}
     line = {"color": BLUE, "width": 1.2, "shape": "hv"}
     if not drawn.is_exact:

@@ -49,34 +49,35 @@ _SIDES = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "rec
 
 
 def rates_over_time(
-    found: Sequence[tuple[int, LinkRates]], limits: Sequence[Int64], clock: Clock
+    links: Sequence[tuple[int, LinkRates]], limits: Sequence[Int64], clock: Clock
 ) -> go.Figure:
     """Return the rate of each link and direction, a row for each, and the link's peak.
 
     Args:
-        found: by rank.
+        links: each with the number of its rank.
         limits: of the pieces of each, m + 1 for m rates.
         clock: of the axis.
     """
+    ways = [way_text(rates.link, rates.direction, rates.peer, rates.name) for _, rates in links]
     titles = [
-        f"rank {rank} · {way_text(each.link, each.direction, each.peer, each.name)} · {each.source}"
-        for rank, each in found
+        f"rank {rank} · {way} · {rates.source}"
+        for (rank, rates), way in zip(links, ways, strict=True)
     ]
     figure = rows(titles, _ROW, clock.title)
-    for row, ((_, each), edges) in enumerate(zip(found, limits, strict=True)):
+    for row, ((_, rates), edges) in enumerate(zip(links, limits, strict=True)):
         place = {"row": row + 1, "col": 1}
-        color = _COLORS.get(each.direction, SKY)
+        color = _COLORS.get(rates.direction, SKY)
         times = clock.seconds(edges)
-        is_copies = each.source == "copies"
+        is_copies = rates.source == "copies"
         for values, name, shape in (
             (
-                each.most,
+                rates.most,
                 "while copying" if is_copies else "largest sample",
                 {"width": 1, "color": color},
             ),
-            (each.mean, "mean over time", {"width": 1.4, "color": color}),
+            (rates.mean, "mean over time", {"width": 1.4, "color": color}),
         ):
-            is_mean = values is each.mean
+            is_mean = values is rates.mean
             figure.add_scatter(
                 x=times,
                 y=np.append(values, values[-1:]),
@@ -86,15 +87,15 @@ def rates_over_time(
                 name=name,
                 showlegend=False,
                 connectgaps=False,
-                hovertemplate=f"%{{x:.6f}} s: %{{y:.3f}} {each.unit}, {name}<extra></extra>",
+                hovertemplate=f"%{{x:.6f}} s: %{{y:.3f}} {rates.unit}, {name}<extra></extra>",
                 **place,
             )
-        if each.peak is not None:
-            assumed = ", by the GPU's name" if each.is_peak_assumed else ""
-            limit(figure, row, each.peak, f"peak {each.peak:g} {each.unit}{assumed}")
-        top = max(each.peak or 0.0, float(np.nanmax(each.most, initial=0.0)))
-        figure.update_yaxes(title_text=each.unit, range=[0, 1.12 * top or 1], **place)
-    start, end = min(each[0] for each in limits), max(each[-1] for each in limits)
+        if rates.peak is not None:
+            assumed = ", by the GPU's name" if rates.is_peak_assumed else ""
+            limit(figure, row, rates.peak, f"peak {rates.peak:g} {rates.unit}{assumed}")
+        top = max(rates.peak or 0.0, float(np.nanmax(rates.most, initial=0.0)))
+        figure.update_yaxes(title_text=rates.unit, range=[0, 1.12 * top or 1], **place)
+    start, end = min(edges[0] for edges in limits), max(edges[-1] for edges in limits)
     figure.update_xaxes(range=[clock.second(int(start)), clock.second(int(end))])
     figure.update_layout(meta={"base": str(clock.base_ns)})
     return figure
@@ -109,13 +110,18 @@ def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None
     """
     uses = [{use.peer: use for use in result.uses if use.direction == "p2p"} for result in results]
     known = {device for device in devices if device is not None}
-    peers = sorted(known | {peer for each in uses for peer in each if peer is not None})
+    peers = sorted(
+        known | {peer for peers_of_rank in uses for peer in peers_of_rank if peer is not None}
+    )
     # Copies whose other side is not known have a column of their own.
-    columns: list[int | None] = [*peers, *([None] if any(None in each for each in uses) else [])]
+    columns: list[int | None] = [
+        *peers,
+        *([None] if any(None in by_peer for by_peer in uses) else []),
+    ]
     size = np.full((len(uses), len(columns)), np.nan)
     texts, hover = np.full(size.shape, "", object), np.full(size.shape, "", object)
-    for row, each in enumerate(uses):
-        for peer, use in each.items():
+    for row, by_peer in enumerate(uses):
+        for peer, use in by_peer.items():
             at = row, columns.index(peer)
             size[at] = use.bytes
             texts[at] = size_text(use.bytes)
@@ -126,8 +132,8 @@ def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None
         z=size,
         x=["not known" if column is None else f"GPU {column}" for column in columns],
         y=[
-            f"rank {each.rank} ({device_text(device, None)})"
-            for each, device in zip(results, devices, strict=True)
+            f"rank {result.rank} ({device_text(device, None)})"
+            for result, device in zip(results, devices, strict=True)
         ],
         text=texts,
         texttemplate="%{text}",

@@ -42,7 +42,7 @@ def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     )
     figure.add_scatter(
         y=names,
-        x=[net_gain_ns(result) / 1e6 for result in results],
+        x=[result.net_gain_ns / 1e6 for result in results],
         mode="markers",
         name="net gain",
         marker={
@@ -59,11 +59,6 @@ def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     return figure
 
 
-def net_gain_ns(result: OverlapSlowdownResult) -> int:
-    """Return what overlap hides less what it costs, as the finding's metric has it."""
-    return result.hidden_ns - result.wall_excess_ns
-
-
 def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> go.Figure:
     """Return the median durations of kernels alone and overlapped, joined by a line.
 
@@ -72,16 +67,17 @@ def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> g
     """
     several = len({rank for rank, _ in rows}) > 1
     # The number tells kernels of the same name apart.
+    suffixes = [f" · rank {rank}" if several else "" for rank, _ in rows]
     names = [
-        f"{position}. {shortened(function_name(each.name))}{f' · rank {rank}' if several else ''}"
-        for position, (rank, each) in enumerate(rows, start=1)
+        f"{position}. {shortened(function_name(signature.name))}{suffix}"
+        for position, ((_, signature), suffix) in enumerate(zip(rows, suffixes, strict=True), 1)
     ]
-    alone = [each.median_alone_ns / 1e3 for _, each in rows]
-    overlapped = [each.median_overlapped_ns / 1e3 for _, each in rows]
+    alone = [signature.median_alone_ns / 1e3 for _, signature in rows]
+    overlapped = [signature.median_overlapped_ns / 1e3 for _, signature in rows]
     titles = [
-        f"<b>{plain(function_name(each.name))}</b><br>rank {rank}, grid {each.grid}, block"
-        f" {each.block}"
-        for rank, each in rows
+        f"<b>{plain(function_name(signature.name))}</b><br>"
+        f"rank {rank}, grid {signature.grid}, block {signature.block}"
+        for rank, signature in rows
     ]
     figure = chart(_ROW * len(rows), "median duration (µs, logarithmic)")
     for name, slower, before, after in zip(
@@ -111,7 +107,9 @@ def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> g
             name=label,
             marker={"symbol": symbol, "size": 10, "color": color, "line": {"width": 2}},
             hovertext=titles,
-            customdata=[[getattr(each, num), each.excess_ns / 1e6] for _, each in rows],
+            customdata=[
+                [getattr(signature, num), signature.excess_ns / 1e6] for _, signature in rows
+            ],
             hovertemplate=f"%{{hovertext}}<br>%{{x:.2f}} µs at the median, {label}, of"
             " %{customdata[0]}<br>excess %{customdata[1]:.3f} ms in all<extra></extra>",
             meta=0,

@@ -86,8 +86,8 @@ def stacked(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.
     All rows have the same scale, so that ranks can be compared. The `meta` of a trace is its row.
     """
     figure = rows([f"rank {result.rank}" for result in results], _BAR_ROW, "step")
-    for row, each in enumerate(bars):
-        _add_row(figure, row, each)
+    for row, rank_bars in enumerate(bars):
+        _add_row(figure, row, rank_bars)
     figure.update_layout(
         legend={"traceorder": "reversed"},
         barmode="stack",
@@ -140,9 +140,9 @@ def heat(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.Fig
     longest = max(len(bar.first) for bar in bars)
     values = np.full((len(bars), longest), np.nan)
     texts = np.full((len(bars), longest), "", object)
-    for row, each in enumerate(bars):
-        values[row, : len(each.first)] = each.longest_ms
-        texts[row, : len(each.first)] = each.label
+    for row, rank_bars in enumerate(bars):
+        values[row, : len(rank_bars.first)] = rank_bars.longest_ms
+        texts[row, : len(rank_bars.first)] = rank_bars.label
     figure = chart(max(_ROW * len(bars), 60), "step, in the order they ran")
     figure.add_heatmap(
         z=values,

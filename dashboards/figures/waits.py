@@ -16,31 +16,33 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from traceprof.analyses.straggler import RanksResult
+    from traceprof.ranks.comparison import RankComparison
 
 _CELL = 34
 _MAX_WRITTEN = 24  # with more ranks the cells are too small for text
 
 
-def wait_matrix(met: RanksResult, shown: Collection[int]) -> go.Figure | None:
+def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> go.Figure | None:
     """Return how long each rank waited in collectives for each other one; None where none did.
 
     Args:
-        met: how the ranks of the run met.
+        comparison: of the ranks of the run.
         shown: the numbers of the ranks to draw.
     """
-    order = sorted((number, member) for member, number in enumerate(met.ranks) if number in shown)
+    order = sorted(
+        (number, member) for member, number in enumerate(comparison.ranks) if number in shown
+    )
     members = [member for _, member in order]
-    waited = met.matrix_ns[np.ix_(members, members)]
+    waited = comparison.matrix_ns[np.ix_(members, members)]
     if not waited.any():
         return None
     names = [f"rank {number}" for number, _ in order]
-    hosts = [one_line(met.hosts[member]) for member in members]
+    hosts = [one_line(comparison.machines[member]) for member in members]
     hover = [
         [
-            f"{names[row]} ({hosts[row]}) waited {duration(int(each))} for"
+            f"{names[row]} ({hosts[row]}) waited {duration(int(waited_ns))} for"
             f" {names[column]} ({hosts[column]})"
-            for column, each in enumerate(of_rank)
+            for column, waited_ns in enumerate(of_rank)
         ]
         for row, of_rank in enumerate(waited)
     ]
@@ -50,7 +52,10 @@ def wait_matrix(met: RanksResult, shown: Collection[int]) -> go.Figure | None:
         z=np.where(waited > 0, waited / 1e6, np.nan),
         x=names,
         y=names,
-        text=[[duration(int(each)) if each else "" for each in of_rank] for of_rank in waited],
+        text=[
+            [duration(int(waited_ns)) if waited_ns else "" for waited_ns in of_rank]
+            for of_rank in waited
+        ],
         texttemplate="%{text}" if is_written else None,
         hovertext=hover,
         colorscale=INTENSITY,

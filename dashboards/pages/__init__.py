@@ -1,1 +1,1 @@
-"""Pages: one module each, with `layout(analysis, address)`."""
+"""Pages, one module for each: an analysis and an address go in, what the page shows comes out."""

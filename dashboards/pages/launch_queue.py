@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dash import html
 
-from dashboards import address as addresses
 from dashboards.figures import launch_queue as figures
 from dashboards.figures.launch_queue import QueueRow
 from dashboards.view import View
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
 
-PATH = addresses.LAUNCH_QUEUE
+PATH = "/launch-queue"
 TITLE = "Launch queue"
 
 _MAX_ROWS = 8
@@ -86,15 +85,19 @@ def layout(analysis: Analysis, address: Address) -> Component:
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return page(TITLE, lead, card("Depth over time", empty), gaps)
-    worst = sorted(known, key=lambda each: (-each.costly.measure_ns, -each.blocked_ns))
+    worst = sorted(known, key=lambda result: (-result.costly.measure_ns, -result.blocked_ns))
     return page(
         TITLE,
         lead,
         _depth(view, known),
-        card("Queues", table("queues", _QUEUES, [_row(each) for each in known])),
+        card("Queues", table("queues", _QUEUES, [_row(result) for result in known])),
         _holders(worst),
         html.Div(
-            [_stalls(view, each) for each in worst[:_MAX_LISTED] if each.longest or each.late],
+            [
+                _stalls(view, result)
+                for result in worst[:_MAX_LISTED]
+                if result.longest or result.late
+            ],
             className="columns",
         ),
         gaps,
@@ -102,7 +105,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
-    """Return the depth of a rank's queue over its window; what it was made from is let go of."""
+    """Return the depth of a rank's queue over its window, from when on it holds, and it.
+
+    It is kept; what it was made from is released.
+    """
     with _lock:
         return rank.cache.get_alone(_depth_over_window, rank, rank.release)
 
@@ -115,13 +121,13 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
     drawn = results[:_MAX_ROWS]
     queues = []
-    for each in drawn:
-        start, end = view.window(each.window.start_ns, each.window.end_ns)
-        times, depth = depth_series(view.rank(each.rank))
-        stalls = each.stalls
+    for result in drawn:
+        start, end = view.window(result.window.start_ns, result.window.end_ns)
+        times, depth = depth_series(view.rank(result.rank))
+        stalls = result.stalls
         queues.append(
             QueueRow(
-                rank=each.rank,
+                rank=result.rank,
                 start_ns=start,
                 end_ns=end,
                 times_ns=times,
@@ -144,19 +150,19 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     return card("Depth over time", chart, note=note)
 
 
-def _row(each: LaunchQueueResult) -> dict[str, Any]:
-    stalls = each.stalls
+def _row(result: LaunchQueueResult) -> dict[str, Any]:
+    stalls = result.stalls
     return {
-        "rank": each.rank,
-        "depth": each.max_depth,
+        "rank": result.rank,
+        "depth": result.max_depth,
         "cap": stalls.cap if stalls is not None else None,
         "scope": f"a {stalls.cap_scope}" if stalls is not None and stalls.cap_scope else None,
         "stalls": len(stalls) if stalls is not None else None,
-        "blocked": each.blocked_ns / 1e6,
-        "late": each.num_late,
-        "costly": each.costly.measure_ns / 1e6,
+        "blocked": result.blocked_ns / 1e6,
+        "late": result.num_late,
+        "costly": result.costly.measure_ns / 1e6,
         "source": stalls.source if stalls is not None and len(stalls) else None,
-        "holder": one_line(each.holders[0].name) if each.holders else None,
+        "holder": one_line(result.holders[0].name) if result.holders else None,
     }
 
 
@@ -182,12 +188,12 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
 def _stalls(view: View, result: LaunchQueueResult) -> Component:
     late = [
         Evidence(
-            each.idle_since_ns,
-            max(each.start_ns, each.idle_since_ns),
-            f"stream {each.stream} idle until {each.name} was launched,"
-            f" {duration(each.late_ns)} late",
+            operation.idle_since_ns,
+            max(operation.start_ns, operation.idle_since_ns),
+            f"stream {operation.stream} idle until {operation.name} was launched,"
+            f" {duration(operation.late_ns)} late",
         )
-        for each in result.late
+        for operation in result.late
     ]
     parts: list[Any] = []
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):

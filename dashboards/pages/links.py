@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dashboards import address as addresses
 from dashboards.figures import links as figures
 from dashboards.figures.reduction import edges
 from dashboards.view import View
 from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import pageable_copy
-from traceprof.analyses.links import link_counters, link_usage, peer_transfers
+from traceprof.analyses.links import link_limits, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
 from traceprof.run.opening import Window
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.intervals import Int64
 
-PATH = addresses.LINKS
+PATH = "/links"
 TITLE = "Links"
 
 _MAX_ROWS = 16
@@ -62,17 +61,15 @@ _COUNTERS = (
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    used: tuple[LinkUsageResult, ...] = view.of(link_usage)
-    counted: tuple[LinkCountersResult, ...] = view.of(link_counters)
+    results = view.of(link_limits)
+    used: tuple[LinkUsageResult, ...] = tuple(result.copies for result in results)
+    counted: tuple[LinkCountersResult, ...] = tuple(result.counters for result in results)
     lead = (
         "Copies tell a link's rate by their bytes and times, sampled counters by what crossed it,"
         " NCCL's traffic included. Peaks are of one direction; 1 GB = 1e9 bytes."
     )
     rows = [
-        (result.rank, use)
-        for results in (used, counted)
-        for result in results
-        for use in result.uses
+        (result.rank, use) for source in (used, counted) for result in source for use in result.uses
     ]
     return page(
         TITLE,
@@ -80,26 +77,26 @@ def layout(analysis: Analysis, address: Address) -> Component:
         _rates(view, used),
         _peers(view, used),
         _uses(rows),
-        _counters([(each.rank, use) for each in counted for use in each.counters]),
-        missing(view.missing(*link_usage.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
+        _counters([(result.rank, use) for result in counted for use in result.counters]),
+        missing(view.missing(*link_limits.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
     )
 
 
 def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     title = "Rates over time"
-    found: list[tuple[int, LinkRates]] = []
+    links: list[tuple[int, LinkRates]] = []
     limits: list[Int64] = []
-    for number in (each.rank for each in used):
+    for number in (result.rank for result in used):
         rank = view.rank(number)
         start, end = view.window(rank.window.start_ns, rank.window.end_ns)
         pieces = edges(start, end, _PIECES)
         for rates in link_rates(rank, Window(start, end), pieces):
             if rates.direction == "d2d":  # takes no link; the table has it
                 continue
-            if len(found) < _MAX_ROWS:
-                found.append((number, rates))
+            if len(links) < _MAX_ROWS:
+                links.append((number, rates))
             limits.append(pieces)
-    if not found:
+    if not links:
         return card(
             title,
             nothing(
@@ -108,11 +105,11 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             ),
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
-    if len(limits) > len(found):
-        note += f"; the first {len(found)} of {len(limits)} links: choose ranks above"
+    if len(limits) > len(links):
+        note += f"; the first {len(links)} of {len(limits)} links: choose ranks above"
     chart = graph(
         "link-rates",
-        figures.rates_over_time(found, limits[: len(found)], view.clock),
+        figures.rates_over_time(links, limits[: len(links)], view.clock),
         "the rate of each link over time against its peak, by rank and direction",
     )
     return card(title, chart, note=note)
@@ -120,7 +117,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
 
 def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
     title = "Copies between GPUs"
-    if not any(use.direction == "p2p" for each in used for use in each.uses):
+    if not any(use.direction == "p2p" for result in used for use in result.uses):
         return card(
             title,
             nothing(
@@ -131,7 +128,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
     drawn = used[:_MAX_RANKS]
     chart = graph(
         "peer-matrix",
-        figures.peer_matrix(drawn, [view.rank(each.rank).device for each in drawn]),
+        figures.peer_matrix(drawn, [view.rank(result.rank).device for result in drawn]),
         "how much each rank copied to or from each other device",
     )
     note = "both directions, as the copies of each rank tell"

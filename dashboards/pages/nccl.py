@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from dash import html
 
-from dashboards import address as addresses
 from dashboards.figures import nccl as figures
 from dashboards.view import View
 from dashboards.widgets.components import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.nccl_serialization import SerializationResult
     from traceprof.analysis import Analysis
 
-PATH = addresses.NCCL
+PATH = "/nccl"
 TITLE = "NCCL"
 
 _MAX_OPERATIONS = 25  # drawn; the table has them all
@@ -116,7 +115,7 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
     title = "Bus bandwidth against the peak"
     drawn = [row for row in _drawn(uses) if row[1].busbw_gb_per_s is not None]
     if not drawn:
-        reasons = [each for each in view.missing(*collectives.IDS) if each.how_to_collect]
+        reasons = [gap for gap in view.missing(*collectives.IDS) if gap.how_to_collect]
         why = f": {reasons[0].reason}" if reasons else ""
         how = reasons[0].how_to_collect if reasons else ""
         return card(title, nothing(f"No operation's rate is known{why}.", how))
@@ -165,15 +164,15 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
         for result in results
     ]
     parts: list[Any] = [table("nccl-waits", _WAITS, rows)]
-    worst = sorted(results, key=lambda each: (-each.avoidable_ns, -each.blocked_ns))
-    listed = [each for each in worst if each.chains][:_MAX_CHAINS]
-    for each in listed:
+    worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.blocked_ns))
+    listed = [result for result in worst if result.chains][:_MAX_CHAINS]
+    for result in listed:
         parts += [
-            html.H4(f"rank {each.rank}: {duration(each.blocked_ns)} in all, the worst first"),
+            html.H4(f"rank {result.rank}: {duration(result.blocked_ns)} in all, the worst first"),
             evidence_list(
                 (
-                    (chain, interval_address(chain, each.rank, view.address))
-                    for chain in each.chains
+                    (chain, interval_address(chain, result.rank, view.address))
+                    for chain in result.chains
                 ),
                 view.clock,
             ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dashboards import address as addresses
 from dashboards.figures import overlap as figures
 from dashboards.view import View
 from dashboards.widgets.components import (
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     Row = tuple[int, SignatureSlowdown]
 
-PATH = addresses.OVERLAP
+PATH = "/overlap"
 TITLE = "Overlap"
 
 _MAX_DRAWN = 15
@@ -83,7 +82,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         empty = nothing("No communication ran in the window: there is nothing to overlap.")
         return page(TITLE, lead, card("Overlap", empty), gaps)
     rows = sorted(
-        ((each.rank, one) for each in judged for one in each.signatures),
+        ((result.rank, one) for result in judged for one in result.signatures),
         key=lambda row: -row[1].excess_ns,
     )
     return page(
@@ -97,14 +96,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
-    worst = max(results, key=lambda each: each.wall_excess_ns)
-    best = max(results, key=lambda each: each.hidden_ns)
+    worst = max(results, key=lambda result: result.wall_excess_ns)
+    best = max(results, key=lambda result: result.hidden_ns)
     slowdowns = [result.comparison.slowdown for result in results if result.comparison.slowdown]
-    least = min(results, key=figures.net_gain_ns)
+    least = min(results, key=lambda result: result.net_gain_ns)
     return numbers(
         ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
         ("tax", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}"),
-        ("net gain", duration(figures.net_gain_ns(least)), f"at least, on rank {least.rank}"),
+        ("net gain", duration(least.net_gain_ns), f"at least, on rank {least.rank}"),
         (
             "slowdown",
             f"{max(slowdowns):.2f} ×" if slowdowns else UNKNOWN,
@@ -121,7 +120,7 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
             "rank": result.rank,
             "hidden": result.hidden_ns / 1e6,
             "tax": result.wall_excess_ns / 1e6,
-            "gain": figures.net_gain_ns(result) / 1e6,
+            "gain": result.net_gain_ns / 1e6,
             "slowdown": result.comparison.slowdown,
             "compared": result.comparison.num_overlapped,
             "matched": 100 * result.matched_fraction,
@@ -152,8 +151,8 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
     drawn = rows[:_MAX_DRAWN]
     places = [
         [
-            interval_address(Evidence(*each.longest, label=""), rank, view.address)
-            for rank, each in drawn
+            interval_address(Evidence(*signature.longest, label=""), rank, view.address)
+            for rank, signature in drawn
         ]
     ]
     chart = graph(
@@ -167,26 +166,26 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
     parts: list[Any] = [chart, table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv")]
     rest = rows[_MAX_ROWS:]
     if rest:
-        excess = sum(each.excess_ns for _, each in rest)
+        excess = sum(signature.excess_ns for _, signature in rest)
         parts.append(f"{len(rest)} more, with an excess of {duration(round(excess))} together")
     return card(title, *parts, note=note)
 
 
-def _entry(rank: int, each: SignatureSlowdown) -> dict[str, Any]:
+def _entry(rank: int, signature: SignatureSlowdown) -> dict[str, Any]:
     shape = (
-        f"{'×'.join(map(str, each.grid))} · {'×'.join(map(str, each.block))}"
-        if each.grid and each.block
+        f"{'×'.join(map(str, signature.grid))} · {'×'.join(map(str, signature.block))}"
+        if signature.grid and signature.block
         else "not known"
     )
-    alone, overlapped = each.median_alone_ns, each.median_overlapped_ns
+    alone, overlapped = signature.median_alone_ns, signature.median_overlapped_ns
     return {
         "rank": rank,
-        "name": one_line(function_name(each.name)),
+        "name": one_line(function_name(signature.name)),
         "shape": shape,
-        "excess": each.excess_ns / 1e6,
+        "excess": signature.excess_ns / 1e6,
         "slowdown": overlapped / alone if alone else None,
         "alone": alone / 1e3,
         "overlapped": overlapped / 1e3,
-        "num_alone": each.num_alone,
-        "num_overlapped": each.num_overlapped,
+        "num_alone": signature.num_alone,
+        "num_overlapped": signature.num_overlapped,
     }

@@ -70,7 +70,7 @@ def _summary(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
     longest = max(whole.window_ns for whole in wholes)
     steps = [step.measures.window_ns for result in results for step in result.steps]
     worst = worst_of(view.findings) if view.findings else None
-    shares = [_share(whole, "compute_ns") for whole in wholes]
+    shares = [whole.fraction("compute_ns") for whole in wholes]
     pairs = [
         ("ranks", str(len(results)), f"in {_counted(len(view.analysis.run.traces), 'report')}"),
         ("window", duration(longest), "first GPU operation to last, the longest of the ranks"),
@@ -91,11 +91,6 @@ def _summary(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _share(measures: Measures, measure: str) -> float:
-    value: int = getattr(measures, measure)
-    return value / measures.window_ns if measures.window_ns else 0.0
 
 
 # -- where the time went --------------------------------------------------------------------------
@@ -121,8 +116,8 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
                     [
                         *(html.Th(head, scope="col") for head in heads),
                         *(
-                            html.Th(each, scope="col", className="number")
-                            for each in ("window (ms)", *parts, "comm. hidden (%)")
+                            html.Th(head, scope="col", className="number")
+                            for head in ("window (ms)", *parts, "comm. hidden (%)")
                         ),
                     ]
                 )
@@ -148,7 +143,7 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
 def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
     whole, rank = result.whole, view.rank(result.rank)
     timeline = view.address.to(addresses.TIMELINE, rank=(rank.rank,), report=())
-    hidden = whole.overlapped_communication_ns / (whole.communication_ns or 1)
+    hidden = whole.hidden_fraction
     cells: list[Component] = [
         html.Th(dcc.Link(f"rank {rank.rank}", href=timeline.href()), scope="row"),
         html.Td(device_text(rank.device, rank.gpu), className="name"),
@@ -156,11 +151,11 @@ def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
     if several:
         cells.append(html.Td(view.report_name(rank.report), className="name"))
     cells.append(html.Td(_bar(whole), className="bar-cell"))
-    shares = (_share(whole, measure) for measure, _, _ in PARTS)
+    shares = (whole.fraction(measure) for measure, _, _ in PARTS)
     texts = (
         f"{whole.window_ns / 1e6:.3f}",
         *(f"{100 * share:.1f}" for share in shares),
-        f"{100 * hidden:.1f}" if whole.communication_ns else UNKNOWN,
+        UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
     )
     return html.Tr([*cells, *(html.Td(text, className="number") for text in texts)])
 
@@ -170,9 +165,9 @@ def _bar(measures: Measures) -> Component:
     return html.Div(
         [
             html.Span(
-                style={"width": f"{100 * _share(measures, measure):.4f}%", "background": color},
+                style={"width": f"{100 * measures.fraction(measure):.4f}%", "background": color},
                 title=f"{name}: {duration(getattr(measures, measure))},"
-                f" {percent(_share(measures, measure))}",
+                f" {percent(measures.fraction(measure))}",
             )
             for measure, name, color in PARTS
         ],
@@ -197,7 +192,9 @@ def _findings(view: View) -> Component | None:
         )
     severities = [worst_of(group).severity for group in groups]
     counts = ", ".join(
-        f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
+        f"{severities.count(severity)} {severity}"
+        for severity in reversed(Severity)
+        if severity in severities
     )
     cards = [finding_card(group, view.address, view.clock) for group in groups]
     return html.Section(
@@ -214,5 +211,5 @@ def _notes(view: View) -> Component | None:
         for report, note in view.analysis.notes
         if report in reports or not view.analysis.run.ranks
     ]
-    notes += [html.Li(f"left out: {each.error}") for each in view.analysis.lost]
+    notes += [html.Li(f"left out: {failure.error}") for failure in view.analysis.result.failed]
     return card("About the data", html.Ul(notes, className="notes")) if notes else None

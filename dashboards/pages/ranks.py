@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from dashboards import address as addresses
 from dashboards.figures.waits import wait_matrix
 from dashboards.view import View, device_text
 from dashboards.widgets.components import card, graph, nothing, page
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
 
-PATH = addresses.RANKS
+PATH = "/ranks"
 TITLE = "Ranks"
 
 _COLUMNS = (
@@ -59,7 +58,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
             view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
         )
         return page(TITLE, lead, card("Ranks", empty))
-    results: dict[int, BreakdownResult] = {each.rank: each for each in view.of(breakdown)}
+    results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     rows = [_row(view, rank, results.get(rank.rank)) for rank in view.ranks]
     shown = table("ranks", _COLUMNS, rows, "ranks.csv")
     return page(TITLE, lead, card("Where each rank's time went", shown), *_waits(view))
@@ -86,13 +85,12 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
     if result is None:
         return row
     whole = result.whole
-    window = whole.window_ns or 1
     steps = [step.measures.window_ns / 1e6 for step in result.steps]
-    hidden = whole.overlapped_communication_ns
+    hidden = whole.hidden_fraction
     return row | {
         "window": whole.window_ns / 1e6,
-        **{measure: 100 * getattr(whole, measure) / window for measure, *_ in PARTS},
-        "hidden": 100 * hidden / whole.communication_ns if whole.communication_ns else None,
+        **{measure: 100 * whole.fraction(measure) for measure, *_ in PARTS},
+        "hidden": None if hidden is None else 100 * hidden,
         "communication": whole.communication_ns / 1e6,
         "kernels": whole.num_kernels,
         "communications": whole.num_communication,
@@ -106,6 +104,8 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
 def _findings(view: View, rank: int) -> str:
     severities = [finding.severity for finding in view.analysis.findings if finding.rank == rank]
     counts = (
-        f"{severities.count(each)} {each}" for each in reversed(Severity) if each in severities
+        f"{severities.count(severity)} {severity}"
+        for severity in reversed(Severity)
+        if severity in severities
     )
     return ", ".join(counts) or "none"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
 
-PATH = addresses.STEPS
+PATH = "/steps"
 TITLE = "Steps"
 
 _MAX_ROWS = 16
@@ -34,7 +34,7 @@ _MAX_ROWS = 16
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    results: list[BreakdownResult] = [each for each in view.of(breakdown) if each.steps]
+    results: list[BreakdownResult] = [result for result in view.of(breakdown) if result.steps]
     lead = (
         "A step begins on the GPU with the first operation launched inside its range and ends where"
         " the next one begins. Click a step to see it on the timeline."
@@ -70,11 +70,11 @@ def _heat(
 
 
 def _stacked(
-    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars], of: int
+    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars], num_ranks: int
 ) -> Component:
     note = "all rows have the same scale; a click on “compute” leaves it out"
-    if of > len(results):
-        note += f"; the first {len(results)} of {of} ranks: choose others above"
+    if num_ranks > len(results):
+        note += f"; the first {len(results)} of {num_ranks} ranks: choose others above"
     drawn = graph(
         "steps-bars",
         figures.stacked(results, bars),
@@ -91,9 +91,9 @@ def _places(
     return [
         [
             _place(view, result, first, stop - 1)
-            for first, stop in zip(each.first.tolist(), each.stop.tolist(), strict=True)
+            for first, stop in zip(rank_bars.first.tolist(), rank_bars.stop.tolist(), strict=True)
         ]
-        for result, each in zip(results, bars, strict=True)
+        for result, rank_bars in zip(results, bars, strict=True)
     ]
 
 
@@ -114,8 +114,8 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
         [
             html.Th("rank", scope="col"),
             *(
-                html.Th(each, scope="col", className="number")
-                for each in ("steps", "step (ms)", *heads, "slowest step (ms)", "its number")
+                html.Th(head, scope="col", className="number")
+                for head in ("steps", "step (ms)", *heads, "slowest step (ms)", "its number")
             ),
         ]
     )
@@ -131,13 +131,13 @@ def _row(view: View, result: BreakdownResult) -> Component:
     slowest = max(range(len(result.steps)), key=lambda at: result.steps[at].measures.window_ns)
     measures = [step.measures for step in result.steps]
     medians = (
-        median(getattr(each, measure) for each in measures) / 1e6
+        median(getattr(step, measure) for step in measures) / 1e6
         for measure in ("window_ns", *(part[0] for part in PARTS))
     )
     place = _place(view, result, slowest, slowest)
     cells: list[Any] = [
         str(len(result.steps)),
-        *(f"{each:.3f}" for each in medians),
+        *(f"{value:.3f}" for value in medians),
         f"{measures[slowest].window_ns / 1e6:.3f}",
         dcc.Link(f"step {result.steps[slowest].number}", href=place.href()),
     ]

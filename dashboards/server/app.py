@@ -5,23 +5,15 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, dcc, html, no_update
 from werkzeug.exceptions import BadRequest
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.pages import (
-    launch_queue,
-    links,
-    nccl,
-    overlap,
-    overview,
-    ranks,
-    steps,
-    timeline,
-)
+from dashboards.pages import overview
+from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.progress import PROGRESS
 from dashboards.timeline import server as timeline_server
@@ -36,37 +28,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
 
 
-class Page(Protocol):
-    """The shape of every module in `dashboards.pages`.
-
-    Attributes:
-        PATH: its path in an address.
-        TITLE: its name in the menu.
-    """
-
-    PATH: str
-    TITLE: str
-
-    def layout(self, analysis: Analysis, address: Address) -> Component:
-        """Return what the page shows at an address.
-
-        Raises:
-            UsageError: the address asks for what the analysis does not have.
-        """
-
-
-PAGES: tuple[Page, ...] = (
-    overview,
-    timeline,
-    steps,
-    overlap,
-    nccl,
-    launch_queue,
-    links,
-    ranks,
-)
-
-_MENU = [(each.PATH, each.TITLE) for each in PAGES]
+_MENU = [(module.PATH, module.TITLE) for module in PAGES]
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parents[1] / "index.html").read_text(encoding="utf-8")
 
@@ -91,7 +53,7 @@ def create_app(
         update_title="",
         serve_locally=True,
         index_string=_INDEX,
-        assets_ignore=r"theme\.js",  # it stands in the page's head, before anything is drawn
+        assets_ignore=r"\.js$",  # modules, which main.js imports; theme.js stands in the head
         suppress_callback_exceptions=True,  # pages bring their own components
         add_log_handler=False,
     )
@@ -135,7 +97,7 @@ def _show_pages(app: Dash, analysis: Analysis | None, waiting: AnalysisProgress 
             chosen = [*address.report], [*address.rank]
         except TraceprofError as error:  # what was chosen before stays so
             shown = _refused(error)
-        title = next((each.TITLE for each in PAGES if address.path == each.PATH), "")
+        title = next((module.TITLE for module in PAGES if address.path == module.PATH), "")
         reports, ranks = shell.choices(analysis)
         return (
             shown,
@@ -171,7 +133,7 @@ def _progress(waiting: AnalysisProgress | None) -> dict[str, int | bool]:
 
 def _page(analysis: Analysis, address: Address) -> Component:
     """Return a page; what goes wrong with one must not take the others along."""
-    module = next(each for each in PAGES if address.path == each.PATH)
+    module = page_at(address.path)
     if not View(analysis, address).ranks and analysis.run.ranks:
         return page(module.TITLE, "", nothing("None of the ranks chosen is in the reports chosen."))
     try:

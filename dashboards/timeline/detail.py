@@ -43,10 +43,10 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         as text: not every integer is a number in JavaScript); `facts`, pairs of texts; and `links`,
         the events that launched it or that it launched, described alike but for these two.
     """
-    found = timeline.find(source, index)
-    if found is None:
+    place = timeline.find(source, index)
+    if place is None:
         return None
-    track = timeline.tracks[found[0]]
+    track = timeline.tracks[place[0]]
     facts: Iterator[Fact] = iter(())
     links: list[tuple[str, int]] = []
     if source == OPERATION:
@@ -54,7 +54,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         links = [(CALL, call)] if call >= 0 else []
         facts = _operation_facts(timeline, track, index, call)
     elif source == CALL:
-        links = [(OPERATION, each) for each in _launched(timeline, index)]
+        links = [(OPERATION, operation) for operation in _launched(timeline, index)]
         facts = _call_facts(timeline, index, len(links))
     elif source == RANGE:
         facts = _range_facts(timeline, index)
@@ -62,7 +62,11 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
     linked = [_brief(timeline, *link) for link in links[:_MAX_LAUNCHED]]
-    return {**(described or {}), "facts": list(facts), "links": [each for each in linked if each]}
+    return {
+        **(described or {}),
+        "facts": list(facts),
+        "links": [event for event in linked if event],
+    }
 
 
 def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -87,12 +91,12 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
         summary["id"] = event_id(timeline, track.source, int(track.index[inside[0]]))
     summary["names"] = [
         {
-            "name": events.names.label(int(names[each])),
-            "count": int(count[each]),
-            "total": str(total[each]),
-            "longest": str(longest[each]),
+            "name": events.names.label(int(names[name])),
+            "count": int(count[name]),
+            "total": str(total[name]),
+            "longest": str(longest[name]),
         }
-        for each in largest(total, _MAX_NAMES).tolist()
+        for name in largest(total, _MAX_NAMES).tolist()
     ]
     return summary
 
@@ -104,10 +108,10 @@ def event_id(timeline: RankTimeline, source: str, index: int) -> str:
 
 def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
     """Return where and when an event is, and its name."""
-    found = timeline.find(source, index)
-    if found is None:
+    location = timeline.find(source, index)
+    if location is None:
         return None
-    number, place = found
+    number, place = location
     track, events = timeline.tracks[number], timeline.events[source]
     start, end = int(track.row.start_ns[place]), int(track.row.end_ns[place])
     return {
@@ -159,19 +163,19 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
     rank, kernels = timeline.rank, timeline.rank.operations.kernels
     shape = rank.trace.signatures.shape[kernels.signature[place]].tolist()
     for what, sizes in (("grid", shape[:3]), ("block", shape[3:])):
-        yield what, " × ".join("?" if each == NULL else str(each) for each in sizes)
+        yield what, " × ".join("?" if size == NULL else str(size) for size in sizes)
     if track.kind != "communication":
         return
     said = messages(rank)
-    each = int(np.searchsorted(said.kernel, place))
-    yield "operation", said.operations[int(said.operation[each])] + said.peer_text(each)
-    size = int(said.bytes[each])
+    message = int(np.searchsorted(said.kernel, place))
+    yield "operation", said.operations[int(said.operation[message])] + said.peer_text(message)
+    size = int(said.bytes[message])
     yield "message", _bytes(size) if size >= 0 else "not known: no range of NCCL tells its bytes"
-    communicator = said.readable_communicator(each)
+    communicator = said.readable_communicator(message)
     if communicator:
         yield "communicator", communicator
-    if said.world_size[each] >= 0:
-        yield "ranks", str(said.world_size[each])
+    if said.world_size[message] >= 0:
+        yield "ranks", str(said.world_size[message])
 
 
 def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
@@ -232,13 +236,16 @@ def _launched(timeline: RankTimeline, call: int) -> list[int]:
     rank, calls = timeline.rank, timeline.rank.calls
     if calls is None:
         return []
-    found, first = [], 0
+    launched, first = [], 0
     for group in rank.operations.groups:
         alike = np.flatnonzero(group.correlation == calls.correlation[call])
-        own = launching_calls(_chosen(group, alike), calls) == call
-        found += [(int(group.start_ns[each]), first + int(each)) for each in alike[own].tolist()]
+        is_launched = launching_calls(_chosen(group, alike), calls) == call
+        launched += [
+            (int(group.start_ns[place]), first + int(place))
+            for place in alike[is_launched].tolist()
+        ]
         first += len(group)
-    return [index for _, index in sorted(found)]
+    return [index for _, index in sorted(launched)]
 
 
 def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:

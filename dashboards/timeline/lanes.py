@@ -49,15 +49,15 @@ def packed(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
 
 
 def _chain(start_ns: Int64, end_ns: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return the events met by going from the first on to the next that starts after its end."""
+    """Return the events on the way from the first on to the next that starts after its end."""
     num = len(start_ns)
     after = np.searchsorted(start_ns, end_ns)
     # One more, behind the last, which leads to itself.
     step = np.append(np.maximum(after, np.arange(1, num + 1)), num)
-    met = np.zeros(num + 1, bool)
-    met[0] = True
-    # With each turn, those met are followed for twice as many steps.
-    while not met[num]:
-        met[step[met]] = True
+    chosen = np.zeros(num + 1, bool)
+    chosen[0] = True
+    # With each turn, those chosen are followed for twice as many steps.
+    while not chosen[num]:
+        chosen[step[chosen]] = True
         step = step[step]
-    return met[:num]
+    return chosen[:num]

@@ -110,18 +110,18 @@ class RankTimeline:
 
     def operation(self, index: int) -> tuple[int, int]:
         """Return the group of `RankOperations.groups` that an operation is in, and where there."""
-        group, within = 0, index
-        for each in self.rank.operations.groups:
-            if within < len(each):
-                break
-            group, within = group + 1, within - len(each)
-        return group, within
+        within = index
+        for number, group in enumerate(self.rank.operations.groups):
+            if within < len(group):
+                return number, within
+            within -= len(group)
+        return len(self.rank.operations.groups), within
 
     def find(self, source: str, index: int) -> tuple[int, int] | None:
         """Return the row of an event and its place in that row; None where there is no such."""
         for number, track in enumerate(self.tracks):
             if track.source == source:
-                found = np.flatnonzero(track.index == index)
-                if len(found):
-                    return number, int(found[0])
+                places = np.flatnonzero(track.index == index)
+                if len(places):
+                    return number, int(places[0])
         return None

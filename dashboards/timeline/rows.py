@@ -96,7 +96,7 @@ def _named(names: Sequence[str]) -> Events:
 def _numbered(ids: Int64, names: dict[int, str], unknown: str) -> tuple[Int64, list[str]]:
     """Return numbers in place of ids of names, and the names by number."""
     distinct, number = np.unique(ids, return_inverse=True)
-    return number.reshape(-1), [names.get(each, unknown) for each in distinct.tolist()]
+    return number.reshape(-1), [names.get(identifier, unknown) for identifier in distinct.tolist()]
 
 
 def _operations(rank: Rank) -> Events:
@@ -148,7 +148,7 @@ def _threads(
 
     threads = sorted({*calls_of, *ranges_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
-    busiest.sort(key=lambda each: rank.trace.thread_number(each) != rank.pid)
+    busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
 
 
@@ -182,9 +182,9 @@ def _lanes(
 ) -> Iterator[Track]:  # fmt: skip
     """Yield a row for each lane."""
     for number in np.unique(lane).tolist():
-        own = lane == number
-        row = viewport.Row.of(start[own], end[own])
-        yield Track(group, "" if number else label, kind, source, index[own], row)
+        in_lane = lane == number
+        row = viewport.Row.of(start[in_lane], end[in_lane])
+        yield Track(group, "" if number else label, kind, source, index[in_lane], row)
 
 
 def _by_thread(thread: Int64) -> dict[int, Int32]:
@@ -215,9 +215,9 @@ def _gpu_tracks(rank: Rank) -> Iterator[Track]:
     first = 0
     for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
         for rows in groups(group.stream, kind) if len(group) else ():
-            own = int(group.stream[rows[0]]), int(kind[rows[0]])
+            key = int(group.stream[rows[0]]), int(kind[rows[0]])
             index = (rows + first).astype(np.int32)
-            pieces[own].append((index, group.start_ns[rows], group.end_ns[rows]))
+            pieces[key].append((index, group.start_ns[rows], group.end_ns[rows]))
         first += len(group)
     for key in sorted(pieces):
         parts = pieces.pop(key)

@@ -102,12 +102,12 @@ def search(
     """
     rows = _matches(timelines, text)
     counts, num_names = _names(rows)
-    found = _following(rows, at, backwards=backwards)
+    match = _following(rows, at, backwards=backwards)
     return {
         "count": sum(len(row.place) for row in rows),
         "num_names": num_names,
         "names": [{"label": label, "count": count} for label, count in counts],
-        "next": found and _event(*found, rows),
+        "next": match and _event(*match, rows),
     }
 
 
@@ -116,10 +116,10 @@ def place_of(timelines: Sequence[RankTimeline], rank: int, source: str, index: i
     row = 0
     for timeline in timelines:
         if timeline.rank.rank == rank:
-            found = timeline.find(source, index)
-            if found is None:
+            location = timeline.find(source, index)
+            if location is None:
                 return None
-            number, place = found
+            number, place = location
             return Place(int(timeline.tracks[number].row.start_ns[place]), row + number, place)
         row += len(timeline.tracks)
     return None
@@ -146,11 +146,13 @@ def _matches(timelines: Sequence[RankTimeline], text: str) -> list[_Matches]:
 def _names(rows: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
     """Return the most frequent names of the matches, in short, with their counts; and how many."""
     counts: Counter[str] = Counter()
-    found = [(row.names, *np.unique(row.number_of_name, return_counts=True)) for row in rows]
-    num_names = sum(len(number) for _, number, _ in found)
+    names_of_rows = [
+        (row.names, *np.unique(row.number_of_name, return_counts=True)) for row in rows
+    ]
+    num_names = sum(len(number) for _, number, _ in names_of_rows)
     if num_names > _MAX_COUNTED:
         return [], num_names
-    for names, number, count in found:
+    for names, number, count in names_of_rows:
         for name, times in zip(number.tolist(), count.tolist(), strict=True):
             counts[names.label(name)] += times
     return counts.most_common(_MAX_NAMES), len(counts)
@@ -161,22 +163,22 @@ def _following(
 ) -> tuple[_Matches, int] | None:
     """Return the match after or before a place, going round; None where nothing matches."""
     for start in (at, _LAST if backwards else _FIRST):
-        found = []
+        matches = []
         for row in rows:
             index = row.before(start) - 1 if backwards else row.before(start, inclusive=True)
             if 0 <= index < len(row.place):
-                found.append((row.at(index), row, index))
-        if found:
-            chosen = (max if backwards else min)(found, key=lambda one: one[0])
+                matches.append((row.at(index), row, index))
+        if matches:
+            chosen = (max if backwards else min)(matches, key=lambda one: one[0])
             return chosen[1], chosen[2]
     return None
 
 
-def _event(found: _Matches, index: int, rows: Sequence[_Matches]) -> dict[str, Any]:
-    at, track = found.at(index), found.track
+def _event(matches: _Matches, index: int, rows: Sequence[_Matches]) -> dict[str, Any]:
+    at, track = matches.at(index), matches.track
     return {
-        "id": event_id(found.timeline, track.source, int(track.index[at.place])),
-        "row": f"{found.timeline.rank.rank}.{found.number}",
+        "id": event_id(matches.timeline, track.source, int(track.index[at.place])),
+        "row": f"{matches.timeline.rank.rank}.{matches.number}",
         "start": str(at.start_ns),
         "end": str(track.row.end_ns[at.place]),
         "number": 1 + sum(row.before(at) for row in rows),

@@ -69,8 +69,8 @@ def register(server: Flask, analysis: Analysis) -> None:
     def event() -> Response:
         """Return what is known of one event."""
         number, source, index = _event_id("id")
-        found = describe(store.timeline(number), source, index)
-        return _json(found) if found is not None else abort(404, "there is no such event")
+        event = describe(store.timeline(number), source, index)
+        return _json(event) if event is not None else abort(404, "there is no such event")
 
     @routes.get("/block")
     def block() -> Response:
@@ -81,10 +81,10 @@ def register(server: Flask, analysis: Analysis) -> None:
     @routes.get("/search")
     def find() -> Response:
         """Return how many events have a text in their names, and the next one."""
-        numbers = [_read("rank", each, 0) for each in _text("rank", 8 * _MAX_RANKS).split(",")]
+        numbers = [_read("rank", part, 0) for part in _text("rank", 8 * _MAX_RANKS).split(",")]
         if len(numbers) > _MAX_RANKS:
             abort(400, f"more than {_MAX_RANKS} ranks")
-        timelines = [store.timeline(each) for each in dict.fromkeys(numbers)]
+        timelines = [store.timeline(number) for number in dict.fromkeys(numbers)]
         at: Place | None = Place(_integer("at", -BEYOND_NS, BEYOND_NS))
         if "from" in request.args:
             at = place_of(timelines, *_event_id("from"))
@@ -102,7 +102,7 @@ class Timelines:
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         self._ranks = {rank.rank: rank for rank in analysis.run.ranks}
-        self._steps = {each.rank: each.steps for each in analysis.breakdown}
+        self._steps = {result.rank: result.steps for result in analysis.result.breakdown}
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._range_names: dict[int, NameTable] = {}
         self._lock = threading.Lock()
@@ -141,14 +141,14 @@ class Timelines:
             "rows": [
                 {
                     "row": f"{number}.{index}",
-                    "group": each.group,
-                    "label": each.label,
-                    "kind": each.kind,
-                    "source": each.source,
-                    "events": len(each.row),
-                    "folded": each.is_folded,
+                    "group": track.group,
+                    "label": track.label,
+                    "kind": track.kind,
+                    "source": track.source,
+                    "events": len(track.row),
+                    "folded": track.is_folded,
                 }
-                for index, each in enumerate(timeline.tracks)
+                for index, track in enumerate(timeline.tracks)
             ],
             "evidence": [
                 {
@@ -156,19 +156,19 @@ class Timelines:
                     "number": number_of_finding,
                     "evidence": index,
                     "severity": str(finding.severity),
-                    "label": one_line(each.label),
-                    "start": str(each.start_ns),
-                    "end": str(each.end_ns),
+                    "label": one_line(interval.label),
+                    "start": str(interval.start_ns),
+                    "end": str(interval.end_ns),
                 }
                 for number_of_finding, finding in enumerate(self._analysis.findings)
                 if finding.rank == number
-                for index, each in enumerate(finding.evidence)
+                for index, interval in enumerate(finding.evidence)
             ],
         }
 
     @property
     def _num_events(self) -> int:
-        return sum(each.num_events for each in self._kept.values())
+        return sum(timeline.num_events for timeline in self._kept.values())
 
     def _names(self, rank: Rank) -> NameTable | None:
         """Return the names of a report's ranges, which its ranks share."""

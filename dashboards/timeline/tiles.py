@@ -47,7 +47,7 @@ def tiles(
         * `names`: names by number, of events that have room for it.
     """
     allowed = dict.fromkeys(rows, columns)
-    views = {key: _view(each, start_ns, end_ns, columns) for key, each in rows.items()}
+    views = {key: _view(row, start_ns, end_ns, columns) for key, row in rows.items()}
     budget = MAX_BYTES - 100
     while True:
         for key, part in _shares(views, budget).items():
@@ -55,8 +55,8 @@ def tiles(
                 allowed[key] = -(-allowed[key] // 2)
                 views[key] = _view(rows[key], start_ns, end_ns, allowed[key])
         parts = [
-            f"{json.dumps(key)}:{_row(*rows[key], each, start_ns, end_ns)}"
-            for key, each in views.items()
+            f"{json.dumps(key)}:{_row(*rows[key], view, start_ns, end_ns)}"
+            for key, view in views.items()
         ]
         text = f'{{"start":"{start_ns}","end":"{end_ns}","rows":{{{",".join(parts)}}}}}'  # exact
         if len(text) <= MAX_BYTES or max(allowed.values(), default=1) == 1:

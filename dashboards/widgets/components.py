@@ -101,7 +101,7 @@ def graph(
         },
     )
     stores = [
-        dcc.Store(id={"places": name}, data=[[each.href() for each in row] for row in places]),
+        dcc.Store(id={"places": name}, data=[[place.href() for place in row] for row in places]),
         dcc.Store(id={"went": name}),
         dcc.Store(id={"zoomed": name}),
     ]
@@ -112,8 +112,8 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
     """Say once what could not be judged in the same way, why, and how to collect it."""
     entries = []
     for group in by_reason(not_applicable):
-        ids = dict.fromkeys(each.id for each in group)
-        ranks = {each.rank for each in group if each.rank is not None}
+        ids = dict.fromkeys(gap.id for gap in group)
+        ranks = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(ranks)}" if ranks else ""
         names: list[Child] = [html.Code(id_) for id_ in ids]
         entries.append(
@@ -168,21 +168,23 @@ def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> 
             html.Li(
                 dcc.Link(
                     [
-                        html.Span(f"at {clock.text(each.start_ns)}", className="when"),
-                        html.Span(duration(each.end_ns - each.start_ns), className="length"),
-                        html.Span(one_line(each.label), className="label"),
+                        html.Span(f"at {clock.text(interval.start_ns)}", className="when"),
+                        html.Span(
+                            duration(interval.end_ns - interval.start_ns), className="length"
+                        ),
+                        html.Span(one_line(interval.label), className="label"),
                     ],
                     href=where.href(),
                 )
             )
-            for each, where in entries
+            for interval, where in entries
         ],
         className="evidence",
     )
 
 
 def _joined(parts: Sequence[Child]) -> list[Child]:
-    return [each for part in parts for each in (", ", part)][1:]
+    return [piece for part in parts for piece in (", ", part)][1:]
 
 
 def _flat(children: Iterable[Children]) -> list[Child]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.time_axis import Clock
-    from traceprof.findings import Finding, Metric
+    from traceprof.findings import Finding, MetricValue
 
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
@@ -37,7 +37,7 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
         [
             html.Span(severity, className=f"severity {severity}"),
             html.H3(worst.id),
-            html.Span(ranks_text([each.rank for each in group]), className="note"),
+            html.Span(ranks_text([finding.rank for finding in group]), className="note"),
             html.Span(_cost(worst), className="cost"),
         ]
     )
@@ -59,7 +59,7 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
     )
 
 
-def metric_text(name: str, value: Metric) -> str:
+def metric_text(name: str, value: MetricValue) -> str:
     """Write a metric with the unit that its name tells."""
     if value is None:
         return "not known"
@@ -89,15 +89,15 @@ def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Componen
     if not finding.evidence:
         return []
     places = (
-        (each, evidence_address(finding, index, address))
-        for index, each in enumerate(finding.evidence)
+        (interval, evidence_address(finding, index, address))
+        for index, interval in enumerate(finding.evidence)
     )
     return [html.H4("Where to see it"), evidence_list(places, clock)]
 
 
 def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:
     """Return each piece of advice once, that for the worst rank first."""
-    return list(dict.fromkeys(each for finding in (worst, *group) for each in finding.advice))
+    return list(dict.fromkeys(advice for finding in (worst, *group) for advice in finding.advice))
 
 
 def _advice(advice: Sequence[str]) -> list[Component]:
@@ -105,11 +105,11 @@ def _advice(advice: Sequence[str]) -> list[Component]:
         return []
     shown: list[Component] = [
         html.H4("What to do"),
-        html.Ul([html.Li(each) for each in advice[:_MAX_ADVICE]]),
+        html.Ul([html.Li(advice_given) for advice_given in advice[:_MAX_ADVICE]]),
     ]
     rest = advice[_MAX_ADVICE:]
     if rest:
-        items = html.Ul([html.Li(each) for each in rest])
+        items = html.Ul([html.Li(advice_given) for advice_given in rest])
         shown.append(html.Details([html.Summary(f"{len(rest)} more"), items]))
     return shown
 
@@ -118,18 +118,18 @@ def _ranks(group: Sequence[Finding], address: Address) -> list[Component]:
     if len(group) < 2:
         return []
     rows = []
-    for each in group:
-        name = f"rank {each.rank}"
-        if each.evidence:
-            href = evidence_address(each, 0, address).href()
+    for finding in group:
+        name = f"rank {finding.rank}"
+        if finding.evidence:
+            href = evidence_address(finding, 0, address).href()
             linked = dcc.Link(name, href=href, title="its worst interval on the timeline")
         rows.append(
             html.Tr(
                 [
-                    html.Th(linked if each.evidence else name, scope="row"),
-                    html.Td(f"{each.impact_ns / 1e6:.3f}", className="number"),
-                    html.Td(f"{100 * each.impact_fraction:.1f}", className="number"),
-                    html.Td(one_line(each.title)),
+                    html.Th(linked if finding.evidence else name, scope="row"),
+                    html.Td(f"{finding.impact_ns / 1e6:.3f}", className="number"),
+                    html.Td(f"{100 * finding.impact_fraction:.1f}", className="number"),
+                    html.Td(one_line(finding.title)),
                 ]
             )
         )

@@ -66,11 +66,11 @@ def find(group: dist.ProcessGroup | None) -> Group | None:
     """
     if group is None:
         group = dist.group.WORLD
-    found = _groups.get(group)
-    if found is None and isinstance(group, dist.ProcessGroup):  # who is no member has no such
-        found = Group(group)
-        _groups.set(group, found)
-    return found
+    known = _groups.get(group)
+    if known is None and isinstance(group, dist.ProcessGroup):  # who is no member has no such
+        known = Group(group)
+        _groups.set(group, known)
+    return known
 
 
 def _members(group: dist.ProcessGroup) -> Sequence[int]:

@@ -27,9 +27,9 @@ class Patches:
         Restoring deletes it again where the owner had only inherited it, and leaves alone what
         somebody else has replaced since.
         """
-        own = _own(owner, name)
+        stored = _stored(owner, name)
         setattr(owner, name, new)
-        self._undo.append(partial(_put_back, owner, name, new, own))
+        self._undo.append(partial(_put_back, owner, name, new, stored))
 
     def replace_everywhere(self, original: object, wrapper: object) -> None:
         """Put `wrapper` wherever a module holds `original`, under any name.
@@ -63,22 +63,22 @@ def _attempt(undo: Callable[[], object]) -> None:
         _log.warning("could not put an original back", exc_info=True)
 
 
-def _own(owner: object, name: str) -> object:
-    """Return the owner's own attribute as it is stored, or `_ABSENT` where it has none."""
+def _stored(owner: object, name: str) -> object:
+    """Return the owner's attribute itself as it is stored, or `_ABSENT` where it has none."""
     try:
         return vars(owner).get(name, _ABSENT)
     except TypeError:  # an object with slots inherits no values
         return getattr(owner, name, _ABSENT)
 
 
-def _put_back(owner: object, name: str, new: object, own: object) -> None:
+def _put_back(owner: object, name: str, new: object, stored: object) -> None:
     """Undo one replacement."""
-    if _own(owner, name) is not new:
+    if _stored(owner, name) is not new:
         return
-    if own is _ABSENT:
+    if stored is _ABSENT:
         delattr(owner, name)
     else:
-        setattr(owner, name, own)
+        setattr(owner, name, stored)
 
 
 def _exchange(pairs: list[tuple[object, object]]) -> None:

@@ -78,9 +78,9 @@ class _Bucket(NamedTuple):
 class _ObservedGroup(distributed.ProcessGroup):
     """What a model's reducer takes for the model's process group, which does all the work."""
 
-    def __init__(self, own: distributed.ProcessGroup, parameter_bytes: int) -> None:
-        super().__init__(own.rank(), own.size())  # type: ignore[call-arg]  # (not in the stub)
-        self.own = own
+    def __init__(self, observed: distributed.ProcessGroup, parameter_bytes: int) -> None:
+        super().__init__(observed.rank(), observed.size())  # type: ignore[call-arg]  # (not in the stub)
+        self.observed = observed
         self.is_given = False
         self._parameter_bytes = parameter_bytes
         # By index, bytes of those before, its own bytes and type.
@@ -96,7 +96,7 @@ class _ObservedGroup(distributed.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Reduce a bucket, or the map of the parameters that were used."""
         if not _process.is_on or _thread.in_hook:
-            return self.own.allreduce(tensors, options)
+            return self.observed.allreduce(tensors, options)
         compiler = suspend(None)
         if not functions_are_overridden():
             bucket = self._next(tensors)
@@ -105,7 +105,7 @@ class _ObservedGroup(distributed.ProcessGroup):
                 bucket = self._next(tensors)
         if bucket is None:
             suspend(compiler)
-            return self.own.allreduce(tensors, options)
+            return self.observed.allreduce(tensors, options)
         # The operation's ranges, too: of what is at hand, once a bucket, when all caches hold the
         # model. What any call is read with would take three times as long.
         text = f"{bucket.operation}{next(bucket.numbers)}"
@@ -118,7 +118,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         suspend(compiler)
         work = None
         try:
-            work = self.own.allreduce(tensors, options)
+            work = self.observed.allreduce(tensors, options)
         finally:
             suspend(None)
             calls.leave(outer)
@@ -129,7 +129,7 @@ class _ObservedGroup(distributed.ProcessGroup):
     @untraced
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Agree on the buckets when they are made anew."""
-        return self.own.broadcast(tensors, options)
+        return self.observed.broadcast(tensors, options)
 
     def _next(self, tensors: list[torch.Tensor]) -> _Bucket | None:
         """Return the bucket that is sent now: they are sent in order.
@@ -165,8 +165,8 @@ class _ObservedGroup(distributed.ProcessGroup):
         if not (dtype.is_floating_point or dtype.is_complex):
             return None
         try:
-            unnumbered = operation(self.own, tensors, kind=BLOCK, is_async=True)
-            labelled, group = label("all_reduce", unnumbered), groups.find(self.own)
+            unnumbered = operation(self.observed, tensors, kind=BLOCK, is_async=True)
+            labelled, group = label("all_reduce", unnumbered), groups.find(self.observed)
         except Exception as error:  # noqa: BLE001
             calls.complain("a bucket of DDP", error)
             return None
@@ -229,7 +229,7 @@ def _observe(model: DistributedDataParallel) -> None:
         return
     try:
         group = _observed.get(model)
-        if group is None or group.own is not model.process_group:
+        if group is None or group.observed is not model.process_group:
             facts = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001
             group = _ObservedGroup(model.process_group, facts["total_parameter_size_bytes"])
             _observed[model] = group

@@ -13,9 +13,8 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
-from instrument.core import calls
+from instrument.core import calls, waits
 from instrument.core.operations import operation
-from instrument.wraps import waits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -65,7 +65,7 @@ def _cell_of_step(hooked: Any) -> CellType | None:  # noqa: ANN401
     return None
 
 
-def _subclasses(of: type[Optimizer]) -> Iterator[type[Optimizer]]:
-    for subclass in of.__subclasses__():
+def _subclasses(base: type[Optimizer]) -> Iterator[type[Optimizer]]:
+    for subclass in base.__subclasses__():
         yield subclass
         yield from _subclasses(subclass)

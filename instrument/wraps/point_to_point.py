@@ -101,7 +101,10 @@ def install(patches: Patches) -> None:
     """Name every transfer, every batch and every block that coalesces."""
     pairs = calls.wrapped((distributed_c10d, dist), DESCRIBE)
     wrappers = dict(pairs)
-    both = {each: wrappers[each] for each in (distributed_c10d.isend, distributed_c10d.irecv)}
+    both = {
+        function: wrappers[function]
+        for function in (distributed_c10d.isend, distributed_c10d.irecv)
+    }
     many = distributed_c10d.batch_isend_irecv
     pairs.append((many, calls.around(many, batch, "batch_isend_irecv", level=calls.BLOCK)))
     manager = distributed_c10d._coalescing_manager  # noqa: SLF001
@@ -124,10 +127,10 @@ class _Direction:
         if operation is None:
             return self
         try:
-            own = vars(operation)["op"]
+            function = vars(operation)["op"]
         except KeyError:
             raise AttributeError("op") from None
-        return self._wrappers.get(own, own)
+        return self._wrappers.get(function, function)
 
     def __set__(self, operation: object, function: object) -> None:
         vars(operation)["op"] = self._originals.get(function, function)

@@ -29,7 +29,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 def whole(path: Path) -> Measures:
     analysis = analyze(path)
     analysis.close()
-    (result,) = analysis.breakdown
+    (result,) = analysis.result.breakdown
     return result.whole
 
 
@@ -456,6 +456,6 @@ def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 10, "exchange(int)").kernel(10, 20).write(tmp_path / "t.sqlite")
     analysis = analyze(path, options=Options(communication_kernels=["exch.*=AllToAll"]))
     analysis.close()
-    assert analysis.breakdown[0].whole.communication_ns == 10
-    (use,) = analysis.collectives[0].uses
+    assert analysis.result.breakdown[0].whole.communication_ns == 10
+    (use,) = analysis.result.collectives[0].uses
     assert (use.operation, use.count, use.total_ns) == ("AllToAll", 1, 10)

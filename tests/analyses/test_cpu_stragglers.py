@@ -43,7 +43,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool)
     assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=500_000)
     assert not analysis.ranks.unmatched
     assert_clocks(truth, analysis, **BOUNDS)
-    document = json.loads(json_report.render(analysis))
+    document = json.loads(json_report.render(analysis.result))
     validator().validate(document)
     assert len(document["run"]["lateness"]) == 8
     assert all(each["num_matched"] for each in document["collectives"])
@@ -60,7 +60,7 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
 def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
     truth = made("cpu-straggler-unnamed", tmp_path / "run", seed=2)
     analysis = analyzed(tmp_path / "run", truth)
-    shown = " ".join(text.render(analysis).split())
+    shown = " ".join(text.render(analysis.result).split())
     assert "Ranks on one clock" in shown
     assert "AllReduce group 0 nodes" in shown
     assert "it spends the time in no range of instrument" in shown
@@ -96,7 +96,7 @@ def test_operations_are_the_calls_of_the_ranges(tmp_path: Path) -> None:
             for value, (begun, over) in expected.items()
             if "group=0" not in value or begun < last or _is_flight(value, over, begun)
         }
-        own = next(each for each in analysis.of(arrivals) if each.rank == rank)
+        own = next(each for each in analysis.result.measured.arrivals if each.rank == rank)
         found = {
             (own.groups[own.group[index]], int(own.sequence[index])): (
                 int(own.start_ns[index]),

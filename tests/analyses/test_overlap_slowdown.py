@@ -404,8 +404,7 @@ def test_simulated_scenarios_have_the_answers_of_the_model() -> None:
                 assert found[0].impact_ns <= 1.001 * expected[number]["model_excess_ns"]
             else:
                 assert not found
-    if judged_scenarios == 0:
-        pytest.skip("no simulated scenario of overlap-slowdown beside the tests")
+    assert judged_scenarios > 0
 
 
 def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:

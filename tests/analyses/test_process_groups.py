@@ -11,7 +11,7 @@ import pytest
 from tests.support.builders import TraceBuilder
 from traceprof.analyses import ddp_buckets, process_group_scaling, process_groups
 from traceprof.analyses.groups_at_once import MachineOperations, groups_at_once
-from traceprof.analyses.process_group_scaling_texts import MANY
+from traceprof.analyses.process_group_scaling import MIN_OPERATIONS
 from traceprof.analyses.process_groups import Signature
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -32,7 +32,7 @@ FACTS = "dtype=float32 group=dp rank=0 size=4"
 def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[OperationUse]:
     analysis = analyze(builder.write(tmp_path / "t.sqlite"), options=Options(**options))
     analysis.close()
-    return list(analysis.collectives[0].uses)
+    return list(analysis.result.collectives[0].uses)
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
 def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
     analysis = analyze(builder.write(tmp_path / "t.sqlite"))
     analysis.close()
-    return list(analysis.buckets[0].uses)
+    return list(analysis.result.buckets[0].uses)
 
 
 @pytest.mark.parametrize("with_gpu", [False, True])
@@ -240,7 +240,7 @@ def pairs(
             rank = 2 * group + member
             for seq in range(count):
                 begin = start + took * seq
-                facts = f"bytes={size} group={group} rank={rank} size=2 seq={start + seq}"
+                facts = f"bytes={size} group={group} rank={rank} size=2 seq={start // 10_000 + seq}"
                 builder.label(f"all_reduce {facts}", begin, begin + took, pid=pid + rank)
     return builder
 
@@ -286,7 +286,7 @@ def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
 def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
     path = phases(TraceBuilder(), 200_000, 300_000, 500_000).write(tmp_path / "t.sqlite")
     analysis = analyze(path)
-    (host,) = process_group_scaling.run(analysis.run, analysis.of(process_groups))
+    (host,) = process_group_scaling.run(analysis.result.measured)
     analysis.close()
     # A third of 30 ms and three fifths of 50 ms, for those that were there.
     assert {loss.rank: loss.impact_ns // MS for loss in host.losses} == {
@@ -343,7 +343,7 @@ def test_always_as_many_groups_tells_no_growth(tmp_path: Path) -> None:
         pairs(TraceBuilder(), 1, 100_000),  # one group
         phases(TraceBuilder(), 200_000, 230_000),  # less than a fifth more
         phases(TraceBuilder(), 300_000, 200_000),  # cheaper
-        pairs(TraceBuilder(), 3, 100_000, count=MANY // 6),  # too few to tell
+        pairs(TraceBuilder(), 3, 100_000, count=MIN_OPERATIONS // 6),  # too few to tell
         pairs(TraceBuilder(), 3, 100_000, size=1 << 20),  # large ones share bandwidth
         TraceBuilder().label("forward", 0, 9),
         TraceBuilder().kernel(0, 9),
@@ -389,7 +389,7 @@ def test_barriers_are_small(tmp_path: Path) -> None:
     for num_groups, took in ((1, 100_000), (2, 300_000)):
         for seq in range(100):
             for group in range(num_groups):
-                text = f"barrier group={group} rank={group} size=2 seq={start + seq}"
+                text = f"barrier group={group} rank={group} size=2 seq={start // 10_000 + seq}"
                 builder.label(text, start + took * seq, start + took * (seq + 1), pid=10 + group)
         start += took * 101
     (finding,), _ = judged(builder.write(tmp_path / "t.sqlite"))

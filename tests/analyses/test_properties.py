@@ -33,7 +33,7 @@ def document(path: Path, **options: Any) -> dict[str, Any]:
     """Return what an analysis says, but for the report's own path."""
     analysis = analyze(path, options=Options(**options))
     try:
-        found: dict[str, Any] = json.loads(json_report.render(analysis))
+        found: dict[str, Any] = json.loads(json_report.render(analysis.result))
     finally:
         analysis.close()
     del found["reports"]

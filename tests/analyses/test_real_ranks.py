@@ -95,7 +95,7 @@ def test_sends_and_receives_of_two_gpus(traces: Path) -> None:
             ).fetchall()
         )
     waited = [max(b - a, 0) for (a, _), (b, _) in zip(first, second, strict=True)]
-    uses = {collective.rank: collective.uses for collective in analysis.collectives}
+    uses = {collective.rank: collective.uses for collective in analysis.result.collectives}
     found = {rank: next(use for use in uses[rank] if use.operation == "SendRecv") for rank in uses}
     assert found[0].wait_ns == sum(waited)
     assert found[0].wait_ns == pytest.approx(0.635 * found[0].total_ns, rel=0.01)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.traces import SAMPLE, SAMPLES
-from traceprof.analysis import FINDING_IDS, RUN_ANALYSES, Analysis, analyze
+from traceprof.analyses.registry import FINDING_IDS, RUN_ANALYSES
+from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.trace.nsight import schema
@@ -101,5 +102,5 @@ def test_a_healthy_run_is_silent() -> None:
 def test_every_finding_has_a_scenario() -> None:
     shown = {each["id"] for path in SAMPLES for each in truth_of(path).get("findings", ())}
     # Runs of several reports are too large to be samples: test_straggler.py makes them.
-    of_runs = {id_ for module in RUN_ANALYSES for id_ in module.IDS}
+    of_runs = {id_ for analysis in RUN_ANALYSES for id_ in analysis.ids}
     assert shown | of_runs == set(FINDING_IDS)

@@ -14,6 +14,7 @@ import pytest
 from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
 from traceprof.analyses import straggler
+from traceprof.analyses.straggler import StragglerResult
 from traceprof.analysis import analyze
 from traceprof.findings import NotApplicable
 from traceprof.reports import json as json_report
@@ -44,7 +45,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, 
     # Operations that follow another at once are last, too; the one at a step's end is not.
     assert 0.5 <= float(found.metrics["share_last"] or 0) <= 0.8
     assert not analysis.ranks.unmatched
-    document = json.loads(json_report.render(analysis))
+    document = json.loads(json_report.render(analysis.result))
     validator().validate(document)
     assert_clocks(truth, analysis, error_ns=100_000, uncertainty_ns=100_000)
 
@@ -93,7 +94,7 @@ def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
     truth = made("straggler-slow-kernels", tmp_path / "run", seed=4)
     analysis = analyzed(tmp_path / "run", truth)
     late = truth["straggler"]["rank"]
-    uses = {collective.rank: collective.uses[0] for collective in analysis.collectives}
+    uses = {collective.rank: collective.uses[0] for collective in analysis.result.collectives}
     for rank, use in uses.items():
         assert not use.is_lower_bound
         assert use.scope == "inter-node"
@@ -116,9 +117,10 @@ def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
 
 def test_the_peak_between_machines_is_what_the_user_says(tmp_path: Path) -> None:
     truth = made("ranks-balanced", tmp_path / "run", seed=4)
-    unknown = analyzed(tmp_path / "run", truth).collectives[0].uses[0]
+    unknown = analyzed(tmp_path / "run", truth).result.collectives[0].uses[0]
     assert (unknown.peak_gb_per_s, unknown.utilization) == (None, None)
-    told = analyzed(tmp_path / "run", truth, link_peaks=["network=250"]).collectives[0].uses[0]
+    analysis = analyzed(tmp_path / "run", truth, link_peaks=["network=250"])
+    told = analysis.result.collectives[0].uses[0]
     assert told.peak_gb_per_s == 250
     assert told.utilization == pytest.approx(0.84, abs=0.02)
 
@@ -154,15 +156,15 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(tmp_path: Path) ->
         )
         for wait in met.waits
     )
-    (found,) = straggler.findings(replace(met, waits=blurred, stragglers=()))
+    (found,) = straggler.findings(StragglerResult(replace(met, waits=blurred), ()))
     assert isinstance(found, NotApplicable)
     assert "not resolvable: the clocks of node-0, node-1, node-2, node-3" in found.reason
-    assert straggler.findings(replace(met, waits=(), stragglers=())) == []
+    assert straggler.findings(StragglerResult(replace(met, waits=()), ())) == []
 
 
 def test_the_text_shows_the_ranks_on_one_clock(tmp_path: Path) -> None:
     truth = made("straggler-data-loading", tmp_path / "run", seed=6)
-    shown = " ".join(text.render(analyzed(tmp_path / "run", truth)).split())
+    shown = " ".join(text.render(analyzed(tmp_path / "run", truth).result).split())
     assert "Ranks on one clock" in shown
     assert "it waited for its data loader" in shown
     assert "told by their order" in shown

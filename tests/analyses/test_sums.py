@@ -34,7 +34,7 @@ def test_bytes_of_every_direction(real_trace: Path) -> None:
     analysis = analyze(real_trace)
     analysis.close()
     found: dict[tuple[int, int, str], int] = defaultdict(int)
-    for rank, result in zip(analysis.run.ranks, analysis.links, strict=True):
+    for rank, result in zip(analysis.run.ranks, analysis.result.links, strict=True):
         for use in result.uses:
             found[rank.pid, rank.key.device, use.direction] += use.bytes
     assert found == expected
@@ -56,7 +56,7 @@ def test_communication_kernels_by_operation(real_trace: Path) -> None:
     analysis.close()
     found = {
         (rank.pid, rank.device, use.operation): (use.count, use.total_ns, use.median_ns)
-        for rank, result in zip(analysis.run.ranks, analysis.collectives, strict=True)
+        for rank, result in zip(analysis.run.ranks, analysis.result.collectives, strict=True)
         for use in result.uses
     }
     assert found == {
@@ -78,7 +78,7 @@ def test_rates_and_peers(tmp_path: Path) -> None:
     )
     analysis = analyze(path)
     analysis.close()
-    (result,) = analysis.links
+    (result,) = analysis.result.links
     uses = [
         (use.link, use.direction, use.peer, use.bytes, use.busy_ns, use.gb_per_s)
         for use in result.uses
@@ -101,4 +101,4 @@ def test_only_copies_that_start_in_the_window_count(tmp_path: Path) -> None:
     )
     analysis = analyze(path, options=Options(time_range=(90, 200)))
     analysis.close()
-    assert [use.bytes for use in analysis.links[0].uses] == [2]
+    assert [use.bytes for use in analysis.result.links[0].uses] == [2]

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
 from tests.support.serving import serving
 from tests.support.traces import SAMPLE
-from traceprof.analyses import breakdown
+from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.reports import json as json_report
 from traceprof.units import duration, percent, size_text
@@ -49,7 +49,7 @@ def shown(page: Page, url: str) -> Page:
 def document(name: str) -> dict[str, Any]:
     """Return the analysis of a sample trace as JSON."""
     with closing(analyze(SAMPLE.with_stem(name))) as analysis:
-        return json_report.document(analysis)
+        return json_report.document(analysis.result)
 
 
 def cells(page: Page, selector: str) -> list[list[str]]:
@@ -476,8 +476,8 @@ def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
         server.waiting.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         for number in (1, 2):
-            known = {**analysis.results, breakdown: analysis.breakdown[:number]}
-            server.waiting.look(replace(analysis, results=known, findings=()))
+            known = partial_result(analysis.result.run, analysis.result.breakdown[:number])
+            server.waiting.look(replace(analysis, result=known))
             page.wait_for_selector(f"table.breakdown tbody tr:nth-child({number})")
             assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 0", "rank 1"][
                 :number

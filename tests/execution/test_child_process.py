@@ -183,7 +183,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def analysed(path: Path) -> str:
     result = analyze(path)
     result.close()
-    return json.render(result)
+    return json.render(result.result)
 
 
 def test_an_analysis_is_the_same(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_what_a_copy_reads_is_the_same_and_is_read_once(
     with_copies = analyze(export, progress=waiting)
     assert len(shared_files()) <= 4  # of how many processes ever: dashboards keep many reports
     with_copies.close()
-    assert json.render(with_copies) == expected
+    assert json.render(with_copies.result) == expected
     done, told = waiting.so_far()
     assert done == told > 1800  # kernels and what launched them
 

@@ -63,7 +63,7 @@ def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: li
     found = analyze_reports([deadly, *reports], scheduler=scheduler)
     # Twice, and twice again by itself where the scheduler suspected another report, too.
     assert len(openers(deadly)) in {2, 4}
-    (lost,) = found.lost
+    (lost,) = found.failed
     assert lost.path == deadly
     assert isinstance(lost.error, WorkerError)
     assert found.findings == analyze_reports(reports).findings
@@ -76,7 +76,7 @@ def test_reports_that_cannot_be_read_are_left_out(
     damaged.write_bytes(b"SQLite format 3\0 and no more")
     missing = tmp_path / "missing.sqlite"
     found = analyze_reports([*reports, damaged, missing], scheduler=scheduler)
-    assert [each.path for each in found.lost] == [damaged, missing]
+    assert [each.path for each in found.failed] == [damaged, missing]
     assert written(found) == alone([*reports, damaged, missing])
 
 

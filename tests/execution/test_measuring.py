@@ -15,14 +15,13 @@ from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.schema import validator
 from tests.support.workers import alone, reports_of_run, written
-from traceprof.analyses.registry import RANK_ANALYSES
+from traceprof.analyses.measured import MeasuredReport
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
 from traceprof.execution import measuring
 from traceprof.execution.measuring import Task, measure_file
-from traceprof.ranks import arrivals
-from traceprof.run.summary import FailedReport, MeasuredReport
+from traceprof.run.summary import FailedReport
 from traceprof.simulate import simulate_ddp
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
@@ -54,7 +53,7 @@ def test_open_and_closed_reports_tell_the_same(tmp_path: Path, is_labelled: bool
     paths = reports_of_run(tmp_path, is_labelled=is_labelled)
     analysis = analyze(*paths)
     try:
-        assert written(analysis) == alone(paths)
+        assert written(analysis.result) == alone(paths)
         assert [rank.trace for rank in analysis.run.ranks[::2]] == list(analysis.run.traces)
     finally:
         analysis.close()
@@ -70,7 +69,7 @@ def test_ranks_without_a_gpu_are_told_of_when_their_report_is_closed(tmp_path: P
     analysis = analyze(*paths)
     analysis.close()
     assert any("copies to or from a GPU" in note for _, note in analysis.notes)
-    assert written(analysis) == alone(paths)
+    assert written(analysis.result) == alone(paths)
 
 
 def test_what_is_kept_of_a_report_grows_with_its_communication_not_with_its_events(
@@ -82,8 +81,8 @@ def test_what_is_kept_of_a_report_grows_with_its_communication_not_with_its_even
         simulate_ddp(path, gpus=1, steps=30, kernels_per_step=num_kernels)
         result = measured(path)
         (rank,) = result.ranks
-        assert rank.results is not None
-        arrived = rank.results[RANK_ANALYSES.index(arrivals)]
+        assert rank.measurements is not None
+        arrived = rank.measurements.arrivals
         sizes[num_kernels] = len(pickle.dumps(result)), len(arrived)
     assert sizes[960][0] < path.stat().st_size / 20
     (few, num_few), (many, num_many) = sizes.values()
@@ -135,7 +134,7 @@ def test_open_reports_are_analysed_without_the_damaged_ones(
 ) -> None:
     analysis = analyze(damaged[0], *reports, damaged[1])
     try:
-        assert [each.path for each in analysis.lost] == damaged[:2]
+        assert [each.path for each in analysis.result.failed] == damaged[:2]
         assert [trace.path for trace in analysis.run.traces] == reports
         assert {rank.report for rank in analysis.run.ranks} == {0, 1, 2, 3}
         assert analysis.run.ranks[-1].trace is analysis.run.traces[-1]
@@ -162,7 +161,7 @@ def test_a_report_whose_ranks_cannot_be_told_is_closed(
     monkeypatch.setattr(NsightTrace, "close", noted)
     analysis = analyze(*reports)
     try:
-        assert [each.path for each in analysis.lost] == closed == [reports[1]]
+        assert [each.path for each in analysis.result.failed] == closed == [reports[1]]
     finally:
         analysis.close()
 
@@ -229,7 +228,7 @@ def test_a_mistake_of_ours_costs_one_report(
         return original(path, progress)
 
     monkeypatch.setattr(measuring, "open_trace", fail)
-    (lost,) = analyze_reports(reports).lost
+    (lost,) = analyze_reports(reports).failed
     assert "internal error: ZeroDivisionError: by accident" in str(lost.error)
     monkeypatch.setenv("TRACEPROF_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):

@@ -45,7 +45,7 @@ def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> N
     count = Count()
     found = analyze_reports(paths, jobs=2, progress=count)
     assert written(found) == alone(paths)
-    assert [each.path for each in found.lost] == [damaged]
+    assert [each.path for each in found.failed] == [damaged]
     assert (count.expected, count.done) == (5, 5)
     assert not active_children()
 
@@ -76,7 +76,7 @@ def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> N
     deadly = renamed(reports.pop(1), "always")
     found = analyze_reports([*reports[:2], deadly, *reports[2:]], jobs=2)
     assert len(openers(deadly)) == 2
-    (lost,) = found.lost
+    (lost,) = found.failed
     assert lost.path == deadly
     assert isinstance(lost.error, WorkerError)
     assert (

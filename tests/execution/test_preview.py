@@ -36,7 +36,7 @@ def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:
 def assert_agrees(path: Path, options: Options) -> None:
     """Look at a report in both ways."""
     with closing(analyze(path, options=options)) as analysis:
-        expected = without_steps(analysis.breakdown)
+        expected = without_steps(analysis.result.breakdown)
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
@@ -86,10 +86,10 @@ def test_it_is_told_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes.Copy, "is_over", False)  # as if the calls were many
     told: list[Analysis] = []
     with closing(analyze(SAMPLE, early=told.append)) as analysis:
-        expected = without_steps(analysis.breakdown)
+        expected = without_steps(analysis.result.breakdown)
         for number, each in enumerate(told, start=1):
-            assert [*each.breakdown] == expected[:number]
-            assert [*each.findings, *each.not_applicable, *each.notes, *each.lost] == []
+            assert [*each.result.breakdown] == expected[:number]
+            assert [*each.findings, *each.not_applicable, *each.notes, *each.result.failed] == []
             assert [rank.rank for rank in each.run.ranks] == [
                 rank.rank for rank in analysis.run.ranks
             ]
@@ -106,7 +106,9 @@ def test_only_as_long_as_the_report_is_being_read(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(processes.Copy, "is_over", False)
     analyze(SAMPLE, early=tell).close()
-    assert [len(each.breakdown) for each in told] == [1]  # the other rank comes with all the rest
+    assert [len(each.result.breakdown) for each in told] == [
+        1
+    ]  # the other rank comes with all the rest
 
 
 @pytest.mark.usefixtures("_reading_in_copies")
@@ -121,7 +123,7 @@ def test_only_of_a_single_report(second: str, monkeypatch: pytest.MonkeyPatch) -
 def test_of_the_first_rank_where_nothing_is_left_to_read() -> None:
     told: list[Analysis] = []
     analyze(SAMPLE, early=told.append).close()
-    assert [len(each.breakdown) for each in told] == [1]
+    assert [len(each.result.breakdown) for each in told] == [1]
 
 
 @pytest.mark.usefixtures("_reading_in_copies")

@@ -2,13 +2,18 @@
 
 It shares no code with ``traceprof``: plain lists and dictionaries, `statistics` and fractions.
 Kernels count that start in the window [start, end), or in [start, end] where it is the rank's own.
+
+With `undisturbed` a kernel is judged, alone or overlapped, only if no other compute of the rank
+(kernels and whole graphs, also those outside the window) ran during it. Touching is not beside; a
+kernel without length has nothing beside it. What is disturbed stays in `num_beside`, `num_half` and
+`half_ns`, of which `matched_fraction` is a share, and counts nowhere else.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
@@ -32,6 +37,7 @@ class Rank:
     num_half: int
     half_ns: int
     half_wall_ns: int
+    num_disturbed: int  # of num_half, those beside other compute: not judged
     num_overlapped: int
     num_alone: int
     overlapped_ns: int
@@ -44,6 +50,18 @@ class Rank:
     num_sms_taken: int | None
     max_sms_taken: int | None
     signatures: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]]
+
+    @property
+    def slowdown(self) -> float:
+        return float(self.overlapped_ns / self.expected_ns) if self.expected_ns else 0.0
+
+    @property
+    def excess_ns(self) -> Fraction:
+        return self.overlapped_ns - self.expected_ns
+
+    @property
+    def matched_fraction(self) -> float:
+        return self.overlapped_ns / self.half_ns if self.half_ns else 0.0
 
 
 def union(spans: list[Span]) -> list[Span]:
@@ -74,7 +92,24 @@ def covered(spans: list[Span], start: int, end: int) -> int:
     return found
 
 
-def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
+def beside_others(spans: list[Span]) -> set[Span]:
+    """Which spans have another one beside them: more of them begin before one ends than have ended.
+
+    Equal spans are beside each other.
+    """
+    lasting = [(start, end) for start, end in spans if end > start]
+    starts = sorted(start for start, _ in lasting)
+    ends = sorted(end for _, end in lasting)
+    return {
+        (start, end)
+        for start, end in lasting
+        if bisect_left(starts, end) - bisect_right(ends, start) > 1
+    }
+
+
+def reference(
+    path: Path, window: Span | None = None, *, undisturbed: bool = False
+) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
         db.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -107,10 +142,10 @@ def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], R
                     group["peers" if is_peer else "copies"].append((start, end))
                 else:
                     group["graphs" if table == "GRAPH_TRACE" else "copies"].append((start, end))
-    return {key: rank(operations, window) for key, operations in found.items()}
+    return {key: rank(operations, window, undisturbed) for key, operations in found.items()}
 
 
-def rank(operations: dict[str, list[Any]], window: Span | None) -> Rank:
+def rank(operations: dict[str, list[Any]], window: Span | None, undisturbed: bool = False) -> Rank:
     """What the analysis must find for a rank's operations, (start, end, signature) each."""
     communication_kernels, kernels = operations["communication"], operations["kernels"]
     peers, graphs = operations["peers"], operations["graphs"]
@@ -124,17 +159,24 @@ def rank(operations: dict[str, list[Any]], window: Span | None) -> Rank:
 
     busy = union([each[:2] for each in (*communication_kernels, *peers)])
     computing = union([each[:2] for each in (*kernels, *graphs)])
+    disturbed = beside_others([each[:2] for each in (*kernels, *graphs)]) if undisturbed else set()
     alone: dict[Any, list[int]] = defaultdict(list)
     overlapped: dict[Any, list[Span]] = defaultdict(list)
+    halves: list[Span] = []
+    num_disturbed = 0
     num_beside = sum(covered(busy, *each) > 0 for each in inside(graphs))
     for start, end, signature in inside(kernels):
         beside = covered(busy, start, end)
         num_beside += beside > 0
+        judged = (start, end) not in disturbed
         if beside == 0:
-            alone[signature].append(end - start)
+            if judged:
+                alone[signature].append(end - start)
         elif 2 * beside >= end - start:
-            overlapped[signature].append((start, end))
-    halves = [span for spans in overlapped.values() for span in spans]
+            halves.append((start, end))
+            num_disturbed += not judged
+            if judged:
+                overlapped[signature].append((start, end))
     result: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]] = {}
     expected, took, at_least, at_most, variance = Fraction(0), 0, 0, 0, 0.0
     tails: list[Span] = []
@@ -174,6 +216,7 @@ def rank(operations: dict[str, list[Any]], window: Span | None) -> Rank:
         num_half=len(halves),
         half_ns=sum(end - start for start, end in halves),
         half_wall_ns=measure([(start, min(end, high)) for start, end in halves]),
+        num_disturbed=num_disturbed,
         num_overlapped=sum(count for _, count, *_ in result.values()),
         num_alone=sum(count for count, *_ in result.values()),
         overlapped_ns=took,

@@ -13,7 +13,9 @@ from dashboards.server.app import create_app
 from tests.support import trees
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.schema import validator
-from traceprof.analysis import ANALYSES, CPU_ANALYSES, FINDING_IDS, Options, analyze
+from traceprof.analyses import breakdown, gpu_idle
+from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES
+from traceprof.analysis import Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
 from traceprof.reports import html, text
@@ -66,7 +68,7 @@ def analyzed(path: Path, opened: list[Analysis], **options: Any) -> Analysis:
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(json_report.render(analysis))
+    loaded: dict[str, Any] = json.loads(json_report.render(analysis.result))
     validator().validate(loaded)
     return loaded
 
@@ -112,7 +114,7 @@ def test_json(tmp_path: Path, opened: list[Analysis]) -> None:
 
 def test_text(tmp_path: Path, opened: list[Analysis]) -> None:
     path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    shown = text.render(analyzed(path, opened))
+    shown = text.render(analyzed(path, opened).result)
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert any(line.startswith("0 CPU 190 ms") for line in lines)
     assert "0 AllReduce 0-1 2 51.2 kB 17 ms 17 ms" in lines
@@ -125,7 +127,7 @@ def test_text(tmp_path: Path, opened: list[Analysis]) -> None:
 
 def test_a_receive_tells_from_whom(tmp_path: Path, opened: list[Analysis]) -> None:
     builder = TraceBuilder().label("recv src=3 group=pp rank=0 size=4 seq=0", 0, MS)
-    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened))
+    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened).result)
     assert "Recv from 3" in shown
 
 
@@ -133,7 +135,7 @@ def test_many_groups_are_cut_short(tmp_path: Path, opened: list[Analysis]) -> No
     builder = TraceBuilder()
     for group in range(60):
         builder.label(f"all_reduce bytes=4 group={group} rank=0 size=2 seq=0", group, group + 1)
-    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened))
+    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened).result)
     assert "… and 36 rows more: --format json has them all" in shown
 
 
@@ -142,7 +144,7 @@ def test_html_and_dashboard(tmp_path: Path, opened: list[Analysis]) -> None:
     builder = training(TraceBuilder(), 0, 1)
     builder.label(f"all_reduce bytes=4 group={hostile} rank=0 size=2 seq=0", 0, 1, pid=100)
     analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
-    page = html.render(analysis)
+    page = html.render(analysis.result)
     assert "CPU" in page
     assert hostile not in page
     assert create_app(analysis).server.test_client().get("/").status_code == 200
@@ -155,14 +157,16 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) ->
     builder.label("all_reduce bytes=4 group=0 rank=0 size=2 seq=0", 0, 5, pid=50)
     analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
-    for module in {*ANALYSES, *CPU_ANALYSES}:
-        expected = [rank for rank, of in ((0, ANALYSES), (1, CPU_ANALYSES)) if module in of]
-        assert [each.rank for each in analysis.of(module)] == expected
+    assert [each.rank for each in analysis.of(breakdown)] == [0, 1]
+    assert [each.rank for each in analysis.of(gpu_idle)] == [0]
+    assert [each.name for each in RANK_ANALYSES if each.is_for_cpu] == [breakdown.__name__]
+    assert [each.rank for each in analysis.result.measured.process_groups] == [1]
+    assert [each.rank for each in analysis.result.buckets] == [0, 1]
     found = document(analysis)
     # What is missing of all ranks with a GPU is said of the run, once.
     assert [each for each in found["not_applicable"] if each["rank"] is not None] == []
     assert "rank 1: no GPU operation was recorded of this process" in found["notes"][0]["note"]
-    shown = text.render(analysis)
+    shown = text.render(analysis.result)
     assert " CPU " in shown
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def document(path: Path, **options: Any) -> dict[str, Any]:
     analysis = analyze(path, options=Options(**options))
     try:
-        loaded: dict[str, Any] = json.loads(json_report.render(analysis))
+        loaded: dict[str, Any] = json.loads(json_report.render(analysis.result))
     finally:
         analysis.close()
     validator().validate(loaded)

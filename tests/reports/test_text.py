@@ -32,7 +32,7 @@ def opened() -> Iterator[list[Analysis]]:
 def shown(path: Path, opened: list[Analysis]) -> str:
     analysis = analyze(path)
     opened.append(analysis)
-    return text.render(analysis)
+    return text.render(analysis.result)
 
 
 def many_ranks(tmp_path: Path, count: int) -> Path:
@@ -79,7 +79,7 @@ def test_the_bar_draws_the_identity(tmp_path: Path, opened: list[Analysis]) -> N
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     buffer = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
     analysis = analyze(many_ranks(tmp_path, 1))
-    text.render(analysis, Console(file=buffer, width=100))
+    text.render(analysis.result, Console(file=buffer, width=100))
     analysis.close()
     buffer.seek(0)
     assert "###########=========" in buffer.read()
@@ -93,7 +93,7 @@ def test_names_are_neither_markup_nor_terminal_codes(
     shown_text = shown(path, opened)
     assert "\x1b" not in shown_text
     assert r"after [red]\x1b[31m<script before gemm" in shown_text
-    page = html.render(opened[0])
+    page = html.render(opened[0].result)
     assert "<script" not in page
     assert page.startswith("<!DOCTYPE html>")
 

@@ -36,7 +36,7 @@ def analyzed(path: Path, **options: Any) -> Analysis:
 
 
 def whole(builder: TraceBuilder, tmp_path: Path) -> Measures:
-    (result,) = analyzed(builder.write(tmp_path / "t.sqlite")).breakdown
+    (result,) = analyzed(builder.write(tmp_path / "t.sqlite")).result.breakdown
     return result.whole
 
 
@@ -137,7 +137,7 @@ def test_ranges_that_were_open_when_the_capture_ended(tmp_path: Path) -> None:
     builder.label(call(), 60, None).machine(end=1000)  # the step was open, too
     path = builder.label("data loading", 50, 200, tid=OTHER).write(tmp_path / "t.sqlite")
     analysis = analyzed(path)
-    (result,) = analysis.breakdown
+    (result,) = analysis.result.breakdown
     assert (result.whole.window_ns, *parts(result.whole)) == (200, 50, 140, 140, 10)
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 200)]
     assert any("open when the capture ended (2)" in note for _, note in analysis.notes)
@@ -151,7 +151,7 @@ def test_a_call_that_was_made_again_with_the_same_text(tmp_path: Path) -> None:
         builder.label(call(), start, end)
     builder.label(call(), 10, 21, in_flight=True).label(call(), 40, 60, in_flight=True)
     path = builder.write(tmp_path / "t.sqlite")
-    (groups,) = analyzed(path).collectives
+    (groups,) = analyzed(path).result.collectives
     (use,) = groups.uses
     assert (use.count, use.total_ns) == (3, 11 + 2 + 20)
 
@@ -237,7 +237,7 @@ def three_steps() -> TraceBuilder:
 
 def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path) -> None:
     analysis = analyzed(three_steps().shuffled(4).write(tmp_path / "t.sqlite"))
-    for result in analysis.breakdown:
+    for result in analysis.result.breakdown:
         found = [(step.number, step.measures.window_ns) for step in result.steps]
         assert found == [(0, 100), (1, 100), (2, 80)]
         assert [parts(step.measures) for step in result.steps] == [
@@ -248,10 +248,13 @@ def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path
 def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
     path = three_steps().write(tmp_path / "t.sqlite")
     analysis = analyzed(path, steps=(1, 2))
-    assert [asdict(each.whole)["window_start_ns"] for each in analysis.breakdown] == [1100, 2100]
-    assert [each.whole.num_communication for each in analysis.breakdown] == [1, 1]
-    assert [collective.uses[0].count for collective in analysis.collectives] == [1, 1]
-    inside = analyzed(path, time_range=(1000, 1050)).breakdown
+    assert [asdict(each.whole)["window_start_ns"] for each in analysis.result.breakdown] == [
+        1100,
+        2100,
+    ]
+    assert [each.whole.num_communication for each in analysis.result.breakdown] == [1, 1]
+    assert [collective.uses[0].count for collective in analysis.result.collectives] == [1, 1]
+    inside = analyzed(path, time_range=(1000, 1050)).result.breakdown
     assert parts(inside[0].whole) == (20, 30, 30, 0)
     assert parts(inside[1].whole) == (0, 0, 0, 50)
     with pytest.raises(UsageError, match="the steps found are 0 to 2"):
@@ -262,7 +265,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
     builder = TraceBuilder().label(call(), 0, 100)
     builder.nvtx("batch 7", 10, 30).nvtx("batch 8", 40, None)
     path = builder.write(tmp_path / "t.sqlite")
-    (result,) = analyzed(path, step_pattern=r"batch (\d+)").breakdown
+    (result,) = analyzed(path, step_pattern=r"batch (\d+)").result.breakdown
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(7, 30), (8, 60)]
 
 
@@ -275,8 +278,8 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> N
     pids = {rank.rank: rank.pid for rank in analysis.run.ranks}
     hosts = [rank.pid for rank in analysis.run.ranks if rank.device is None]
     assert hosts == [each.pid for each in expected]
-    by_pid = {pids[each.rank]: each for each in analysis.breakdown}
-    uses_of = {pids[collective.rank]: collective.uses for collective in analysis.collectives}
+    by_pid = {pids[each.rank]: each for each in analysis.result.breakdown}
+    uses_of = {pids[collective.rank]: collective.uses for collective in analysis.result.collectives}
     for other in expected:
         found = by_pid[other.pid]
         for measures, true in (

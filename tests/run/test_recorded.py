@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from traceprof.analyses import process_groups
 from traceprof.analysis import Analysis, analyze
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +62,7 @@ def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [
         (rank, None) for rank in range(4)
     ]
-    for result, clock in zip(analysis.collectives, told, strict=True):
+    for result, clock in zip(analysis.result.collectives, told, strict=True):
         (use,) = result.uses
         assert (result.rank, use.operation) == (clock["rank"], "AllReduce")
         assert use.communicator == f"group {clock['group']}"
@@ -78,7 +77,7 @@ def test_where_the_time_of_the_pairs_went(
     two_pairs: tuple[Analysis, list[dict[str, Any]]],
 ) -> None:
     analysis, _ = two_pairs
-    for result, used in zip(analysis.breakdown, analysis.collectives, strict=True):
+    for result, used in zip(analysis.result.breakdown, analysis.result.collectives, strict=True):
         assert result.whole.communication_ns == used.uses[0].total_ns  # calls follow each other
         assert (result.whole.compute_ns, result.whole.num_communication) == (0, COUNT)
 
@@ -91,7 +90,8 @@ def test_how_many_threads_share_how_many_cores(
     assert trace.session.num_cores == os.cpu_count()
     assert trace.session.host
     # Each rank's Gloo has two threads and a loop for each of its two groups.
-    for result in analysis.of(process_groups):
+    for result in analysis.result.measured.process_groups:
+        assert result.num_threads is not None
         assert result.num_threads >= 7
 
 
@@ -112,7 +112,7 @@ def test_started_ranges_and_one_that_is_never_ended(
     analysis.close()
     (rank,) = analysis.run.ranks
     assert (rank.rank, rank.device) == (5, None)
-    (result,) = analysis.breakdown
+    (result,) = analysis.result.breakdown
     assert result.whole.num_communication == 2
     assert 0 < result.whole.overlapped_communication_ns < result.whole.compute_ns
     # Nsight lets the open one last until the capture's end, long after the program's.

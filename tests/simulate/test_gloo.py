@@ -60,7 +60,7 @@ def test_truth_is_what_the_reference_measures(run: tuple[Path, dict[str, Any]]) 
 def test_truth_is_what_the_analysis_finds(run: tuple[Path, dict[str, Any]]) -> None:
     path, truth = run
     analysis = analyze(path)
-    found = json_report.document(analysis)
+    found = json_report.document(analysis.result)
     analysis.close()
     assert found["breakdown"] == truth["breakdown"]
     assert found["steps"] == truth["steps"]

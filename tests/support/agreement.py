@@ -28,7 +28,7 @@ def analyzed(path: Path, **options: Any) -> list[Row]:
                 asdict(result.whole),
                 [(step.number, asdict(step.measures)) for step in result.steps],
             )
-            for result in analysis.breakdown
+            for result in analysis.result.breakdown
         ]
     finally:
         analysis.close()

@@ -23,7 +23,7 @@ def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]
     """Write a trace and yield the timelines of its ranks."""
     path = trace.write(folder / "t.sqlite")
     with closing(analyze(path)) as analysis:
-        steps = {each.rank: each.steps for each in analysis.breakdown}
+        steps = {each.rank: each.steps for each in analysis.result.breakdown}
         yield [read(rank, steps.get(rank.rank, ())) for rank in analysis.run.ranks]
 
 

@@ -16,6 +16,15 @@ GPU_SAMPLES = [path for path in SAMPLES if path != CPU_SAMPLE]
 
 REAL_FOLDER = Path(os.environ["TRACEPROF_TRACES"]) if os.environ.get("TRACEPROF_TRACES") else None
 REAL_TRACES = sorted(REAL_FOLDER.glob("**/*.sqlite")) if REAL_FOLDER else []
+WITHOUT_RANKS = {"no_gpu_info_3.16.1", "non_utf8_metadata_3.24.7", "runtime_only_3.17.2"}
+"""Real exports in which nothing ran on a GPU, and nothing is known of communication either."""
+
+WITH_DDP = {
+    "a100x4_ddp_baseline_rank0",
+    "a100x4_ddp_bucketcap100mb_2021",
+    "a100x4_ddp_nobroadcast_rank0",
+}
+"""Real exports with training steps whose gradients are reduced, some beside the backward."""
 
 
 def real_name(path: Path) -> str:

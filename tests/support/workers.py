@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
 
 # Python runs this in every process that is started. Once means: the first one that opens it.
 _HOOK = """

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.breakdown_texts import ADVICE, EXPLANATION, HOST_ADVICE
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
+    bullets,
     severity_of_cost,
     share,
 )
@@ -33,8 +37,31 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Spans
 
 IDS: tuple[str, ...] = ("exposed-communication",)
-EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "exposed-communication": {
+        "exposed_ns": Metric(
+            Kind.NS, "its length, and the impact: what perfect overlap would save"
+        ),
+        "fraction": Metric(Kind.FRACTION, "the exposed share of the communication"),
+        "overlap_efficiency": Metric(
+            Kind.FRACTION,
+            "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
+            " that can overlap does",
+            is_nullable=True,
+        ),
+        "per_step_ns": Metric(
+            Kind.NS,
+            "exposed time of the median training step, null where no step was found",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION,
+            "the share of GPU operations whose kind is known; a CUDA graph traced as a whole may"
+            " hide communication",
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +93,22 @@ class Measures:
         possible = min(self.compute_ns, self.communication_ns)
         return self.overlapped_communication_ns / possible if possible else None
 
+    @property
+    def hidden_fraction(self) -> float | None:
+        """Share of the communication that compute hides, 0 to 1; None without communication."""
+        if not self.communication_ns:
+            return None
+        return self.overlapped_communication_ns / self.communication_ns
+
+    def fraction(self, part_ns: str) -> float:
+        """Return the share of the window that a part of it takes, 0 to 1.
+
+        Args:
+            part_ns: the field of the part, such as `idle_ns`.
+        """
+        part: int = getattr(self, part_ns)
+        return part / self.window_ns if self.window_ns else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class StepMeasures:
@@ -76,11 +119,10 @@ class StepMeasures:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakdownResult:
+class BreakdownResult(RankResult):
     """Where a rank's time went.
 
     Attributes:
-        rank: the rank's number.
         whole: the breakdown of the window asked for.
         steps: the breakdown of each training step inside it, in order of time.
         exposed: the longest stretches of exposed communication, longest first.
@@ -90,7 +132,6 @@ class BreakdownResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     whole: Measures
     steps: tuple[StepMeasures, ...]
     exposed: tuple[Evidence, ...]
@@ -228,7 +269,7 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         return None
     per_step = _median_of_steps(result, "exposed_communication_ns")
     efficiency = whole.overlap_efficiency
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "exposed_ns": whole.exposed_communication_ns,
         "fraction": share(whole.exposed_communication_ns, whole.communication_ns),
         "overlap_efficiency": efficiency,
@@ -245,7 +286,7 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         fraction,
         metrics,
         result.exposed,
-        ADVICE if result.has_gpu else HOST_ADVICE,
+        ADVICE if result.has_gpu else CPU_ADVICE,
     )
 
 
@@ -294,3 +335,33 @@ def _coverage(result: BreakdownResult) -> float:
     whole = result.whole
     known = whole.num_kernels + whole.num_communication + whole.num_copies
     return known / (known + result.num_graphs) if known + result.num_graphs else 1.0
+
+
+_SMALLER_BUCKETS = (
+    "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
+    " static_graph=True where the graph does not change, and no_sync() on all but the last"
+    " micro-batch when accumulating gradients"
+)
+_HALF_THE_BYTES = (
+    "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+    ".bf16_compress_hook"
+)
+ADVICE = (
+    (
+        "Look at the slowest ranks first: a collective's kernel runs until the last rank arrives,"
+        " so exposed time may be waiting for a straggler; record every rank and compare"
+    ),
+    _SMALLER_BUCKETS,
+    _HALF_THE_BYTES,
+    "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch",
+)
+CPU_ADVICE = (
+    (
+        "Look at the slowest ranks first: a collective is over when the last rank has come, so"
+        " exposed time may be waiting for a straggler; record every rank and compare"
+    ),
+    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    _SMALLER_BUCKETS,
+    _HALF_THE_BYTES,
+)
+PAGE = {"advice": bullets(ADVICE), "cpu_advice": bullets(CPU_ADVICE)}

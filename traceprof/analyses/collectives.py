@@ -2,7 +2,7 @@
 
 Rates of one rank alone are lower bounds: a kernel runs from its rank's arrival to the end, so that
 its duration holds the time it waited for the others as well as the transfer. Where the other ranks
-are there to be compared, `with_transfers` puts the rates of the transfers in their place.
+are there to be compared, `refined` puts the rates of the transfers in their place.
 """
 
 from __future__ import annotations
@@ -13,9 +13,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.latency import SmallMessages, small_messages
+from traceprof.analyses.results import RankResult
+from traceprof.communication.latency import (
+    DISTINCT_SIZES,
+    LARGE_BYTES,
+    LATENCY_AT_MOST_NS,
+    SMALL_BYTES,
+    SmallMessages,
+    small_messages,
+)
 from traceprof.communication.messages import messages
-from traceprof.findings import Finding, Metric, NotApplicable, bullets, severity_of_cost
+from traceprof.findings import (
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -23,18 +40,28 @@ from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from traceprof.communication.messages import Messages
     from traceprof.intervals import Int64
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.transfers import Transfer
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
+METRICS: Metrics = {
+    "small-collectives": {
+        "num_operations": Metric(Kind.COUNT, "kernels of which at least half is latency"),
+        "median_bytes": Metric(Kind.NUMBER, "their median size, as NCCL counts messages"),
+        "latency_share": Metric(
+            Kind.FRACTION,
+            "latency of all messages of known size over their own time, waiting left out",
+        ),
+        "coverage": Metric(Kind.FRACTION, "the share of communication kernels whose size is known"),
+    }
+}
 
 # Fewer are not worth merging.
-MANY = 20
+MIN_OPERATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +125,10 @@ class OperationUse:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectivesResult:
+class CollectivesResult(RankResult):
     """The communication kernels of one rank, the longest-running operation first.
 
     Attributes:
-        rank: the rank's number.
         uses: by operation and communicator.
         window_ns: the length of the window.
         num_operations: communication kernels that start in it.
@@ -113,7 +139,6 @@ class CollectivesResult:
         network_gb_per_s: the peak of the network, where the user gave it.
     """
 
-    rank: int
     uses: tuple[OperationUse, ...]
     window_ns: int
     num_operations: int
@@ -150,15 +175,14 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     )
 
 
-def with_transfers(
-    result: CollectivesResult, transfers: Mapping[tuple[str, str | None], Transfer]
-) -> CollectivesResult:
+def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResult:
     """Return the same with rates of transfers, where operations were matched with other ranks'.
 
     Args:
         result: of one rank.
-        transfers: of that rank, by operation and communicator.
+        ranks: how it met the others.
     """
+    transfers = ranks.transfers_of(result.rank)
     uses = tuple(
         with_transfer(
             use, transfers.get((use.operation, use.communicator)), result.network_gb_per_s
@@ -206,9 +230,9 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
     small = result.small
     fraction = small.avoidable_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None or small.num_operations < MANY:
+    if severity is None or small.num_operations < MIN_OPERATIONS:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "num_operations": small.num_operations,
         "median_bytes": small.median_bytes,
         "latency_share": small.latency_share,
@@ -331,33 +355,11 @@ _ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "small-collectives": f"""\
-# small-collectives
-
-Many communication operations so small that they pay latency, not bandwidth: a hundred of them take
-a hundred times as long as one that carries the same.
-
-**Measured** by the model that NCCL itself uses, time = latency + size ÷ rate, for each operation on
-each communicator. A message's own time is the fastest decile of the messages of its size: the
-others waited for ranks that came later. The rate is the best of the run's own messages from 1 MiB
-on; where there are none, it follows from the times of the smallest and the largest size, if these
-differ fourfold; failing that, messages up to 64 KiB count as latency alone, others as having none.
-Latency beyond 100 µs counts as waiting: NCCL's own model has no such latency.
-
-* `num_operations`: kernels of which at least half is latency.
-* `median_bytes`: their median size, as NCCL counts messages.
-* `latency_share`: latency of all messages of known size over their own time, waiting left out.
-* `coverage`: the share of communication kernels whose size is known.
-
-**Impact** is the latency of these kernels as far as no compute hides it: what merging them all
-would save at most.
-
-**Severity** follows its share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %. Fewer than {MANY} such operations are not reported.
-
-**What to do**
-
-{bullets(_ADVICE)}
-""",
+PAGE = {
+    "large": str(LARGE_BYTES >> 20),
+    "small": str(SMALL_BYTES >> 10),
+    "distinct": str(DISTINCT_SIZES),
+    "max_latency": f"{LATENCY_AT_MOST_NS // 1000} µs",
+    "min_operations": str(MIN_OPERATIONS),
+    "advice": bullets(_ADVICE),
 }

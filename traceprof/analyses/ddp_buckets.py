@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.cpu_rank import host_buckets
-from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding, NotApplicable
     from traceprof.run.rank import Rank, Window
-
-IDS: tuple[str, ...] = ()
-REQUIRES: tuple[Part, ...] = (Part.RANGES,)
-EXPLANATIONS: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +66,3 @@ def run(rank: Rank, window: Window) -> DdpBucketsResult:
             )
         )
     return DdpBucketsResult(rank.rank, tuple(uses))
-
-
-def findings(result: DdpBucketsResult) -> list[Finding | NotApplicable]:
-    """Return nothing: `exposed-communication` and `late-allreduce` judge what buckets cost."""
-    del result
-    return []

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
@@ -30,6 +34,51 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("gpu-idle",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "gpu-idle": {
+        "idle_ns": Metric(
+            Kind.NS,
+            "the sum of the four causes, exactly, and the impact. Where the report has no API"
+            " calls, or the clocks of host and GPU disagree in it, the four are null",
+        ),
+        "launch_bound_ns": Metric(
+            Kind.NS,
+            "the thread had not launched the operation yet, and neither synchronized nor loaded"
+            " data",
+            is_nullable=True,
+        ),
+        "sync_ns": Metric(
+            Kind.NS,
+            "the thread was inside a synchronizing call, or such a call had used up its lead just"
+            " before. At most the call's own duration counts: without the wait, the host would have"
+            " come so much earlier. Synchronizing are cudaStreamSynchronize and its like,"
+            " cudaMemcpy, copies to pageable memory, and allocating and freeing memory",
+            is_nullable=True,
+        ),
+        "data_loading_ns": Metric(
+            Kind.NS,
+            "the thread was inside an NVTX range that names data loading (`dataloader next`,"
+            " `load_batch`, `next(…)`, …). 0 without such ranges: then data loading counts as"
+            " launch-bound",
+            is_nullable=True,
+        ),
+        "other_ns": Metric(
+            Kind.NS,
+            "the operation had been launched before the gap began, or more than"
+            f" {LAUNCH_LATENCY_NS // 1000} µs before it started: it waited for an event, a copy or"
+            " another rank. Also gaps whose next operation has no launch in the capture",
+            is_nullable=True,
+        ),
+        "per_step_ns": Metric(
+            Kind.NS,
+            "idle time of the median training step, null where no step was found",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the idle time whose next operation has a known launch"
+        ),
+    }
+}
 
 # By share of the idle time: a cause below it gets no advice of its own.
 _MINOR = 0.2
@@ -38,11 +87,10 @@ CAUSES = (LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuIdleResult:
+class GpuIdleResult(RankResult):
     """The idle time of one rank in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         idle_ns: how long the GPU did nothing.
         parts_ns: by cause, in the order of `CAUSES`; None where the causes cannot be known.
@@ -55,7 +103,6 @@ class GpuIdleResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window_ns: int
     idle_ns: int
     parts_ns: tuple[int, int, int, int] | None
@@ -103,7 +150,7 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     if severity is None:
         return []
     launch_bound, sync, loading, other = result.parts_ns or (None, None, None, None)
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "idle_ns": result.idle_ns,
         "launch_bound_ns": launch_bound,
         "sync_ns": sync,
@@ -319,37 +366,4 @@ _UNKNOWN_ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "gpu-idle": f"""\
-# gpu-idle
-
-The GPU did nothing: no kernel, no copy, no memory set of this rank ran.
-
-**Measured** as window − (compute ∪ communication ∪ copy). The window reaches from the start of the
-rank's first GPU operation to the end of its last one, or is what `--steps` or `--time-range` asks
-for. Each gap is split by what the thread did that launched the operation which ends the gap:
-
-* `launch_bound_ns`: it had not launched the operation yet, and neither synchronized nor loaded
-  data.
-* `sync_ns`: it was inside a synchronizing call, or one that was running as the gap began had cost
-  it its lead. Of the gap, as much is laid to that call as it lasted: had it not waited, the host
-  would have come so much earlier. Synchronizing are cudaStreamSynchronize and its like, cudaMemcpy,
-  copies to pageable memory, and allocating and freeing memory.
-* `data_loading_ns`: it was inside an NVTX range that names data loading (`dataloader next`,
-  `load_batch`, `next(…)`, …). 0 without such ranges: then data loading counts as launch-bound.
-* `other_ns`: the operation had been launched before the gap began, or more than
-  {LAUNCH_LATENCY_NS // 1000} µs before it started: it waited for an event, a copy or another rank.
-  Also gaps whose next operation has no launch in the capture.
-* `idle_ns`: their sum exactly, and the impact. Where the report has no API calls, or the clocks of
-  host and GPU disagree in it, the four parts are null.
-* `per_step_ns`: idle time of the median training step, null where no step was found.
-* `coverage`: the share of the idle time whose next operation has a known launch.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**, by the largest cause
-
-{_by_cause()}
-""",
-}
+PAGE = {"advice": _by_cause()}

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
@@ -31,14 +35,41 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("host-sync",)
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+METRICS: Metrics = {
+    "host-sync": {
+        "num_syncs": Metric(
+            Kind.COUNT,
+            "how many; a copy and the synchronization that follows it at once are one",
+        ),
+        "blocked_ns": Metric(
+            Kind.NS,
+            "time inside these calls, summed over threads. It is no cost in itself: an idle host"
+            " waits for a busy GPU",
+        ),
+        "api": Metric(Kind.TEXT, "the call with the most of that time", is_nullable=True),
+        "api_blocked_ns": Metric(Kind.NS, "how much that is"),
+        "blocked_per_step_ns": Metric(
+            Kind.NS,
+            "time inside these calls in the median step, null where no step was found",
+            is_nullable=True,
+        ),
+        "in_steps": Metric(
+            Kind.COUNT,
+            "1 if only calls inside steps were counted, 0 if no step is marked",
+            choices=(0, 1),
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of GPU idle time whose next operation has a known launch"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
-class HostSyncResult:
+class HostSyncResult(RankResult):
     """The synchronizations of one rank's process in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         num_syncs: how often a thread synchronized; a copy to pageable memory and the
             synchronization that follows it at once are one.
@@ -53,7 +84,6 @@ class HostSyncResult:
         unknown: why none of this can be known, else None.
     """
 
-    rank: int
     window_ns: int
     num_syncs: int
     blocked_ns: int
@@ -105,7 +135,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "num_syncs": result.num_syncs,
         "blocked_ns": result.blocked_ns,
         "api": result.api,
@@ -261,34 +291,4 @@ _MEMORY_ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "host-sync": f"""\
-# host-sync
-
-The host waited for the GPU inside training steps, and so lost the lead that keeps the GPU fed.
-
-**Measured** on the CUDA API calls that start in the window, inside a training step's NVTX range, on
-threads that launch GPU work; where no step is marked, on all of them in the window. Synchronizing
-are cuda(Device|Stream|Event)Synchronize and the driver's like, cudaMemcpy, cudaMemcpyAsync to
-pageable memory (what `loss.item()` does), and calls that allocate or free memory.
-`cudaEventQuery`, with which NCCL's watchdog asks, waits for nothing.
-
-* `num_syncs`: how many; a copy and the synchronization that follows it at once are one.
-* `blocked_ns`: time inside these calls, summed over threads. No cost in itself: to wait for a busy
-  GPU is what an idle host does.
-* `api`, `api_blocked_ns`: the call with the most of that time.
-* `blocked_per_step_ns`: time inside these calls in the median step, null where no step was found.
-* `in_steps`: 1 if only calls inside steps were counted, 0 if no step is marked.
-* `coverage`: the share of GPU idle time whose next operation has a known launch.
-
-**The impact** is the GPU idle time laid to these calls: see `sync_ns` in `traceprof explain
-gpu-idle`.
-
-**Severity** follows the impact's share of the window: info from 1 %, low from 3 %, medium from
-10 %, high from 25 %; below that nothing is said, however long the host waited.
-
-**What to do**
-
-{bullets((*_READ_ADVICE, *_MEMORY_ADVICE))}
-""",
-}
+PAGE = {"advice": bullets((*_READ_ADVICE, *_MEMORY_ADVICE))}

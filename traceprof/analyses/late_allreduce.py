@@ -19,29 +19,62 @@ from traceprof.analyses.gradient_buckets import (
     of_operation,
     steps_of_kernels,
 )
-from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, NotApplicable, severity_of_cost
+from traceprof.analyses.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.findings import Metric
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
 
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+METRICS: Metrics = {
+    "late-allreduce": {
+        "tail_ns": Metric(Kind.NS, "the tails of the late steps"),
+        "num_buckets": Metric(Kind.COUNT, "of the median step"),
+        "exposed_ns": Metric(
+            Kind.NS,
+            "the part of the tails in which AllReduce kernels ran, which is the impact. It includes"
+            " waiting for slower ranks as well as transfer",
+        ),
+        "num_late_steps": Metric(
+            Kind.COUNT, "late steps. More than half of the judged ones must be late"
+        ),
+        "num_steps": Metric(Kind.COUNT, "steps judged"),
+        "hideable_fraction": Metric(
+            Kind.FRACTION,
+            "the share of the compute that ran after the first bucket had started, in the median"
+            " late step: what could hide communication",
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the AllReduce kernels that were launched in a known step"
+        ),
+    }
+}
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LateAllReduceResult:
+class LateAllReduceResult(RankResult):
     """How the steps of one rank reduce gradients.
 
     Attributes:
-        rank: the rank's number.
         window_ns: length of the window.
         num_all_reduces: AllReduce kernels that start in the window.
         num_in_steps: those of them launched in a known step.
@@ -56,7 +89,6 @@ class LateAllReduceResult:
         worst: the longest stretches of these tails, longest first.
     """
 
-    rank: int
     window_ns: int
     num_all_reduces: int
     num_in_steps: int
@@ -126,7 +158,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
     how = "in one bucket" if 2 * one > num_late else "when the backward is all but over"
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "tail_ns": result.tail_ns,
         "num_buckets": result.num_buckets,
         "exposed_ns": result.exposed_ns,
@@ -249,39 +281,4 @@ ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    ID: f"""\
-# late-allreduce
-
-Gradients are reduced when the backward is over, in one bucket or in several that all come late, and
-the GPU waits for them. DDP reduces each bucket as soon as its last gradient is there, beside the
-rest of the backward; only the last bucket must outlast it.
-
-**Measured** per training step, on its kernels in the order of the GPU. The kernels of a step are
-those launched inside its range. Its buckets are its AllReduce kernels, but for those
-{MIN_OF_LONGEST} times shorter than the longest (a loss, a flag). Of the compute from the step's
-first compute kernel to the end of the last bucket, a bucket is *late* that starts when 90 % has
-run. A step is late where it has one bucket, or where all are late. Its *tail* reaches from the end
-of the compute that ran, or had run, when the first late bucket started (of the last bucket, where
-none is late) to the end of the last bucket, but for the time in which compute ran.
-
-The first step of a report is not judged: DDP's first step has one bucket by design, and another
-may be cut. Neither are steps with AllReduce kernels outside the window.
-
-* `tail_ns`: the tails of the late steps.
-* `num_buckets`: of the median step.
-* `exposed_ns`: the part of the tails in which AllReduce kernels ran, which is the impact. It holds
-  waiting for slower ranks as well as transfer.
-* `num_late_steps`, `num_steps`: late steps, and steps judged. More than half must be late.
-* `hideable_fraction`: the share of the compute that ran after the first bucket had started, in the
-  median late step: what could hide communication.
-* `coverage`: the share of the AllReduce kernels that were launched in a known step.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{chr(10).join(f"* {line}" for line in ADVICE)}
-""",
-}
+PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": bullets(ADVICE)}

@@ -13,23 +13,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.launch_queue_texts import (
+from traceprof.analyses.launch_queue_advice import (
     ADVICE,
-    EXPLANATIONS,
     HEALTHY_ADVICE,
     REEXPORT,
 )
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     Severity,
+    bullets,
     severity_of_cost,
 )
 from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import MIN_CAP, find_stalls
+from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -44,10 +48,45 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
-__all__ = ["EXPLANATIONS", "IDS", "REQUIRES", "findings", "run"]
-
 IDS: tuple[str, ...] = ("launch-queue-stall",)
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+METRICS: Metrics = {
+    "launch-queue-stall": {
+        "stall_ns": Metric(Kind.NS, "the sum of the stalls"),
+        "num_stalls": Metric(Kind.COUNT, "their number"),
+        "max_queue_depth": Metric(
+            Kind.COUNT, "the most launches of the process that were pending at once"
+        ),
+        "source": Metric(
+            Kind.TEXT, "how stalls are known, see above", choices=("overhead-records", "inferred")
+        ),
+        "blocked_ns": Metric(Kind.NS, "the measure of the stalls' union"),
+        "queue_cap": Metric(
+            Kind.COUNT,
+            "the limit at which launches blocked, null where none was learned",
+            is_nullable=True,
+        ),
+        "queue_cap_scope": Metric(
+            Kind.TEXT,
+            "whether that is the limit of one `stream` or of the whole `process`",
+            choices=("stream", "process"),
+            is_nullable=True,
+        ),
+        "usual_launch_ns": Metric(Kind.NS, "the usual launch", is_nullable=True),
+        "num_late_launches": Metric(
+            Kind.COUNT,
+            "operations that were launched late. Late is what started within 50 µs of its launch,"
+            " on a stream that stood idle while the thread was blocked; what a thread lost before"
+            " it waited for the GPU anyway does not count",
+        ),
+        "late_launch_ns": Metric(Kind.NS, "the sum of what they were late"),
+        "holder": Metric(
+            Kind.TEXT, "what the GPU ran longest while launches were blocked", is_nullable=True
+        ),
+        "holder_ns": Metric(Kind.NS, "how long it ran meanwhile", is_nullable=True),
+        "coverage": Metric(Kind.FRACTION, "the share of operations whose launch was captured"),
+    }
+}
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -74,11 +113,10 @@ class LateLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchQueueResult:
+class LaunchQueueResult(RankResult):
     """The launch queue of a rank's process, and what its stalls did to the rank.
 
     Attributes:
-        rank: the rank's number.
         window: what was looked at.
         max_depth: the most launches of the process pending at once in the window.
         stalls: those of launches for this rank that begin in the window, ordered by start; None
@@ -95,7 +133,6 @@ class LaunchQueueResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window: Window
     max_depth: int
     stalls: Stalls | None
@@ -223,7 +260,7 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ..
 def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
     stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
     impact = result.costly.measure_ns
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "stall_ns": stall_ns,
         "num_stalls": len(stalls),
         "max_queue_depth": result.max_depth,
@@ -307,3 +344,10 @@ def _unexported(result: LaunchQueueResult) -> NotApplicable:
         result.how_to_collect(Part.STALL_RECORDS),
         result.rank,
     )
+
+
+PAGE = {
+    "long": f"{LONG_NS // 1000} µs",
+    "advice": bullets(ADVICE),
+    "healthy_advice": bullets(HEALTHY_ADVICE),
+}

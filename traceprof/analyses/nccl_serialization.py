@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
 from traceprof.communication.nccl_queues import Independence
 from traceprof.findings import (
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     Severity,
     bullets,
@@ -29,14 +33,43 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
 REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+METRICS: Metrics = {
+    "nccl-serialization": {
+        "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),
+        "num_blocked": Metric(Kind.COUNT, "how many operations waited"),
+        "max_blocked_ns": Metric(Kind.NS, "the longest wait"),
+        "num_operations": Metric(Kind.COUNT, "communication kernels in the window"),
+        "independent_blocked_ns": Metric(
+            Kind.NS,
+            "the part of `blocked_ns` behind an independent operation; null where the export has"
+            " neither communicators nor peers",
+            is_nullable=True,
+        ),
+        "known_blocked_ns": Metric(
+            Kind.NS, "the part of `blocked_ns` of which it is known whether they are independent"
+        ),
+        "queued_ns": Metric(Kind.NS, "wall time in which any communication waited in line"),
+        "num_on_compute_stream": Metric(
+            Kind.COUNT,
+            "communication kernels on a stream of whose kernels more than"
+            f" {percent(queueing.COMPUTE_SHARE)} compute. They can never overlap that stream's"
+            " compute: PyTorch 2.8 and later runs synchronous collectives there",
+        ),
+        "exposed_on_compute_stream_ns": Metric(
+            Kind.NS, "how long these ran while nothing computed"
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of these kernels whose launch is in the capture"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
-class SerializationResult:
+class SerializationResult(RankResult):
     """Which communication kernels of a rank waited for one another. Times and durations are ns.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the length of the window.
         num_operations: communication kernels that start in it.
         num_judged: those whose launch is in the capture.
@@ -59,7 +92,6 @@ class SerializationResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window_ns: int
     num_operations: int
     num_judged: int
@@ -194,7 +226,7 @@ def _title(result: SerializationResult) -> str:
     return f"{title}; the export does not tell whether they depend on each other"
 
 
-def _metrics(result: SerializationResult) -> dict[str, Metric]:
+def _metrics(result: SerializationResult) -> dict[str, MetricValue]:
     known = result.known_blocked_ns > 0 or not result.num_blocked
     return {
         "blocked_ns": result.blocked_ns,
@@ -261,42 +293,7 @@ _COMPUTE_STREAM_ADVICE = (
     " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
     " run beside it"
 )
-
-EXPLANATIONS: dict[str, str] = {
-    "nccl-serialization": f"""\
-# nccl-serialization
-
-Communication sat launched and ready behind other communication on its stream.
-
-**Measured** for each communication kernel B, with A the one before it on the same stream: how much
-of the time from the return of B's launch to B's start earlier communication kernels of the stream
-ran. It counts only if A ended at most 20 µs before B started: else B waited for something else.
-
-Waiting in line costs nothing by itself. Two operations of one communicator run in the order of
-their calls, whatever the stream. What could have been saved at most is the time in which B waited
-behind an operation that was **independent** of it (another communicator, or a send or receive with
-another peer) and no compute ran. That is the impact; side by side they may share a link.
-
-* `blocked_ns`, `num_blocked`, `max_blocked_ns`: the sum of the waits, which may exceed wall time,
-  their number and the longest.
-* `num_operations`: communication kernels in the window.
-* `independent_blocked_ns`: the part of `blocked_ns` behind an independent operation; null where the
-  export tells neither communicators nor peers. `known_blocked_ns`: the part of which it is known.
-* `queued_ns`: wall time in which any communication waited in line.
-* `num_on_compute_stream`, `exposed_on_compute_stream_ns`: communication kernels on a stream of
-  whose kernels more than {percent(queueing.COMPUTE_SHARE)} compute, and how long they ran while
-  nothing computed. They can never overlap that stream's compute: PyTorch 2.8 and later runs
-  synchronous collectives there.
-* `coverage`: the share of these kernels whose launch is in the capture.
-
-The evidence says who waited behind whom, the costliest chain first.
-
-**Severity** follows the time lost behind operations known to be independent, as a share of the
-window: info from 1 %, low from 3 %, medium from 10 %, high from 25 %. All else is info: where
-dependence is unknown, where it is NCCL's own order, or where compute hid the wait.
-
-**What to do**
-
-{bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE))}
-""",
+PAGE = {
+    "follows": f"{queueing.FOLLOWS_NS // 1000} µs",
+    "advice": bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE)),
 }

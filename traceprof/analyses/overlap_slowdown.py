@@ -13,12 +13,18 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     Severity,
+    bullets,
     severity_of_cost,
 )
 from traceprof.hardware import board
@@ -27,13 +33,59 @@ from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.findings import Metric
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
 
 ID = "overlap-slowdown"
 IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
+METRICS: Metrics = {
+    "overlap-slowdown": {
+        "slowdown": Metric(
+            Kind.POSITIVE, "durations of the overlapped kernels ÷ their expected durations"
+        ),
+        "excess_ns": Metric(
+            Kind.NS, "their difference, a sum over kernels that may run at the same time"
+        ),
+        "num_overlapped": Metric(Kind.COUNT, "the overlapped kernels that were compared"),
+        "num_alone": Metric(Kind.COUNT, "the kernels that they were compared with"),
+        "matched_fraction": Metric(
+            Kind.FRACTION, "the share of all overlapped kernels that could be compared, by time"
+        ),
+        "communication_slowdown": Metric(
+            Kind.NUMBER,
+            "null. A communication kernel's duration includes its wait for the other ranks, which"
+            " one report cannot take out",
+            is_nullable=True,
+        ),
+        "sure_slowdown": Metric(
+            Kind.NUMBER,
+            "the same ratio, had every kernel been expected to be as slow as the slow ones alone"
+            " (the third quartile or the mean, whichever is longer)",
+        ),
+        "noise_ns": Metric(
+            Kind.NS, "by how much `excess_ns` may differ by chance (one standard error)"
+        ),
+        "hidden_ns": Metric(
+            Kind.NS,
+            "communication during which compute ran, which is what overlap gained at most",
+        ),
+        "net_gain_ns": Metric(Kind.INTEGER, "`hidden_ns` less the impact"),
+        "num_sms_taken": Metric(
+            Kind.COUNT,
+            "the median grid of the communication kernels; a block of NCCL's takes an SM",
+            is_nullable=True,
+        ),
+        "max_sms_taken": Metric(Kind.COUNT, "the largest", is_nullable=True),
+        "num_sms": Metric(
+            Kind.COUNT, "what the GPU has, null where it is not known", is_nullable=True
+        ),
+        "coverage": Metric(
+            Kind.FRACTION,
+            "the share, by number, of the kernels beside communication that could be compared",
+        ),
+    }
+}
 
 # DESIGN section 4: fewer give no median worth the name.
 MIN_ALONE = 3
@@ -52,11 +104,10 @@ MIN_STANDARD_ERRORS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class OverlapSlowdownResult:
+class OverlapSlowdownResult(RankResult):
     """What the compute kernels of one rank took beside communication, and alone.
 
     Attributes:
-        rank: the rank's number.
         window_ns: length of the window.
         num_communication: communication kernels and peer copies that start in the window.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
@@ -76,7 +127,6 @@ class OverlapSlowdownResult:
         signatures: the kernels compared, the largest excess first.
     """
 
-    rank: int
     window_ns: int
     num_communication: int
     num_graphs: int
@@ -97,6 +147,11 @@ class OverlapSlowdownResult:
     def matched_fraction(self) -> float:
         """The share of the overlapped kernels' time that could be compared, 0 to 1."""
         return self.comparison.overlapped_ns / self.half_ns if self.half_ns else 0.0
+
+    @property
+    def net_gain_ns(self) -> int:
+        """What overlap hides, less what it costs."""
+        return self.hidden_ns - self.wall_excess_ns
 
     @property
     def coverage(self) -> float:
@@ -157,10 +212,9 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None or slowdown is None or not _is_beyond_chance(comparison, slowdown):
         return []
-    net_gain_ns = result.hidden_ns - result.wall_excess_ns
-    if net_gain_ns > 0:
+    if result.net_gain_ns > 0:
         severity = min(severity, Severity.MEDIUM)
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "slowdown": slowdown,
         "excess_ns": comparison.excess_ns,
         "num_overlapped": comparison.num_overlapped,
@@ -172,7 +226,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
         "sure_slowdown": comparison.sure_slowdown,
         "noise_ns": round(comparison.noise_ns),
         "hidden_ns": result.hidden_ns,
-        "net_gain_ns": net_gain_ns,
+        "net_gain_ns": result.net_gain_ns,
         "num_sms_taken": result.num_sms_taken,
         "max_sms_taken": result.max_sms_taken,
         "num_sms": result.num_sms,
@@ -290,49 +344,12 @@ ADVICE = (
     ),
 )
 
-EXPLANATIONS: dict[str, str] = {
-    ID: f"""\
-# overlap-slowdown
-
-Kernels run slower while communication runs: it takes SMs, memory bandwidth and power from them.
-Some slowdown is the price of overlap; what counts is what it costs, and what overlap gains.
-
-**Measured** against the same kernels of the same run. Compute kernels are grouped by demangled
-name, grid and block. *Alone* are those during which nothing communicated, *overlapped* those during
-at least half of which something did. What an overlapped kernel is expected to take is the median of
-its group alone (of an even number, the mean of the middle two), where {MIN_ALONE} or more ran
-alone.
-
-* `slowdown`: durations of the overlapped kernels ÷ what they were expected to take.
-* `excess_ns`: their difference, a sum over kernels that may run at the same time.
-* `num_overlapped`, `num_alone`: the kernels compared, and those that they were compared with.
-* `matched_fraction`: the share of all overlapped kernels that could be compared, by time.
-* `communication_slowdown`: null. A communication kernel's duration holds its wait for the other
-  ranks, which one report cannot take out.
-* `sure_slowdown`: the same ratio, had every kernel been expected to be as slow as the slow ones
-  alone (the third quartile or the mean, whichever is longer).
-* `noise_ns`: by how much `excess_ns` may stray by chance (one standard error).
-* `hidden_ns`: communication during which compute ran, which is what overlap gained at most;
-  `net_gain_ns`: what is left of it when the impact is taken off.
-* `num_sms_taken`, `max_sms_taken`: the median and the largest grid of the communication kernels;
-  a block of NCCL's takes an SM. `num_sms`: what the GPU has, null where it is not known.
-* `coverage`: the share, by number, of the kernels beside communication that could be compared.
-
-**The impact** is wall time: the last part of each slowed kernel is its excess, and the impact is
-the measure of the union of these parts, never more than the excess.
-
-**Claimed** only of {MIN_OVERLAPPED} overlapped kernels or more, which hold a fifth of the
-overlapped time or more; from a slowdown of {MIN_SLOWDOWN} and a sure one of
-{MIN_SURE_SLOWDOWN} on; and where the excess over the mean is more than {MIN_STANDARD_ERRORS}
-standard errors. One name and grid may stand for different work (layers with another inner
-dimension), which these guards cannot tell from slowdown where one kind always ran beside
-communication and the other alone: the evidence shows where the excess comes from.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %; never high where overlap gained more than it cost.
-
-**What to do**
-
-{chr(10).join(f"* {line}" for line in ADVICE)}
-""",
+PAGE = {
+    "min_alone": str(MIN_ALONE),
+    "min_overlapped": str(MIN_OVERLAPPED),
+    "min_matched": percent(MIN_MATCHED),
+    "min_slowdown": str(MIN_SLOWDOWN),
+    "min_sure_slowdown": str(MIN_SURE_SLOWDOWN),
+    "min_standard_errors": str(MIN_STANDARD_ERRORS),
+    "advice": bullets(ADVICE),
 }

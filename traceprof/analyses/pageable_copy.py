@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
@@ -29,14 +33,39 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("pageable-copy",)
 REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+METRICS: Metrics = {
+    "pageable-copy": {
+        "bytes": Metric(Kind.COUNT, "what was copied"),
+        "num_copies": Metric(Kind.COUNT, "in how many copies"),
+        "host_blocked_ns": Metric(
+            Kind.NS,
+            "the durations of their API calls; null where the capture has none of them",
+            is_nullable=True,
+        ),
+        "direction": Metric(
+            Kind.TEXT, "`h2d` or `d2h`, whichever carried more bytes", choices=("h2d", "d2h")
+        ),
+        "gb_per_s": Metric(
+            Kind.NUMBER, "the rate of the pageable copies in that direction", is_nullable=True
+        ),
+        "pinned_gb_per_s": Metric(
+            Kind.NUMBER,
+            f"the rate of copies of pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB;"
+            " null where there were none",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of such copies whose kinds of memory are in the report"
+        ),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
-class PageableCopyResult:
+class PageableCopyResult(RankResult):
     """The copies between one rank's GPU and pageable host memory that start in a window.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         num_copies: copies of more than `MAX_STAGED_BYTES`.
         bytes: theirs.
@@ -51,7 +80,6 @@ class PageableCopyResult:
         evidence: the copies that took longest, longest first.
     """
 
-    rank: int
     window_ns: int
     num_copies: int
     bytes: int
@@ -120,7 +148,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "bytes": result.bytes,
         "num_copies": result.num_copies,
         "host_blocked_ns": result.host_blocked_ns,
@@ -222,33 +250,4 @@ _ADVICE = (
     "Keep what does not change on the GPU, create tensors there (device='cuda'), copy fewer bytes",
 )
 
-EXPLANATIONS: dict[str, str] = {
-    "pageable-copy": f"""\
-# pageable-copy
-
-Copies between the GPU and pageable host memory. The driver copies such memory through a pinned
-buffer of its own, piece by piece, in the calling thread: the copy is slower than from pinned
-memory, and cannot run beside other work that the thread would launch.
-
-**Measured** on copies of more than {MAX_STAGED_BYTES // 1024} KiB that start in the window and
-whose host memory is `Pageable` in the report. Smaller ones take microseconds, and reads of some
-bytes (`loss.item()`) are host-sync's.
-
-* `bytes`, `num_copies`: what was copied, in how many copies.
-* `host_blocked_ns`: the durations of their API calls; null where the capture has none of them.
-* `direction`: `h2d` or `d2h`, whichever carried more bytes.
-* `gb_per_s`, `pinned_gb_per_s`: the rate in that direction of pageable copies, and of copies of
-  pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB (null where there were none).
-* `coverage`: the share of such copies whose kinds of memory the report tells.
-
-**The impact** is the time in which the GPU did nothing but these copies, or nothing at all while
-the host was inside their calls.
-
-**Severity** follows the impact's share of the window: info from 1 %, low from 3 %, medium from
-10 %, high from 25 %.
-
-**What to do**
-
-{bullets(_ADVICE)}
-""",
-}
+PAGE = {"min_kib": str(MAX_STAGED_BYTES // 1024), "advice": bullets(_ADVICE)}

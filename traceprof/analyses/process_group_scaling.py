@@ -13,25 +13,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses import process_groups
 from traceprof.analyses.groups_at_once import (
     MachineOperations,
     groups_at_once,
     is_small,
     on_one_clock,
 )
-from traceprof.analyses.process_group_scaling_texts import (
-    ADVICE,
-    EXPLANATION,
-    MANY,
-    MIN_GROWTH,
-)
+from traceprof.communication.latency import SMALL_BYTES
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
+    bullets,
     severity_of_cost,
     share,
 )
@@ -40,13 +38,46 @@ from traceprof.units import duration, size_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.analyses.measured import MeasuredRun
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.intervals import Int64
     from traceprof.run.opening import RunSummary
 
 IDS: tuple[str, ...] = ("process-group-scaling",)
-OF = process_groups
-EXPLANATIONS: dict[str, str] = {IDS[0]: EXPLANATION}
+
+# Medians of fewer differ by a fifth on a machine that does something else, too.
+MIN_OPERATIONS = 50
+MIN_GROWTH = 1.2
+METRICS: Metrics = {
+    "process-group-scaling": {
+        "num_groups": Metric(Kind.COUNT, "the most groups at once"),
+        "us_per_operation": Metric(Kind.NUMBER, "the median duration then, in µs"),
+        "growth": Metric(
+            Kind.NUMBER,
+            "how many times as long operations take with the most groups as with the fewest: the"
+            " sums of the medians of all kinds, each weighted with its operations",
+        ),
+        "least_groups": Metric(Kind.COUNT, "the fewest groups at once"),
+        "us_per_operation_at_least": Metric(Kind.NUMBER, "the median duration then, in µs"),
+        "num_operations": Metric(Kind.COUNT, "small operations"),
+        "operations_per_group": Metric(Kind.COUNT, "small operations of a group, the median"),
+        "num_processes": Metric(
+            Kind.COUNT,
+            "ranks that communicated on the machine when the rank that loses most did",
+        ),
+        "num_threads": Metric(
+            Kind.COUNT,
+            "the threads of their processes that were seen, null where not known",
+            is_nullable=True,
+        ),
+        "num_cores": Metric(
+            Kind.COUNT,
+            "the machine's logical processors, null where not known",
+            is_nullable=True,
+        ),
+        "coverage": Metric(Kind.FRACTION, "the share of small operations that could be compared"),
+    }
+}
 
 
 class Level(NamedTuple):
@@ -120,15 +151,11 @@ class HostScaling:
         return most / fewest if fewest else None
 
 
-def run(run: RunSummary, measured: Sequence[ProcessGroupsResult]) -> tuple[HostScaling, ...]:
-    """Compare the operations of all ranks of each machine.
-
-    Args:
-        run: the reports.
-        measured: what `process_groups` measured, by rank.
-    """
+def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
+    """Compare the operations of all ranks of each machine."""
+    run = measured.run
     hosts: dict[tuple[str | None, int], list[tuple[ProcessGroupsResult, int]]] = defaultdict(list)
-    for each in measured:
+    for each in measured.process_groups:
         session = run.reports[each.report].session
         start = 0 if session.is_utc else session.start_utc_ns
         if session.host is None or start is None:  # not to be compared with another report
@@ -184,7 +211,7 @@ def _levels(
         levels, members = [], []
         for number in np.unique(at_once[alike]).tolist():
             chosen = alike[at_once[alike] == number]
-            if len(chosen) >= MANY:
+            if len(chosen) >= MIN_OPERATIONS:
                 members.append(chosen)
                 levels.append(Level(number, len(chosen), int(np.median(duration_ns[chosen]))))
         if levels:
@@ -272,7 +299,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
     # What most operations with the most groups are.
     typical = max(host.compared, key=lambda each: each[-1].num_operations * each[-1].median_ns)
     fewest, most = typical[0], typical[-1]
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "num_groups": most.num_groups,
         "us_per_operation": most.median_ns / 1000,
         "growth": growth,
@@ -322,3 +349,35 @@ def _no_comparison(host: HostScaling) -> NotApplicable | None:
         " compare",
         "record the same operations with fewer groups at once, and give both reports together",
     )
+
+
+ADVICE = (
+    (
+        "Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
+        " torchrun sets it, torch.multiprocessing.spawn does not"
+    ),
+    (
+        "Give each rank cores of its own, its group's threads included: taskset or numactl"
+        " --physcpubind"
+    ),
+    (
+        "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
+        " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
+    ),
+    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    "Run fewer processes on the machine, each with more work",
+    (
+        "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
+        " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"
+    ),
+    (
+        "Where small messages must stay: a backend over shared memory (MPI, UCC), or NCCL where"
+        " there are GPUs"
+    ),
+)
+PAGE = {
+    "small": size_text(SMALL_BYTES),
+    "min_operations": str(MIN_OPERATIONS),
+    "min_growth": str(MIN_GROWTH),
+    "advice": bullets(ADVICE),
+}

@@ -15,24 +15,18 @@ from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
 from traceprof.communication.messages import ONE_SIDED
 from traceprof.run.rank import CpuRank
-from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from traceprof.findings import Finding, NotApplicable
     from traceprof.intervals import Int64, Intervals
-    from traceprof.ranks.transfers import Transfer
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.run.cpu_rank import CpuOperations
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.call_labels import CallLabel
 
 Value = TypeVar("Value")
-
-IDS: tuple[str, ...] = ()
-REQUIRES: tuple[Part, ...] = (Part.RANGES,)
-EXPLANATIONS: dict[str, str] = {}
 
 
 class Signature(NamedTuple):
@@ -118,21 +112,14 @@ def run(rank: Rank, window: Window) -> ProcessGroupsResult:
     )
 
 
-def with_transfers(
-    result: ProcessGroupsResult, transfers: Mapping[tuple[str, str | None], Transfer]
-) -> ProcessGroupsResult:
-    """Return the same with rates of transfers, as `collectives.with_transfers` does."""
+def refined(result: ProcessGroupsResult, ranks: RankComparison) -> ProcessGroupsResult:
+    """Return the same with rates of transfers, as `collectives.refined` does."""
+    transfers = ranks.transfers_of(result.rank)
     uses = tuple(
         with_transfer(use, transfers.get((use.operation, use.communicator)), None)
         for use in result.uses
     )
     return replace(result, uses=uses)
-
-
-def findings(result: ProcessGroupsResult) -> list[Finding | NotApplicable]:
-    """Return nothing: what many groups cost shows only beside the other ranks."""
-    del result
-    return []
 
 
 def _signature(call: CallLabel) -> Signature:

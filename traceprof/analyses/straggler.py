@@ -12,35 +12,66 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses import straggler_texts as texts
+from traceprof.analyses import straggler_advice as texts
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     severity_of_cost,
+    share,
 )
-from traceprof.ranks import arrivals as arrivals_of_ranks
 from traceprof.ranks.causes import Cause, Causes
-from traceprof.ranks.clocks import measured
-from traceprof.ranks.lateness import Lateness, lateness
-from traceprof.ranks.matching import Unmatched, match
-from traceprof.ranks.transfers import Key, Transfer, transfers
-from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.analyses.measured import MeasuredRun
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.run.opening import RunSummary
-    from traceprof.run.session_clocks import Clocks
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.lateness import Lateness
+    from traceprof.ranks.waits import GroupWaits
 
 IDS: tuple[str, ...] = ("straggler",)
-OF = arrivals_of_ranks
-EXPLANATIONS = texts.EXPLANATIONS
+METRICS: Metrics = {
+    "straggler": {
+        "rank": Metric(
+            Kind.COUNT,
+            "the root. A rank that was late because it waited for another one itself is not the"
+            " root",
+        ),
+        "lateness_ns": Metric(
+            Kind.NS, "how much later than the median of the others it came, at the median"
+        ),
+        "share_last": Metric(
+            Kind.FRACTION,
+            "the share of the operations in which it (or the rank it holds up) came last",
+        ),
+        "clock_uncertainty_ns": Metric(
+            Kind.NS,
+            "how well its clock compares with the others'; null where it does not",
+            is_nullable=True,
+        ),
+        "cause": Metric(
+            Kind.TEXT,
+            "what took the time since the ranks last stood together: the late rank's computing,"
+            " communicating, copying and idling by cause, each beyond the median of the others."
+            " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
+            " compute (forward, backward, optimizer), communication, or outside the ranges, of"
+            " which the trace does not say more",
+        ),
+        "num_operations": Metric(Kind.COUNT, "operations that it shared with others"),
+        "host": Metric(Kind.TEXT, "the name of its machine"),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of these operations that could be compared with others"
+        ),
+    }
+}
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.
@@ -71,87 +102,23 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class RanksResult:
-    """How the ranks of a run met.
+class StragglerResult:
+    """The stragglers of a run.
 
     Attributes:
-        ranks: their numbers.
-        hosts: of each rank, the name of its machine.
-        clocks: of the run.
-        waits: who waited for whom, by group.
-        unmatched: operations that were not matched, and why.
-        transfers: what operations took once all were there.
-        matrix_ns: int64[ranks, ranks], how long the row's rank waited for the column's.
-        lateness: of each rank that shares operations with others.
+        ranks: how the ranks met.
         stragglers: the ranks that others' waits go back to.
-        window_ns: the median length of the ranks' windows.
     """
 
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    clocks: Clocks
-    waits: tuple[GroupWaits, ...]
-    unmatched: tuple[Unmatched, ...]
-    transfers: dict[Key, Transfer]
-    matrix_ns: Int64
-    lateness: tuple[Lateness, ...]
+    ranks: RankComparison
     stragglers: tuple[Straggler, ...]
-    window_ns: int
 
 
-def run(run: RunSummary, measured_of: Sequence[Arrivals]) -> RanksResult:
-    """Bring the ranks of a run onto one clock and see who waited for whom.
-
-    Args:
-        run: the reports and their ranks.
-        measured_of: of the ranks that have the window asked for.
-    """
-    arrivals, seeds = measured_of, run.clocks
-    groups, unmatched = match(
-        arrivals,
-        [seeds.seeds_ns[arrival.report] for arrival in arrivals],
-        [seeds.host_of[arrival.report] for arrival in arrivals],
-        [run.run_numbers[arrival.report] for arrival in arrivals],
-    )
-    clocks = measured(seeds, arrivals, groups)
-    certain = [
-        part
-        for group in groups
-        for part in (
-            split_by_leaving(group, arrivals, clocks) if group.source == "order" else [group]
-        )
-    ]
-    checked = [waits_of(group, arrivals, clocks) for group in certain]
-    waits = [each for each in checked if isinstance(each, GroupWaits)]
-    unmatched += [each for each in checked if isinstance(each, Unmatched)]
-    late = lateness(waits, arrivals)
-    return RanksResult(
-        ranks=tuple(arrival.rank for arrival in arrivals),
-        hosts=tuple(clocks.of(arrival.report).host for arrival in arrivals),
-        clocks=clocks,
-        waits=tuple(waits),
-        unmatched=tuple(unmatched),
-        transfers=transfers(waits, arrivals, clocks),
-        matrix_ns=wait_matrix(waits, len(arrivals)),
-        lateness=tuple(late),
-        stragglers=tuple(_stragglers(late, waits, arrivals)),
-        window_ns=int(np.median([arrival.window_ns for arrival in arrivals])) if arrivals else 0,
-    )
-
-
-def transfers_of(result: RanksResult, rank: int) -> dict[tuple[str, str | None], Transfer]:
-    """Return what the operations of a rank took, by operation and communicator.
-
-    Args:
-        result: of the run.
-        rank: its number.
-    """
-    member = result.ranks.index(rank)
-    return {
-        (key.operation, key.communicator): transfer
-        for key, transfer in result.transfers.items()
-        if key.member == member
-    }
+def run(measured: MeasuredRun) -> StragglerResult:
+    """Find the ranks that the waits of a run go back to."""
+    ranks = measured.ranks
+    found = _stragglers(ranks.lateness, ranks.waits, measured.arrivals)
+    return StragglerResult(ranks, tuple(found))
 
 
 def _stragglers(
@@ -202,35 +169,37 @@ def _root(late: Lateness, causes: Causes) -> Straggler | None:
     )
 
 
-def findings(result: RanksResult) -> list[Finding | NotApplicable]:
+def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
     """Judge the stragglers by what the others' waiting costs."""
     found: list[Finding | NotApplicable] = []
+    ranks = result.ranks
     for straggler in result.stragglers:
         late = straggler.lateness
-        impact = min(late.total_ns, result.window_ns)
-        fraction = impact / result.window_ns if result.window_ns else 0.0
+        impact = min(late.total_ns, ranks.window_ns)
+        fraction = share(impact, ranks.window_ns)
         severity = severity_of_cost(fraction)
         if severity is None:
             continue
-        rank = result.ranks[straggler.member]
+        rank = ranks.ranks[straggler.member]
+        machine = ranks.machines[straggler.member]
         via = straggler.worst[0].via
-        metrics: dict[str, Metric] = {
+        metrics: dict[str, MetricValue] = {
             "rank": rank,
             "lateness_ns": straggler.late_ns,
             "share_last": late.share_last,
             "clock_uncertainty_ns": late.uncertainty_ns,
             "cause": straggler.what,
             "num_operations": late.num_operations,
-            "host": result.hosts[straggler.member],
+            "host": machine,
             "coverage": late.coverage,
         }
-        held_up = f", and holds up rank {result.ranks[via[0]]}, which comes last" if via else ""
+        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which comes last" if via else ""
         found.append(
             Finding(
                 IDS[0],
                 severity,
                 rank,
-                f"On {result.hosts[straggler.member]}, it comes {duration(straggler.late_ns)} later"
+                f"On {machine}, it comes {duration(straggler.late_ns)} later"
                 f" than the others{held_up}: last in {percent(late.share_last)} of"
                 f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
                 impact,
@@ -247,23 +216,23 @@ def findings(result: RanksResult) -> list[Finding | NotApplicable]:
                 texts.ADVICE[straggler.what],
             )
         )
-    return found or _not_resolvable(result)
+    return found or _not_resolvable(ranks)
 
 
-def _not_resolvable(result: RanksResult) -> list[Finding | NotApplicable]:
+def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
     """Say where the clocks leave open whether a rank is late by what would be worth a word."""
     unsure: dict[str, int | None] = {}
-    for waits in result.waits:
+    for waits in ranks.waits:
         judged = waits.is_inside & waits.group.leaves_together
         row = np.arange(len(waits))
         latest = waits.late_ns[row, waits.last]
         beneath = judged & ~waits.is_resolved
-        if not result.window_ns or beneath.sum() * 2 < judged.sum():
+        if not ranks.window_ns or beneath.sum() * 2 < judged.sum():
             continue
-        if severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / result.window_ns) is None:
+        if severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / ranks.window_ns) is None:
             continue
         for column in range(len(waits.group.members)):
-            host = result.hosts[waits.group.members[column]]
+            host = ranks.machines[waits.group.members[column]]
             own = int(waits.uncertainty_ns[column])
             is_known = own < np.iinfo(np.int64).max
             unsure[host] = max(unsure.get(host) or 0, own) if is_known else None
@@ -280,3 +249,6 @@ def _not_resolvable(result: RanksResult) -> list[Finding | NotApplicable]:
             " operations that all ranks take part in",
         )
     ]
+
+
+PAGE: dict[str, str] = {}

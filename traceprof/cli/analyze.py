@@ -22,7 +22,7 @@ from traceprof.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
     from traceprof.execution.measuring import Options
     from traceprof.run.windows import Range
 
@@ -98,7 +98,7 @@ def command(
         analysis = analyze_reports(
             paths, options, jobs=jobs or _jobs(paths), scheduler=scheduler, progress=shown
         )
-    print_failures(analysis.lost)
+    print_failures(analysis.failed)
     _write(analysis, output_format, output)
     if fail_on is not None and any(
         finding.severity >= Severity[fail_on.upper()] for finding in analysis.findings

@@ -75,7 +75,7 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
             analysis = analyze(
                 *paths, options=options, progress=server.waiting, early=server.waiting.look
             )
-        print_failures(analysis.lost)
+        print_failures(analysis.result.failed)
         with closing(analysis):
             server.show(analysis)
             give_freed_memory_back()

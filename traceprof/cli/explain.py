@@ -16,14 +16,15 @@ def command(finding: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from traceprof.analysis import EXPLANATIONS, FINDING_IDS
+    from traceprof.analyses.explain import explanation
+    from traceprof.analyses.registry import FINDING_IDS
     from traceprof.reports.text import PLAIN_WIDTH
 
-    if finding not in EXPLANATIONS:
+    if finding not in FINDING_IDS:
         raise UsageError(
             f"there is no finding {finding!r}",
             f"this version finds {', '.join(FINDING_IDS)}",
             "choose among them",
         )
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    console.print(Markdown(EXPLANATIONS[finding]))
+    console.print(Markdown(explanation(finding)))

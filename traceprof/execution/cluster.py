@@ -10,9 +10,10 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.measured import MeasuredReport
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
 from traceprof.execution.measuring import measure_file
-from traceprof.run.summary import FailedReport, MeasuredReport
+from traceprof.run.summary import FailedReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import traceprof
-from traceprof.analyses.registry import ANALYSES, CPU_ANALYSES, FINDING_IDS, RANK_ANALYSES
+from traceprof.analyses.measured import MeasuredRank, MeasuredReport
+from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.runner import measure_rank
 from traceprof.errors import UsageError, WorkerError
 from traceprof.execution import child_process as processes
 from traceprof.hardware import parse_peaks
@@ -20,7 +22,7 @@ from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import open_report, summarize_report
 from traceprof.run.steps import user_pattern
-from traceprof.run.summary import FailedReport, MeasuredRank, MeasuredReport, RankInfo
+from traceprof.run.summary import FailedReport, RankInfo
 from traceprof.run.windows import choose_windows
 from traceprof.trace.open import open_trace
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from traceprof.analyses.measured import RankMeasurements
     from traceprof.progress import Progress
     from traceprof.run.rank import Rank, Window
     from traceprof.run.windows import Range
@@ -163,7 +166,7 @@ def measure(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredRe
                 rank.rank, rank.report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id
             ),
             step_numbers=_ends_of_steps(rank) if options.steps is not None else None,
-            results=None if window is None else next(found),
+            measurements=None if window is None else next(found),
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
@@ -176,7 +179,7 @@ def _ends_of_steps(rank: Rank) -> tuple[int, int] | None:
     return int(rank.steps.number.min()), int(rank.steps.number.max())
 
 
-def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[dict[int, Any]]:
+def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[RankMeasurements]:
     """Return what the modules measure of the ranks of a report, by rank.
 
     Two processes share the ranks of a large report.
@@ -204,10 +207,8 @@ def _read_what_ranks_share(rank: Rank) -> None:
     _ = trace.signatures, trace.launch_stalls(rank.process)
 
 
-def _measure_rank(chosen: tuple[Rank, Window]) -> dict[int, Any]:
-    """Return what the modules measure that are for the rank, by their place in RANK_ANALYSES."""
+def _measure_rank(chosen: tuple[Rank, Window]) -> RankMeasurements:
     rank, window = chosen
-    modules = CPU_ANALYSES if rank.device is None else ANALYSES
-    results = {RANK_ANALYSES.index(module): module.run(rank, window) for module in modules}
+    measurements = measure_rank(rank, window)
     rank.release()
-    return results
+    return measurements

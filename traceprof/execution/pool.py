@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from concurrent.futures import Future
 
+    from traceprof.analyses.measured import MeasuredReport
     from traceprof.execution.measuring import Task
-    from traceprof.run.summary import MeasuredReport
 
     Done = Iterator[tuple[int, MeasuredReport | FailedReport]]
 

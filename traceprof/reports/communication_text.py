@@ -6,7 +6,6 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from traceprof.analyses import process_groups
 from traceprof.errors import one_line
 from traceprof.reports.tables import new_table
 from traceprof.units import duration, ranks_text, size_text
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.ddp_buckets import BucketUse
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
 
 _MAX_ROWS = 24  # more than that nobody reads; the JSON has them all
 
@@ -30,7 +29,7 @@ def communication_tables(analysis: RunResult) -> Iterator[tuple[str, Table]]:
     """Yield headings and tables: of process groups without a GPU, and of DDP's buckets."""
     uses = [
         ((use.communicator or "", _operation(use)), result.rank, use)
-        for result in analysis.of(process_groups)
+        for result in analysis.measured.process_groups
         for use in result.uses
     ]
     if uses:

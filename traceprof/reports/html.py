@@ -10,7 +10,7 @@ from rich.console import Console
 from traceprof.reports import text
 
 if TYPE_CHECKING:
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
 
 
 def render(analysis: RunResult) -> str:

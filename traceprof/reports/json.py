@@ -11,7 +11,7 @@ import traceprof
 if TYPE_CHECKING:
     from traceprof.analyses.breakdown import Measures
     from traceprof.analyses.links.link_usage import LinkUse
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
     from traceprof.findings import Finding
 
 SCHEMA = "traceprof.analysis/1"
@@ -74,7 +74,7 @@ def document(analysis: RunResult) -> dict[str, Any]:
         "notes": [{"report": report, "note": note} for report, note in analysis.notes],
         "lost_reports": [
             {"path": _encodable(str(each.path)), "reason": str(each.error)}
-            for each in analysis.lost
+            for each in analysis.failed
         ],
     }
 
@@ -107,7 +107,7 @@ def _run(analysis: RunResult) -> dict[str, Any]:
         "lateness": [
             {
                 "rank": met.ranks[each.member],
-                "host": met.hosts[each.member],
+                "host": met.machines[each.member],
                 "num_operations": each.num_operations,
                 "share_last": each.share_last,
                 "late_ns": each.late_ns,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from traceprof.analyses.collectives import OperationUse
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
     from traceprof.run.session_clocks import MachineClock
 
 _MAX_RANKS = 32  # more than that nobody reads; the JSON has them all
@@ -50,7 +50,7 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
         clock, own = met.clocks.of(reports[met.ranks[member]]), late.get(member)
         table.add_row(
             str(met.ranks[member]),
-            one_line(met.hosts[member]),
+            one_line(met.machines[member]),
             *_clock(clock),
             "-" if own is None else percent(own.share_last),
             "-" if own is None or not own.num_last else duration(own.late_ns),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures
-    from traceprof.analysis import RunResult
+    from traceprof.analyses.run_result import RunResult
     from traceprof.findings import Evidence, Finding, NotApplicable
     from traceprof.run.summary import RankInfo
 
@@ -88,7 +88,7 @@ def report(analysis: RunResult, *, ascii_only: bool = False) -> RenderableType:
         parts += [_heading("Findings"), *_findings(analysis)]
     if analysis.not_applicable:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
-    if analysis.notes or analysis.lost:
+    if analysis.notes or analysis.failed:
         parts += [_heading("About the data"), *_notes(analysis)]
     return Group(*parts)
 
@@ -256,5 +256,5 @@ def _notes(analysis: RunResult) -> Iterable[RenderableType]:
     for report_index, note in analysis.notes:
         name = f"{one_line(analysis.run.reports[report_index].path.name)}: " if several else ""
         yield Text(f"{name}{one_line(note)}")
-    for each in analysis.lost:
+    for each in analysis.failed:
         yield Text(f"left out: {each.error}")

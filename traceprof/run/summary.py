@@ -1,13 +1,12 @@
 """What is kept of a report and its ranks when their events are let go of: small, and to be pickled.
 
-A report is measured where it is opened, perhaps by another process or machine. What comes back is
-this, and what the analyses measured.
+A report is measured where it is opened, perhaps by another process or machine. This comes back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,50 +114,6 @@ class RunSummary:
     def how_to_collect(self, part: Part) -> str:
         """Return what to record or export with so that reports like the first hold a part."""
         return self.reports[0].how_to_collect(part)
-
-
-@dataclass(frozen=True)
-class MeasuredRank:
-    """What was measured of a rank.
-
-    Attributes:
-        facts: the rank, by its number within the report.
-        step_numbers: the first and last number of its training steps, None without any.
-        results: what each module measured, by its place in `modules.RANK_ANALYSES`; None for a rank
-            without the window asked for.
-    """
-
-    facts: RankInfo
-    step_numbers: tuple[int, int] | None
-    results: Mapping[int, Any] | None
-
-    def renumbered(self, facts: RankInfo) -> MeasuredRank:
-        """Return the same of a rank of the run: its number and its report's index are known now."""
-        results = self.results and {
-            module: replace(
-                result,
-                **{
-                    name: getattr(facts, name)
-                    for name in ("rank", "report")
-                    if hasattr(result, name)
-                },
-            )
-            for module, result in self.results.items()
-        }
-        return MeasuredRank(facts, self.step_numbers, results)
-
-
-@dataclass(frozen=True)
-class MeasuredReport:
-    """What was measured of a report.
-
-    Attributes:
-        facts: the report.
-        ranks: its ranks, in order of (pid, device).
-    """
-
-    facts: ReportSummary
-    ranks: tuple[MeasuredRank, ...]
 
 
 @dataclass(frozen=True)

@@ -1,194 +1,191 @@
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
-(() => {
-  const { duration, seconds, grouped } = window.traceprofTime;
-  const LEGEND = [["compute", "compute"], ["communication", "communication"],
-    ["copy", "copies, memory sets"], ["host", "CUDA API"], ["nvtx", "NVTX"]];
-  const KEYS = [
-    ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
-    ["Shift + drag", "zoom to a piece"], ["↑ ↓", "other rows"], ["Home", "whole run"],
-    ["F", "fit the selection"], ["/ · N P", "search, next, previous"], ["Esc", "select nothing"],
-  ];
+import { duration, exactly, grouped, seconds } from "./time.js";
 
-  // An element with attributes, and texts or elements inside.
-  function make(tag, attributes = {}, ...inside) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else element.setAttribute(name, value);
-    }
-    element.append(...inside);
-    return element;
+const LEGEND = [["compute", "compute"], ["communication", "communication"],
+  ["copy", "copies, memory sets"], ["host", "CUDA API"], ["nvtx", "NVTX"]];
+const KEYS = [
+  ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
+  ["Shift + drag", "zoom to a piece"], ["↑ ↓", "other rows"], ["Home", "whole run"],
+  ["F", "fit the selection"], ["/ · N P", "search, next, previous"], ["Esc", "select nothing"],
+];
+
+// An element with attributes, and texts or elements inside.
+function make(tag, attributes = {}, ...inside) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value);
   }
+  element.append(...inside);
+  return element;
+}
 
-  const button = (text, title, act) =>
-    make("button", { type: "button", title, "aria-label": title, onclick: act }, text);
+const button = (text, title, act) =>
+  make("button", { type: "button", title, "aria-label": title, onclick: act }, text);
 
-  const exactly = (ns) => (ns >= 1000 ? `${duration(ns)} (${grouped(ns)} ns)` : duration(ns));
-
-  class TimelinePanel {
-    // actions: what buttons do; see timeline.js.
-    constructor(root, colors, actions) {
-      this.actions = actions;
-      this.query = make("input", {
-        type: "search", placeholder: "kernel, call or range", "aria-label": "search by name",
-        maxlength: 200, spellcheck: "false",
-      });
-      this.found = make("span", { class: "note", role: "status" });
-      this.names = make("ul", { class: "timeline-names", hidden: "" });
-      const legend = LEGEND.map(([kind, text]) => {
-        const swatch = make("span", { class: `swatch ${kind}` });
-        swatch.style.backgroundColor = colors[kind];
-        return make("li", {}, swatch, text);
-      });
-      this.canvas = make("canvas", {
-        tabindex: 0, role: "application",
-        "aria-label": `timeline; ${KEYS.map(([key, what]) => `${key}: ${what}`).join("; ")}`,
-      });
-      this.spacer = make("div");
-      this.scroller = make("div", { class: "timeline-rows" }, this.canvas, this.spacer);
-      this.tooltip = make("div", { class: "timeline-tooltip", role: "tooltip", hidden: "" });
-      this.detail = make("section", {
-        class: "timeline-detail", "aria-live": "polite", "aria-label": "selection",
-      });
-      root.replaceChildren(
-        make("div", { class: "timeline-bar" },
-          make("div", { class: "timeline-search", role: "search" }, this.query, this.names),
-          button("‹", "previous match (P)", () => actions.search("previous")),
-          button("›", "next match (N)", () => actions.search("next")),
-          this.found,
-          make("ul", { class: "legend" }, ...legend),
-          button("−", "zoom out (S)", () => actions.zoom(2)),
-          button("+", "zoom in (W)", () => actions.zoom(0.5)),
-          button("fit", "fit the selection (F)", actions.fit),
-          button("whole run", "show the whole run (Home)", actions.home),
-        ),
-        this.scroller, this.tooltip, this.detail,
-      );
-    }
-
-    // -- what is selected -----------------------------------------------------------------------
-
-    #show(...inside) {
-      const isHelp = inside[0].className === "timeline-keys";
-      this.detail.classList.toggle("help", isHelp); // low, and higher once something is selected
-      this.detail.replaceChildren(...inside);
-    }
-
-    showNothing() {
-      this.#show(
-        make("dl", { class: "timeline-keys" },
-          ...KEYS.map(([key, what]) => make("div", {}, make("dt", {}, key), make("dd", {}, what)))),
-      );
-    }
-
-    showMessage(text) {
-      this.#show(make("p", { class: "note" }, text));
-    }
-
-    showEvent(event) {
-      const facts = [
-        ["start", `${seconds(event.begin)} · ${event.start} ns`],
-        ["duration", exactly(event.length)],
-        ...event.facts,
-      ];
-      const links = event.links.map((each) =>
-        button(`${event.kind === "host" ? "launched" : "launched by"} ${each.label}`,
-          `show both, and select ${each.label}`, () => this.actions.follow(each)));
-      this.#show(
-        make("header", {}, this.#swatch(event.kind), make("h2", {}, event.label),
-          button("fit", "fit the selection (F)", this.actions.fit), ...links),
-        this.#facts(facts),
-        ...(event.name === event.label ? [] : [make("code", {}, event.name)]),
-      );
-    }
-
-    showBlock(block, summary) {
-      const rows = summary.names.map((each) =>
-        make("tr", {}, make("td", {}, each.name),
-          ...[grouped(each.count), duration(Number(each.total)), duration(Number(each.longest))]
-            .map((text) => make("td", { class: "number" }, text))));
-      const heads = ["name", "events", "time together", "longest"].map((text, index) =>
-        make("th", index ? { class: "number", scope: "col" } : { scope: "col" }, text));
-      const rest = summary.num_names - summary.names.length;
-      this.#show(
-        make("header", {}, make("h2", {}, `${grouped(summary.count)} events`),
-          make("span", { class: "note" }, `in ${duration(block.end - block.start)},`
-            + ` ${(block.share / 10).toFixed(1)} % covered`),
-          button("zoom in", "zoom to these events", this.actions.fit)),
-        make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)),
-        ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),
-      );
-    }
-
-    // evidence: all of one finding; index: which of it is shown.
-    showEvidence(rank, evidence, index) {
-      const { finding, severity, label, start, end } = evidence[index];
-      const others = evidence.map((each, at) => {
-        const to = button(String(at + 1), each.label, () => this.actions.evidence(rank, each));
-        if (at === index) to.setAttribute("aria-current", "true");
-        return to;
-      });
-      this.#show(
-        make("header", {}, make("span", { class: `severity ${severity}` }, severity),
-          make("h2", {}, finding), make("span", { class: "note" }, `rank ${rank} · evidence`),
-          ...others, button("fit", "fit the selection (F)", this.actions.fit)),
-        make("p", {}, label),
-        this.#facts([["start", seconds(start)], ["duration", exactly(end - start)]]),
-      );
-    }
-
-    #swatch(kind) {
+export class TimelinePanel {
+  // actions: what buttons do; see timeline.js.
+  constructor(root, colors, actions) {
+    this.actions = actions;
+    this.query = make("input", {
+      type: "search", placeholder: "kernel, call or range", "aria-label": "search by name",
+      maxlength: 200, spellcheck: "false",
+    });
+    this.matches = make("span", { class: "note", role: "status" });
+    this.names = make("ul", { class: "timeline-names", hidden: "" });
+    const legend = LEGEND.map(([kind, text]) => {
       const swatch = make("span", { class: `swatch ${kind}` });
-      swatch.style.backgroundColor = this.actions.color(kind);
-      return swatch;
-    }
-
-    #facts(facts) {
-      return make("dl", { class: "timeline-facts" },
-        ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-    }
-
-    // -- what the pointer is on -----------------------------------------------------------------
-
-    // lines: the first one stands out.
-    showTooltip(lines, x, y) {
-      this.tooltip.replaceChildren(...lines.map((text, index) =>
-        make(index ? "div" : "strong", {}, text)));
-      this.tooltip.hidden = false;
-      const { offsetWidth, offsetHeight } = this.tooltip;
-      const left = Math.min(x + 14, innerWidth - offsetWidth - 8);
-      const below = y + 18 + offsetHeight < innerHeight;
-      this.tooltip.style.left = `${Math.max(left, 8)}px`;
-      this.tooltip.style.top = `${below ? y + 18 : y - offsetHeight - 10}px`;
-    }
-
-    hideTooltip() {
-      this.tooltip.hidden = true;
-    }
-
-    // -- what was found -------------------------------------------------------------------------
-
-    showFound(found) {
-      const { count, next } = found;
-      this.found.textContent = next
-        ? `${grouped(next.number)} of ${grouped(count)}`
-        : "nothing has this in its name";
-      const listed = found.names.map((each) =>
-        make("li", {}, make("button", {
-          type: "button", title: each.label, onclick: () => this.actions.searchFor(each.label),
-        }, each.label), make("span", { class: "note" }, grouped(each.count))));
-      const rest = found.num_names - listed.length;
-      if (rest > 0) listed.push(make("li", { class: "note" }, `${grouped(rest)} more names`));
-      this.names.replaceChildren(...listed);
-      this.names.hidden = found.num_names < 2;
-    }
-
-    forgetFound() {
-      this.found.textContent = "";
-      this.names.hidden = true;
-    }
+      swatch.style.backgroundColor = colors[kind];
+      return make("li", {}, swatch, text);
+    });
+    this.canvas = make("canvas", {
+      tabindex: 0, role: "application",
+      "aria-label": `timeline; ${KEYS.map(([key, what]) => `${key}: ${what}`).join("; ")}`,
+    });
+    this.spacer = make("div");
+    this.scroller = make("div", { class: "timeline-rows" }, this.canvas, this.spacer);
+    this.tooltip = make("div", { class: "timeline-tooltip", role: "tooltip", hidden: "" });
+    this.detail = make("section", {
+      class: "timeline-detail", "aria-live": "polite", "aria-label": "selection",
+    });
+    root.replaceChildren(
+      make("div", { class: "timeline-bar" },
+        make("div", { class: "timeline-search", role: "search" }, this.query, this.names),
+        button("‹", "previous match (P)", () => actions.search("previous")),
+        button("›", "next match (N)", () => actions.search("next")),
+        this.matches,
+        make("ul", { class: "legend" }, ...legend),
+        button("−", "zoom out (S)", () => actions.zoom(2)),
+        button("+", "zoom in (W)", () => actions.zoom(0.5)),
+        button("fit", "fit the selection (F)", actions.fit),
+        button("whole run", "show the whole run (Home)", actions.home),
+      ),
+      this.scroller, this.tooltip, this.detail,
+    );
   }
 
-  window.traceprofTimelinePanel = Object.assign(TimelinePanel, { exactly });
-})();
+  // -- what is selected -----------------------------------------------------------------------
+
+  #show(...inside) {
+    const isHelp = inside[0].className === "timeline-keys";
+    this.detail.classList.toggle("help", isHelp); // low, and higher once something is selected
+    this.detail.replaceChildren(...inside);
+  }
+
+  showNothing() {
+    this.#show(
+      make("dl", { class: "timeline-keys" },
+        ...KEYS.map(([key, what]) => make("div", {}, make("dt", {}, key), make("dd", {}, what)))),
+    );
+  }
+
+  showMessage(text) {
+    this.#show(make("p", { class: "note" }, text));
+  }
+
+  showEvent(event) {
+    const facts = [
+      ["start", `${seconds(event.begin)} · ${event.start} ns`],
+      ["duration", exactly(event.length)],
+      ...event.facts,
+    ];
+    const links = event.links.map((other) =>
+      button(`${event.kind === "host" ? "launched" : "launched by"} ${other.label}`,
+        `show both, and select ${other.label}`, () => this.actions.follow(other)));
+    this.#show(
+      make("header", {}, this.#swatch(event.kind), make("h2", {}, event.label),
+        button("fit", "fit the selection (F)", this.actions.fit), ...links),
+      this.#facts(facts),
+      ...(event.name === event.label ? [] : [make("code", {}, event.name)]),
+    );
+  }
+
+  showBlock(block, summary) {
+    const rows = summary.names.map(({ name, count, total, longest }) =>
+      make("tr", {}, make("td", {}, name),
+        ...[grouped(count), duration(Number(total)), duration(Number(longest))]
+          .map((text) => make("td", { class: "number" }, text))));
+    const heads = ["name", "events", "time together", "longest"].map((text, index) =>
+      make("th", index ? { class: "number", scope: "col" } : { scope: "col" }, text));
+    const rest = summary.num_names - summary.names.length;
+    this.#show(
+      make("header", {}, make("h2", {}, `${grouped(summary.count)} events`),
+        make("span", { class: "note" }, `in ${duration(block.end - block.start)},`
+          + ` ${(block.share / 10).toFixed(1)} % covered`),
+        button("zoom in", "zoom to these events", this.actions.fit)),
+      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)),
+      ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),
+    );
+  }
+
+  // evidence: all of one finding; index: which of it is shown.
+  showEvidence(rank, evidence, index) {
+    const { finding, severity, label, start, end } = evidence[index];
+    const others = evidence.map((interval, number) => {
+      const show = () => this.actions.evidence(rank, interval);
+      const numbered = button(String(number + 1), interval.label, show);
+      if (number === index) numbered.setAttribute("aria-current", "true");
+      return numbered;
+    });
+    this.#show(
+      make("header", {}, make("span", { class: `severity ${severity}` }, severity),
+        make("h2", {}, finding), make("span", { class: "note" }, `rank ${rank} · evidence`),
+        ...others, button("fit", "fit the selection (F)", this.actions.fit)),
+      make("p", {}, label),
+      this.#facts([["start", seconds(start)], ["duration", exactly(end - start)]]),
+    );
+  }
+
+  #swatch(kind) {
+    const swatch = make("span", { class: `swatch ${kind}` });
+    swatch.style.backgroundColor = this.actions.color(kind);
+    return swatch;
+  }
+
+  #facts(facts) {
+    return make("dl", { class: "timeline-facts" },
+      ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+  }
+
+  // -- what the pointer is on -----------------------------------------------------------------
+
+  // lines: the first one stands out.
+  showTooltip(lines, x, y) {
+    this.tooltip.replaceChildren(...lines.map((text, index) =>
+      make(index ? "div" : "strong", {}, text)));
+    this.tooltip.hidden = false;
+    const { offsetWidth, offsetHeight } = this.tooltip;
+    const left = Math.min(x + 14, innerWidth - offsetWidth - 8);
+    const below = y + 18 + offsetHeight < innerHeight;
+    this.tooltip.style.left = `${Math.max(left, 8)}px`;
+    this.tooltip.style.top = `${below ? y + 18 : y - offsetHeight - 10}px`;
+  }
+
+  hideTooltip() {
+    this.tooltip.hidden = true;
+  }
+
+  // -- what the search finds ------------------------------------------------------------------
+
+  // matches: the server's answer to a search.
+  showMatches(matches) {
+    const { count, next, names, num_names: numNames } = matches;
+    this.matches.textContent = next
+      ? `${grouped(next.number)} of ${grouped(count)}`
+      : "nothing has this in its name";
+    const listed = names.map((name) =>
+      make("li", {}, make("button", {
+        type: "button", title: name.label, onclick: () => this.actions.searchFor(name.label),
+      }, name.label), make("span", { class: "note" }, grouped(name.count))));
+    const rest = numNames - listed.length;
+    if (rest > 0) listed.push(make("li", { class: "note" }, `${grouped(rest)} more names`));
+    this.names.replaceChildren(...listed);
+    this.names.hidden = numNames < 2;
+  }
+
+  forgetMatches() {
+    this.matches.textContent = "";
+    this.names.hidden = true;
+  }
+}

@@ -75,7 +75,7 @@ def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
 def test_rates_add_up_to_what_the_links_carried(name: str) -> None:
     with closing(analyze(SAMPLE.with_stem(name))) as analysis:
         for rank, copied, counted in zip(
-            analysis.run.ranks, analysis.links, analysis.counters, strict=True
+            analysis.run.ranks, analysis.result.links, analysis.result.counters, strict=True
         ):
             window = rank.window
             edges = np.linspace(window.start_ns, window.end_ns, 98).astype(np.int64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dashboards.address import PATHS, Address
+from dashboards.address import Address
 from dashboards.figures import launch_queue as queue_figures
 from dashboards.figures import links as link_figures
 from dashboards.figures import nccl as nccl_figures
@@ -19,7 +19,7 @@ from dashboards.figures.reduction import edges
 from dashboards.figures.style import plain, shortened
 from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
-from dashboards.server.app import PAGES
+from dashboards.pages.registry import PAGES
 from dashboards.time_axis import Clock
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
@@ -37,6 +37,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+WITHOUT_NCCL = {"launch-queue-full-healthy", "peer-copies", "peer-copy-through-host"}
+WITHOUT_COPIES = {
+    *("launch-queue-full-healthy", "launch-queue-stall", "launch-queue-stall-unexported"),
+    "nccl-serialization",
+}
+
+
+def of_samples(names: set[str]) -> pytest.MarkDecorator:
+    """Run a test with the analyses of some samples only."""
+    paths = [path for path in GPU_SAMPLES if path.stem in names]
+    assert len(paths) == len(names) > 0
+    ids = [path.stem for path in paths]
+    return pytest.mark.parametrize("analysis", paths, indirect=True, ids=ids)
+
+
+ALL = {path.stem for path in GPU_SAMPLES}
+
+
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with closing(analyze(request.param)) as made:
@@ -44,11 +62,9 @@ def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
-    steps = json_report.document(analysis)["steps"]
-    results = [each for each in analysis.breakdown if each.steps]
-    if not results:
-        assert steps == []
-        return
+    steps = json_report.document(analysis.result)["steps"]
+    results = [result for result in analysis.result.breakdown if result.steps]
+    assert results
     bars = [step_figures.step_bars(each) for each in results]
     figure = step_figures.stacked(results, bars)
     for row, result in enumerate(results):
@@ -92,25 +108,31 @@ def test_numbers_that_come_again_are_drawn_in_order() -> None:
     assert step_figures.step_bars(again).position.tolist() == [0, 1, 2, 3]
 
 
+@of_samples({"overlap-slowdown"})
 def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
     results = analysis.of(overlap_slowdown)
     hidden, tax, net = overlap_figures.gain_and_tax(results).data
+    findings = {
+        finding.rank: finding for finding in analysis.findings if finding.id == "overlap-slowdown"
+    }
+    assert findings.keys() == {result.rank for result in results} == {0, 1}
     for index, result in enumerate(results):
-        for finding in analysis.findings:
-            if finding.id == "overlap-slowdown" and finding.rank == result.rank:
-                assert hidden.x[index] == finding.metrics["hidden_ns"] / 1e6  # type: ignore[operator]
-                assert tax.x[index] == -finding.impact_ns / 1e6
-                assert net.x[index] == finding.metrics["net_gain_ns"] / 1e6  # type: ignore[operator]
+        finding = findings[result.rank]
+        assert hidden.x[index] == finding.metrics["hidden_ns"] / 1e6  # type: ignore[operator]
+        assert tax.x[index] == -finding.impact_ns / 1e6
+        assert net.x[index] == finding.metrics["net_gain_ns"] / 1e6  # type: ignore[operator]
 
 
+@of_samples(ALL - WITHOUT_NCCL)
 def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
     uses = [
-        (collective.rank, use) for collective in analysis.collectives for use in collective.uses
+        (collective.rank, use)
+        for collective in analysis.result.collectives
+        for use in collective.uses
     ]
-    if not uses:
-        return
+    assert uses
     (drawn,) = nccl_figures.time(uses).data
-    rows = json_report.document(analysis)["collectives"]
+    rows = json_report.document(analysis.result)["collectives"]
     assert list(drawn.x) == [row["total_ns"] / 1e6 for row in rows]
     assert [row[0] for row in drawn.customdata] == [row["rank"] for row in rows]
 
@@ -119,6 +141,7 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
         times, depth = launch_queue.depth_over_time(rank, rank.window)
         stalls = result.stalls
+        assert stalls is not None
         row = queue_figures.QueueRow(
             rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
             intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
@@ -131,12 +154,12 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
         assert taken == pytest.approx(result.blocked_ns, rel=1e-6, abs=int(pieces.max()))
 
 
+@of_samples(ALL - WITHOUT_COPIES)
 def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
     rank = analysis.run.ranks[0]
     limits = edges(rank.window.start_ns, rank.window.end_ns, 50)
     rates = link_rates(rank, rank.window, limits)
-    if not rates:
-        return
+    assert rates
     figure = link_figures.rates_over_time(
         [(rank.rank, rate) for rate in rates], [limits] * len(rates), Clock(0)
     )
@@ -148,12 +171,16 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
         assert np.array_equal(most.y[:-1], each.most, equal_nan=True)
 
 
+@of_samples({"p2p-slower-than-copy", "peer-copies"})
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
-    found = [each for each in json_report.document(analysis)["links"] if each["direction"] == "p2p"]
-    if not found:
-        return
+    found = [
+        each
+        for each in json_report.document(analysis.result)["links"]
+        if each["direction"] == "p2p"
+    ]
+    assert found
     devices = [rank.device for rank in analysis.run.ranks]
-    (drawn,) = link_figures.peer_matrix(analysis.links, devices).data
+    (drawn,) = link_figures.peer_matrix(analysis.result.links, devices).data
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
 
@@ -173,10 +200,6 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
 def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
     kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
-
-
-def test_every_address_has_its_page() -> None:
-    assert tuple(page.PATH for page in PAGES) == PATHS
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:

@@ -18,7 +18,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.planted import made
 from tests.support.traces import SAMPLE
 from tests.support.trees import components, named, text
-from traceprof.analyses import breakdown
+from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
 def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
     tree = overview.layout(analysis, Address())
     bars = [each for each in named(tree, "Div") if getattr(each, "className", "") == "bar"]
-    assert len(bars) == len(analysis.breakdown)
-    for bar, result in zip(bars, analysis.breakdown, strict=True):
+    assert len(bars) == len(analysis.result.breakdown)
+    for bar, result in zip(bars, analysis.result.breakdown, strict=True):
         widths = [float(part.style["width"].removesuffix("%")) for part in bar.children]
         expected = [
             100 * getattr(result.whole, measure) / result.whole.window_ns for measure, *_ in PARTS
@@ -52,7 +52,8 @@ def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
 def test_a_first_look_shows_the_ranks_that_are_known() -> None:
     with closing(analyze(SAMPLE)) as analysis:
         first = replace(
-            analysis, results={**analysis.results, breakdown: analysis.breakdown[:1]}, findings=()
+            analysis,
+            result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
         )
         rows = named(overview.first_look(first, Address()), "Tbody")[0].children
         whole = named(overview.layout(analysis, Address()), "Tbody")[0].children

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.support.serving import Serve
     from traceprof.analysis import Analysis
 
+FIND = "const t = document.getElementById('timeline')?.timeline;"
+AXIS = 46  # as in geometry.js
 UTC = 1_726_722_437_796_624_059
 NAMES = ("<script>document.title='evil'</script>", "<img src=x onerror=document.title='evil'>")
 
@@ -40,7 +42,7 @@ class Timeline:
         """Wait until all rows in sight are drawn."""
         self.page.wait_for_function(
             """() => {
-                const t = window.traceprofTimeline;
+                const t = document.getElementById("timeline")?.timeline;
                 if (!t?.view || !t.rows || t.root.dataset.state !== "ready") return false;
                 const { start, span } = t.view;
                 const isDrawn = ({ track, top }) => {
@@ -54,13 +56,11 @@ class Timeline:
 
     def ask(self, code: str) -> Any:
         """Return the value of an expression on the timeline `t`."""
-        return self.page.evaluate(f"() => {{ const t = window.traceprofTimeline; return {code}; }}")
+        return self.page.evaluate(f"() => {{ {FIND} return {code}; }}")
 
     def wait_for(self, condition: str) -> None:
         """Wait until a condition on the timeline `t` holds."""
-        self.page.wait_for_function(
-            f"() => {{ const t = window.traceprofTimeline; return {condition}; }}"
-        )
+        self.page.wait_for_function(f"() => {{ {FIND} return {condition}; }}")
 
     @property
     def view(self) -> tuple[float, float]:
@@ -91,7 +91,7 @@ class Timeline:
         """Return where on the page the middle of an event is that the view shows."""
         x, y = self.page.evaluate(
             """async (id) => {
-                const t = window.traceprofTimeline;
+                const t = document.getElementById("timeline")?.timeline;
                 const event = await t.data.event(id);
                 const row = t.rowOf(event.row);
                 const box = t.panel.canvas.getBoundingClientRect();
@@ -112,7 +112,7 @@ class Timeline:
         """Return the colour that is drawn at a place of the page."""
         red, green, blue = self.page.evaluate(
             """([x, y]) => {
-                const canvas = window.traceprofTimeline.panel.canvas;
+                const canvas = document.getElementById("timeline").timeline.panel.canvas;
                 const box = canvas.getBoundingClientRect();
                 const ratio = window.devicePixelRatio;
                 const copy = document.createElement("canvas").getContext("2d");
@@ -296,7 +296,7 @@ def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analys
     assert rank.operations.kernels.end_ns[5] <= start + span
     # Both ends of the arrow are in sight.
     for row in timeline.ask("[t.selected.row, t.selected.links[0].row]"):
-        assert timeline.ask(f"t.rowOf('{row}').top > t.AXIS - 1")
+        assert timeline.ask(f"t.rowOf('{row}').top > {AXIS - 1}")
     timeline.page.get_by_text(re.compile("^launched .*")).locator("visible=true").last.click()
     assert timeline.address["select"].startswith("0.")
 
@@ -305,7 +305,7 @@ def test_a_block_tells_what_it_stands_for(timeline: Timeline) -> None:
     row = timeline.ask("t.rows.find((row) => row.label === 'stream 7 · compute')")
     x = timeline.page.evaluate(
         """(key) => {
-            const t = window.traceprofTimeline;
+            const t = document.getElementById("timeline")?.timeline;
             const tile = t.data.tiles.get(key);
             const most = tile.count.indexOf(Math.max(...tile.count));
             const box = t.panel.canvas.getBoundingClientRect();
@@ -501,7 +501,7 @@ def test_what_cannot_be_read_is_said(browser: Browser, tmp_path: Path) -> None:
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
         page.goto(f"{url}/timeline")
         page.wait_for_function(
-            "() => window.traceprofTimeline?.rows?.some((row) => row.label.includes(\"'soon'\"))"
+            f"() => {{ {FIND} return t?.rows?.some((row) => row.label.includes(\"'soon'\")); }}"
         )
     page.close()
 

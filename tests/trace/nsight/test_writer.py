@@ -120,21 +120,33 @@ def test_older_versions_lack_later_tables_and_columns(path: Path) -> None:
     assert "clusterX" not in names
 
 
-def test_tables_are_those_of_real_exports(path: Path, real_trace: Path) -> None:
-    present = {name for (name,) in query(real_trace, "SELECT name FROM sqlite_master")}
-    if schema.EXPORT_METADATA[0] not in present:
-        pytest.skip("an export of another schema version")
-    metadata = dict(query(real_trace, "SELECT name, CAST(value AS BLOB) FROM META_DATA_EXPORT"))
-    version = metadata[schema.SCHEMA_VERSION].decode()
-    if version not in schema.PRODUCTS:
-        pytest.skip("an export of another schema version")
+def tables_of(path: Path) -> set[str]:
+    return {name for (name,) in query(path, "SELECT name FROM sqlite_master")}
+
+
+def version_of(path: Path) -> str | None:
+    """Return the schema version of an export that says it where exports since 3.2 do."""
+    if schema.EXPORT_METADATA[0] not in tables_of(path):
+        return None
+    metadata = dict(query(path, "SELECT name, CAST(value AS BLOB) FROM META_DATA_EXPORT"))
+    version: str = metadata[schema.SCHEMA_VERSION].decode()
+    return version
+
+
+@pytest.mark.parametrize("version", ["3.7.2", "3.25.0"])
+def test_tables_are_those_of_real_exports(path: Path, traces: Path, version: str) -> None:
     with NsightWriter(path, version) as writer:
         for table in schema.LAYOUTS:
             writer.create(table)
-    written = {name for (name,) in query(path, "SELECT name FROM sqlite_master")}
-    for table in present & schema.LAYOUTS.keys():
-        assert table in written
-        assert columns_of(path, table) == columns_of(real_trace, table)
+    written = {table: columns_of(path, table) for table in tables_of(path)}
+    exports = [export for export in traces.rglob("*.sqlite") if version_of(export) == version]
+    assert exports
+    for export in exports:
+        tables = tables_of(export) & schema.LAYOUTS.keys()
+        assert tables
+        assert {table: columns_of(export, table) for table in tables} == {
+            table: written[table] for table in tables
+        }
 
 
 @pytest.mark.parametrize(

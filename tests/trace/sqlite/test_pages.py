@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.support.long import long_after
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import record_formats as shapes
 from traceprof.trace.sqlite.database import quote
@@ -577,7 +578,7 @@ class Generated:
         return [f"c{place}" for place, kind in enumerate(self._types) if kind in ("TEXT", "BLOB")]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", long_after(6, range(24)))
 def test_generated_databases(path: Path, seed: int) -> None:
     chosen = random.Random(seed)
     outcomes = []
@@ -637,7 +638,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", long_after(1, range(8)))
 def test_any_byte(sample: bytes, path: Path, part: int) -> None:
     chosen = random.Random(part)
     outcomes = []
@@ -778,9 +779,10 @@ def cut_short(data: bytearray, chosen: random.Random) -> None:
         cut_short,
     ],
 )
-def test_damage(sample: bytes, path: Path, damage: Damage) -> None:
-    chosen = random.Random(damage.__name__)
-    for _ in range(300):
+@pytest.mark.parametrize("part", long_after(1, range(4)))
+def test_damage(sample: bytes, path: Path, damage: Damage, part: int) -> None:
+    chosen = random.Random(f"{damage.__name__} {part}")
+    for _ in range(75):
         data = bytearray(sample)
         damage(data, chosen)
         attempted(path, data, "acde")

@@ -13,22 +13,16 @@ from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_cop
 from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
-from traceprof.findings import NotApplicable, severity_of_cost
+from traceprof.analyses.results import RankResult
+from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding
     from traceprof.hardware import Peaks
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
 
-# `link_usage` names and explains them: these are the same findings from another source.
-IDS: tuple[str, ...] = ()
-REQUIRES: tuple[Part, ...] = ()
-EXPLANATIONS: dict[str, str] = {}
-
-_FINDINGS = ("link-saturated", "link-underused")
-_FEWEST = 5  # samples: the mean of fewer says more of where they fell than of the link
+MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
 
@@ -72,20 +66,12 @@ class CounterUse:
     utilization_in_communication: float | None
     num_idle_spikes: int
 
-    @property
-    def mean_gb_per_s(self) -> float | None:
-        """The mean over the sampled time; None where the bytes are not known."""
-        if self.bytes is None or not self.sampled_ns:
-            return None
-        return self.bytes / self.sampled_ns
-
 
 @dataclass(frozen=True, slots=True)
-class LinkCountersResult:
+class LinkCountersResult(RankResult):
     """The sampled links of one rank's GPU; those of the machine's NICs for its first rank.
 
     Attributes:
-        rank: the rank's number.
         counters: the statistics of each link and direction.
         uses: the same as rows beside those of copies, where the bytes are known.
         loads: what each link carried while copies or communication were exposed.
@@ -97,7 +83,6 @@ class LinkCountersResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     counters: tuple[CounterUse, ...]
     uses: tuple[LinkUse, ...]
     loads: tuple[Load, ...]
@@ -195,7 +180,7 @@ def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> Coun
     peak = peaks.of(link)
     full = series.full(peak)
     inside = series.inside(communication)
-    enough = int(inside.sum()) >= _FEWEST
+    enough = int(inside.sum()) >= MIN_SAMPLES
     return CounterUse(
         link=link,
         direction=series.of.direction,
@@ -240,7 +225,7 @@ def _load(
         return None
     inside = series.inside(waited)
     utilization = series.utilization(inside, peak)
-    if inside.sum() < _FEWEST or utilization is None:
+    if inside.sum() < MIN_SAMPLES or utilization is None:
         return None
     return Load(
         link=series.of.link,
@@ -281,8 +266,8 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
         how = "give the rates: --link-peak nvlink=300 --link-peak pcie=31.5 (GB/s, one direction)"
     else:
         reason = (
-            f"fewer than {_FEWEST} samples of a link lie in exposed communication: its operations"
-            " are shorter than the time between samples"
+            f"fewer than {MIN_SAMPLES} samples of a link lie in exposed communication: its"
+            " operations are shorter than the time between samples"
         )
         how = result.how_to_collect(Part.DENSE_COUNTERS)
-    return [NotApplicable(finding, reason, how, result.rank) for finding in _FINDINGS]
+    return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.IDS]

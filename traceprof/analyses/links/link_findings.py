@@ -9,17 +9,64 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceprof.findings import MAX_EVIDENCE, Evidence, Finding, severity_of_cost
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    severity_of_cost,
+)
 from traceprof.intervals import largest
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.findings import Metric
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank
 
+IDS: tuple[str, ...] = ("link-saturated", "link-underused")
+_LINK_METRICS = {
+    "link": Metric(Kind.TEXT, "which link", choices=("nvlink", "pcie", "network")),
+    "direction": Metric(
+        Kind.TEXT,
+        "which way: `h2d`, `d2h` for copies; `tx`, `rx` for counters (the GPU, or the NIC `nic`,"
+        " sends or receives)",
+        choices=("h2d", "d2h", "d2d", "p2p", "tx", "rx"),
+    ),
+    "peer": Metric(Kind.INTEGER, "null: these links are shared by all peers", is_nullable=True),
+    "gb_per_s": Metric(Kind.NUMBER, "what it carried, 1 GB = 1e9 bytes"),
+    "peak_gb_per_s": Metric(Kind.POSITIVE, "what it can carry in one direction"),
+    "utilization": Metric(Kind.NUMBER, "one over the other"),
+    "source": Metric(
+        Kind.TEXT,
+        "`copies` (bytes and times of memory copies), `gpu-metrics` (percent of the peak, sampled;"
+        " of PCIe with the packets' headers) or `nic-metrics` (rates, sampled)",
+        choices=("copies", "gpu-metrics", "nic-metrics"),
+    ),
+    "is_peak_assumed": Metric(
+        Kind.FLAG,
+        "true where the peak is what a board of the GPU's name can reach. The export has neither"
+        " PCIe generation and width nor bridges; the user's own rate takes its place",
+    ),
+    "exposed_ns": Metric(
+        Kind.NS, "how long the copies or the communication had the GPU to themselves: the impact"
+    ),
+    "nic": Metric(Kind.TEXT, "the name of the NIC, for `network`", is_optional=True),
+    "bytes": Metric(Kind.COUNT, "what the copies carried", is_optional=True),
+    "busy_ns": Metric(Kind.NS, "the union of the copies", is_optional=True),
+    "num_copies": Metric(Kind.COUNT, "how many copies", is_optional=True),
+    "num_samples": Metric(Kind.COUNT, "how many samples of a counter", is_optional=True),
+    "coverage": Metric(
+        Kind.FRACTION,
+        "of copies, the share of the direction's that could be judged; of counters, the share of"
+        " the exposed time that whole samples cover. Under five samples nothing is claimed",
+    ),
+}
+METRICS: Metrics = dict.fromkeys(IDS, _LINK_METRICS)
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""
@@ -59,7 +106,7 @@ class Load:
     exposed_ns: int
     coverage: float
     evidence: tuple[Evidence, ...]
-    more: Mapping[str, Metric]
+    more: Mapping[str, MetricValue]
 
     @property
     def utilization(self) -> float:
@@ -100,13 +147,13 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     sampled = {
         (finding.id, finding.rank, finding.metrics["link"], finding.metrics["direction"])
         for finding in findings
-        if finding.id in EXPLANATIONS and finding.metrics["source"] == "gpu-metrics"
+        if finding.id in IDS and finding.metrics["source"] == "gpu-metrics"
     }
     same_way = {"h2d": "rx", "d2h": "tx"}
     return [
         finding
         for finding in findings
-        if finding.id not in EXPLANATIONS
+        if finding.id not in IDS
         or (
             finding.id,
             finding.rank,
@@ -131,7 +178,7 @@ def _finding(
     severity = severity_of_cost(fraction)
     if severity is None:
         return None
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "link": load.link,
         "direction": load.direction,
         "peer": None,
@@ -266,53 +313,9 @@ def _bullets(advice: Mapping[str, tuple[str, ...]]) -> str:
     return "\n".join(f"* {line}" for line in lines)
 
 
-_METRICS = """\
-* `link`, `direction`: which, and which way: `h2d`, `d2h` for copies, `tx`, `rx` for counters (the
-  GPU, or the NIC `nic`, sends or receives). `peer` is null: these links are shared by all peers.
-* `gb_per_s`: what it carried; `peak_gb_per_s`: at most, one direction, 1 GB = 1e9 bytes;
-  `utilization`: one over the other.
-* `is_peak_assumed`: true where the peak is what a board of the GPU's name can reach. The export
-  tells neither PCIe generation and width nor bridges; the user's own rate takes its place.
-* `source`: `copies` (bytes and times of memory copies), `gpu-metrics` (percent of the peak,
-  sampled; of PCIe with the packets' headers) or `nic-metrics` (rates, sampled).
-* `exposed_ns`: how long the copies or the communication had the GPU to themselves: the impact.
-* `coverage`: of copies, the share of the direction's that could be judged; of counters, the share
-  of the exposed time that whole samples cover. Under five samples nothing is claimed.
-
-Nothing is claimed of a link whose peak is not known, and nothing where less than 1 % of the window
-waits. **Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %,
-high from 25 %."""
-
-EXPLANATIONS: dict[str, str] = {
-    "link-saturated": f"""\
-# link-saturated
-
-A link carries all it can while copies or communication have the GPU to themselves.
-
-**Measured** for copies as bytes over the union of the copies of one direction, for counters as the
-mean of the samples that lie wholly in exposed copies or communication. Claimed from
-{SATURATED:.0%} of the peak on: packet headers take the rest.
-
-{_METRICS}
-
-**What to do**
-
-{_bullets(SATURATED_ADVICE)}
-""",
-    "link-underused": f"""\
-# link-underused
-
-A link is far below its peak while copies or communication have the GPU to themselves.
-
-**Measured** for copies over those of at least 4 MiB between pinned memory and the GPU (smaller ones
-pay latency, pageable ones are `pageable-copy`); for counters as the mean of the samples that lie
-wholly in exposed communication, of the busiest link there: if NVLink idles because the network is
-busy, NVLink is not the one to blame. Claimed below {UNDERUSED:.0%} of the peak.
-
-{_METRICS}
-
-**What to do**
-
-{_bullets(UNDERUSED_ADVICE)}
-""",
+PAGE = {
+    "saturated": f"{SATURATED * 100:.0f} %",
+    "underused": f"{UNDERUSED * 100:.0f} %",
+    "saturated_advice": _bullets(SATURATED_ADVICE),
+    "underused_advice": _bullets(UNDERUSED_ADVICE),
 }

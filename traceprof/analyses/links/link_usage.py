@@ -15,9 +15,9 @@ from traceprof.analyses.links.copy_paths import (
     is_device_memory,
 )
 from traceprof.analyses.links.link_findings import Load
+from traceprof.analyses.results import RankResult
 from traceprof.findings import NotApplicable, severity_of_cost, share
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
-from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,16 +29,12 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-IDS: tuple[str, ...] = ("link-saturated", "link-underused")
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
-EXPLANATIONS: dict[str, str] = link_findings.EXPLANATIONS
-
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
 _UNIFIED = np.array([kind for kind in CopyKind if kind.is_unified], np.int64)
 # Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
-_BIG_BYTES = 4 << 20
+MIN_BIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +112,10 @@ class HostCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkUsageResult:
+class LinkUsageResult(RankResult):
     """The copies of one rank, by direction and peer.
 
     Attributes:
-        rank: the rank's number.
         uses: what each direction and peer carried.
         host_copies: copies from and to the host, by the kind of its memory.
         loads: all copies of a direction while nothing hides them, where the peak is known.
@@ -130,7 +125,6 @@ class LinkUsageResult:
         gpu: the GPU's name.
     """
 
-    rank: int
     uses: tuple[LinkUse, ...]
     host_copies: tuple[HostCopies, ...] = ()
     loads: tuple[Load, ...] = ()
@@ -217,7 +211,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
                 result.rank,
             )
-            for id_ in IDS
+            for id_ in link_findings.IDS
         ]
     return [each for each in found if each is not None]
 
@@ -290,7 +284,7 @@ def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
     source, destination = copies.source_memory[chosen], copies.destination_memory[chosen]
     host, device = (source, destination) if direction == "h2d" else (destination, source)
     judged: Mask = (host == MemoryKind.PINNED) & is_device_memory(device)
-    return judged & (copies.bytes[chosen] >= _BIG_BYTES)
+    return judged & (copies.bytes[chosen] >= MIN_BIG_BYTES)
 
 
 def _is_over_c2c(rank: Rank) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    Kind,
     Metric,
+    Metrics,
+    MetricValue,
     NotApplicable,
     bullets,
     severity_of_cost,
@@ -23,7 +27,37 @@ if TYPE_CHECKING:
     from traceprof.trace.model.parts import HowToCollect
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
-SLOWER = 1.25
+MIN_RATIO = 1.25
+METRICS: Metrics = {
+    "peer-copy-through-host": {
+        "bytes": Metric(Kind.COUNT, "sent, each byte once"),
+        "gb_per_s": Metric(Kind.NUMBER, "`bytes` over `busy_ns`"),
+        "num_copies": Metric(Kind.COUNT, "how many copies"),
+        "busy_ns": Metric(Kind.NS, "the union of both legs"),
+        "exposed_ns": Metric(
+            Kind.NS, "how much of that the receiving GPU computes nothing: the impact"
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the copies both of whose legs are in the report"
+        ),
+    },
+    "nccl-p2p-slower-than-copy": {
+        "nccl_gb_per_s": Metric(Kind.NUMBER, "the rate of NCCL"),
+        "copy_gb_per_s": Metric(Kind.NUMBER, "the rate of the copy engine"),
+        "ratio": Metric(
+            Kind.NUMBER, f"the second rate over the first; claimed from {MIN_RATIO} on"
+        ),
+        "peer": Metric(Kind.INTEGER, "the other device's ordinal"),
+        "direction": Metric(Kind.TEXT, "`send` or `recv`", choices=("send", "recv")),
+        "nccl_bytes": Metric(Kind.COUNT, "what NCCL carried"),
+        "num_operations": Metric(Kind.COUNT, "in how many kernels"),
+        "num_copies": Metric(Kind.COUNT, "the copies that they are compared with"),
+        "exposed_ns": Metric(Kind.NS, "how much of the kernels no compute hides: the impact"),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of NCCL's point-to-point kernels that were compared"
+        ),
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +125,10 @@ class PeerComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerTransfersResult:
+class PeerTransfersResult(RankResult):
     """What a rank exchanged with other devices.
 
     Attributes:
-        rank: the rank's number.
         window_ns: the window's length.
         staged: copies through the host; None where there are none.
         comparisons: by peer and direction, where both NCCL and copies took the same way.
@@ -106,7 +139,6 @@ class PeerTransfersResult:
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    rank: int
     window_ns: int
     staged: StagedCopies | None
     comparisons: tuple[PeerComparison, ...]
@@ -144,7 +176,7 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
     if severity is None:
         return None
     rate = staged.bytes / staged.busy_ns
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "bytes": staged.bytes,
         "gb_per_s": rate,
         "num_copies": staged.num_copies,
@@ -183,9 +215,9 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
 def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
     fraction = one.exposed_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None or one.ratio < SLOWER:
+    if severity is None or one.ratio < MIN_RATIO:
         return None
-    metrics: dict[str, Metric] = {
+    metrics: dict[str, MetricValue] = {
         "nccl_gb_per_s": one.nccl_gb_per_s,
         "copy_gb_per_s": one.copy_gb_per_s,
         "ratio": one.ratio,
@@ -268,49 +300,4 @@ _SLOWER_ADVICE = (
         " ranks or CUDA_VISIBLE_DEVICES"
     ),
 )
-
-
-EXPLANATIONS: dict[str, str] = {
-    "peer-copy-through-host": f"""\
-# peer-copy-through-host
-
-Copies from one GPU to another go by way of the host's memory: two legs over PCIe instead of one.
-
-**Measured** by copies to or from the host whose memory is a device's on both sides: so Nsight
-records the two legs that the driver makes of one copy where the GPUs cannot reach each other. The
-legs of a copy share the call, and so its correlation id. The copy counts for the sending device.
-
-* `bytes`: sent, each byte once; `busy_ns`: the union of both legs; `gb_per_s`: one over the other.
-* `exposed_ns`: how much of that the receiving GPU computes nothing: the impact.
-* `coverage`: the share of the copies both of whose legs are in the report.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{bullets(_HOST_ADVICE)}
-""",
-    "nccl-p2p-slower-than-copy": f"""\
-# nccl-p2p-slower-than-copy
-
-NCCL's sends or receives are slower than copies by a copy engine between the same two GPUs.
-
-**Measured** over transfers of at least 1 MiB. Bytes of NCCL's kernels come from its NVTX payloads
-or the labels of `instrument`, which also tell the peer. A kernel waits for its peer before it
-transfers, so NCCL's rate is that of its fastest tenth, which waited least: still a lower bound.
-
-* `nccl_gb_per_s`, `copy_gb_per_s`, `ratio`: both rates, and the second over the first; claimed from
-  {SLOWER} on.
-* `peer`, `direction`: the other device's ordinal; `send` or `recv`.
-* `exposed_ns`: how much of the kernels no compute hides: the impact.
-* `coverage`: the share of NCCL's point-to-point kernels that were compared.
-
-**Severity** follows the share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do**
-
-{bullets(_SLOWER_ADVICE)}
-""",
-}
+PAGE = {"host_advice": bullets(_HOST_ADVICE), "slower_advice": bullets(_SLOWER_ADVICE)}

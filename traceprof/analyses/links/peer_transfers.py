@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
 REQUIRES: tuple[Part, ...] = (Part.COPIES,)
-EXPLANATIONS: dict[str, str] = peer_findings.EXPLANATIONS
+METRICS = peer_findings.METRICS
 
 _SEND_RECV = "SendRecv"
 _SENDS, _RECEIVES = 1, 2  # Messages.direction
 # Smaller ones pay latency, which differs between a kernel and a copy engine for other reasons.
-_BIG_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
+PAGE = {**peer_findings.PAGE, "min_mib": str(MIN_BYTES >> 20)}
 
 
 def run(rank: Rank, window: Window) -> PeerTransfersResult:
@@ -187,14 +188,14 @@ def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> lis
     found = []
     for peer in np.unique(sized.peer).tolist():
         for sends in (True, False):
-            big = (sized.bytes >= _BIG_BYTES) & (durations[sized.kernel] > 0)
+            big = (sized.bytes >= MIN_BYTES) & (durations[sized.kernel] > 0)
             some = (sized.peer == peer) & (sized.sends == sends) & big
             source, destination = (rank.key.device, peer) if sends else (peer, rank.key.device)
             way = np.flatnonzero(
                 inside
                 & (copies.source_device == source)
                 & (copies.destination_device == destination)
-                & (copies.bytes >= _BIG_BYTES)
+                & (copies.bytes >= MIN_BYTES)
             )
             span = intervals.union(copies.start_ns[way], copies.end_ns[way])
             if not some.any() or not span.measure_ns:

@@ -1,4 +1,4 @@
-"""What a straggler's causes mean and what to do about them."""
+"""What a straggler's causes mean, and what to do about them."""
 
 from __future__ import annotations
 
@@ -80,49 +80,4 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
     ),
     UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
-}
-
-EXPLANATIONS: dict[str, str] = {
-    "straggler": """\
-# straggler
-
-One rank comes last to the collectives again and again: all others wait for it, whatever their own
-speed.
-
-**Measured** on one clock. Reports of one machine share its clock. The clocks of several machines
-are brought together by the operations that all members leave together (all-reduce, all-gather,
-reduce-scatter, all-to-all): how far their ends are apart is how far the clocks are, but for some
-microseconds. A robust line through these differences gives offset and drift; how far they stray
-from it is the uncertainty. A machine that shares no operation keeps UTC, which NTP keeps to tens
-of milliseconds. Nothing is claimed below the uncertainty.
-
-Ranks without a GPU are compared by the ranges of `instrument`: a rank arrives when it calls an
-operation, and leaves when it is over. Their threads are woken some 50 microseconds apart, now and
-then milliseconds; but none leaves before the last one has come, which bounds their clocks.
-
-Operations are matched across ranks by the labels of `instrument`, by NCCL's communicator and their
-order in it, or by their order alone; kind, size and residence are checked.
-
-A rank is late to an operation if it starts later than the median of the other members by more than
-the uncertainty, and last if nobody came certainly later. It is a straggler if it is last in half of
-the operations at least, and more often than chance explains.
-
-* `rank`: the root. A rank that was late because it waited for another one itself is not the root.
-* `lateness_ns`: how much later than the median of the others it came, at the median.
-* `share_last`: the share of the operations in which it (or the rank it holds up) came last.
-* `clock_uncertainty_ns`: how well its clock compares with the others'; null where it does not.
-* `cause`: what took the time, since the ranks last stood together: the late rank's computing,
-  communicating, copying and idling by cause, each beyond the median of the others. What makes up
-  half of the lateness is the cause. Without a GPU: data loading, slower compute (forward, backward,
-  optimizer), communication, or outside the ranges, of which the trace does not say more.
-
-**Impact** is how long the others waited for it with nothing to compute, at their median.
-
-**Severity** follows its share of the window: info from 1 %, low from 3 %, medium from 10 %, high
-from 25 %.
-
-**What to do** depends on the cause: slower kernels (clocks, temperature, another process), more
-work (imbalanced batches), a full launch queue, a starved host, synchronization, blocking copies,
-data loading.
-""",
 }

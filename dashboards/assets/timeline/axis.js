@@ -1,0 +1,71 @@
+// Draws the axis of time: grid lines, their times, and the marks of findings.
+import { AXIS, GUTTER, MARKS, markSpan } from "./geometry.js";
+import { duration, ticks } from "./time.js";
+
+const TICK_PIXELS = 110; // between grid lines, at least
+const LABEL_PIXELS = 24; // which half a label takes
+
+// The grid lines of a view, none before it is known what there is to show.
+export function gridOf(view, plotWidth) {
+  if (!view) return { list: [], anchor: null };
+  return ticks(view.start, view.span, (view.span * TICK_PIXELS) / plotWidth);
+}
+
+// Draw grid lines over the rows.
+export function drawGrid(painter, grid) {
+  const { context, theme } = painter;
+  context.strokeStyle = theme.line;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (const { at } of grid.list) {
+    const x = Math.round(painter.x(at)) + 0.5;
+    if (x < GUTTER) continue;
+    context.moveTo(x, AXIS);
+    context.lineTo(x, painter.height);
+  }
+  context.stroke();
+}
+
+// Draw the axis over what is below it.
+export function drawAxis(painter, grid, state) {
+  const { context, theme, width } = painter;
+  context.fillStyle = theme.surface;
+  context.fillRect(0, 0, width, AXIS);
+  context.fillStyle = theme["text-2"];
+  context.fillText(state.timeLabel, 8, 13);
+  context.fillStyle = theme.text;
+  const shown = state.view ? `${duration(state.view.span)} in view` : "";
+  context.fillText(grid.anchor === null ? shown : `${grid.anchor}   ${shown}`, 8, 28);
+  context.textAlign = "center";
+  for (const { at, label } of grid.list) {
+    const x = painter.x(at);
+    if (x < GUTTER + LABEL_PIXELS || x > width - LABEL_PIXELS) continue;
+    context.fillText(label, x, 18);
+    context.fillRect(Math.round(x), 27, 1, 5);
+  }
+  context.textAlign = "left";
+  context.fillStyle = theme.sunken;
+  context.fillRect(GUTTER, AXIS - MARKS, painter.plotWidth, MARKS);
+  painter.clip(GUTTER, 0, painter.plotWidth, AXIS, () => drawMarks(painter, state.marks));
+  context.fillStyle = theme["text-2"];
+  if (state.marks.length) {
+    context.textAlign = "right";
+    context.fillText("findings", GUTTER - 8, AXIS - MARKS / 2);
+    context.textAlign = "left";
+  }
+  context.fillStyle = theme.line;
+  context.fillRect(0, AXIS - 1, width, 1);
+}
+
+function drawMarks(painter, marks) {
+  const { context, theme } = painter;
+  for (const mark of marks.toReversed()) { // the costliest is first, and on top
+    const { left, width } = markSpan(mark, painter.x);
+    context.fillStyle = theme[mark.severity] || theme.info;
+    context.fillRect(left, AXIS - MARKS + 2, width, MARKS - 4);
+    if (!mark.chosen) continue;
+    context.strokeStyle = theme.text;
+    context.lineWidth = 1.5;
+    context.strokeRect(left - 1, AXIS - MARKS + 1, width + 2, MARKS - 2);
+  }
+}

@@ -1,0 +1,46 @@
+// Colours on the canvas: those of what ran come from palette.py, those of the page from style.css.
+
+export const HATCHED = "communication";
+export const INK = "#10151a"; // text on the colours of what ran, the same in light and dark
+
+// How much white each of three shades has: neighbours with different names can be told apart.
+const WHITES = [0, 0.22, 0.42];
+const HATCHED_WHITES = [0, 0.12, 0.24]; // hatching makes it lighter
+const THEME = ["ground", "surface", "sunken", "line", "text", "text-2", "accent", "focus",
+  "highlight", "high", "medium", "low", "info"];
+
+// "#009E73" and shares of white → the colours, lighter and lighter.
+export function shades(color, whites) {
+  const parts = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+  return whites.map(
+    (white) => `rgb(${parts.map((part) => Math.round(part + (255 - part) * white)).join(" ")})`,
+  );
+}
+
+// Three shades by kind of row.
+export const shadesByKind = (colors) => Object.fromEntries(
+  Object.entries(colors).map(([kind, color]) =>
+    [kind, shades(color, kind === HATCHED ? HATCHED_WHITES : WHITES)]),
+);
+
+// Colours of the page around an element, which differ between light and dark.
+export function themeOf(element) {
+  const style = getComputedStyle(element);
+  return Object.fromEntries(
+    THEME.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+// Diagonal lines over what communicates: it differs from the rest by more than its colour.
+export function hatching(context) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const pen = tile.getContext("2d");
+  pen.strokeStyle = "rgb(255 255 255 / 45%)";
+  pen.lineWidth = 1.6;
+  for (const shift of [-8, 0, 8]) {
+    pen.moveTo(shift, 8);
+    pen.lineTo(shift + 8, 0);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}

@@ -1,0 +1,204 @@
+// Draws the timeline on a canvas: names are written with fillText only, never made markup.
+import { drawAxis, drawGrid, gridOf } from "./axis.js";
+import { HATCHED, INK, hatching, shadesByKind, themeOf } from "./colors.js";
+import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
+import { drawBands, drawLinks, drawOutlines, drawPointer } from "./overlay.js";
+
+const FONT = "11.5px system-ui, 'Liberation Sans', sans-serif";
+const MIN_WIDTH = 0.7; // of a block or an event
+const MIN_LABELLED = 22; // width of an event that may have its name in it
+const MIN_ROOM = 14; // for a name
+const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to show
+
+// As much of a text as fits, measured once, since most letters are about as wide.
+export function fitting(text, room, measure) {
+  const width = measure(text);
+  if (width <= room) return text;
+  const letters = Math.floor((text.length * (room - 9)) / width);
+  return letters > 2 ? `${text.slice(0, letters)}…` : "";
+}
+
+export class TimelinePainter {
+  // colors: by kind of row, from palette.py.
+  constructor(canvas, colors) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.shades = shadesByKind(colors);
+    this.hatching = hatching(this.context);
+    this.view = BEFORE_VIEW;
+    this.x = (time) => xOf(time, this.view, this.plotWidth);
+    this.restyle();
+  }
+
+  // Take the colours of the theme.
+  restyle() {
+    this.theme = themeOf(this.canvas);
+  }
+
+  resize(width, height) {
+    const ratio = window.devicePixelRatio || 1;
+    [this.width, this.height] = [width, height];
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+  }
+
+  get plotWidth() {
+    return Math.max(this.width - GUTTER, 1);
+  }
+
+  timeAt(x) {
+    return timeAt(x, this.view, this.plotWidth);
+  }
+
+  // state: see timeline.js, which makes it.
+  draw(state) {
+    const { context, theme, width, height } = this;
+    const ratio = window.devicePixelRatio || 1;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = theme.surface;
+    context.fillRect(0, 0, width, height);
+    context.font = FONT;
+    context.textBaseline = "middle";
+    this.view = state.view ?? BEFORE_VIEW;
+    const grid = gridOf(state.view, this.plotWidth);
+    drawGrid(this, grid);
+    this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
+      drawBands(this, state.bands);
+      for (const row of state.rows) if (row.track) this.#row(row, state.tiles);
+      drawOutlines(this, state);
+    });
+    this.clip(0, AXIS, width, height - AXIS, () => this.#names(state.rows));
+    this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => drawLinks(this, state));
+    drawAxis(this, grid, state);
+    drawPointer(this, state);
+  }
+
+  // Paint inside of a rectangle only.
+  clip(x, y, width, height, paint) {
+    const { context } = this;
+    context.save();
+    context.beginPath();
+    context.rect(x, y, width, height);
+    context.clip();
+    paint();
+    context.restore();
+  }
+
+  #isInSight({ top, height }) {
+    return top + height >= AXIS && top <= this.height;
+  }
+
+  #row(row, tiles) {
+    if (!this.#isInSight(row)) return;
+    const tile = tiles.get(row.track.row);
+    if (!tile) {
+      this.context.fillStyle = this.theme.sunken;
+      this.context.fillRect(GUTTER, row.top + 2, this.plotWidth, row.height - 4);
+      return;
+    }
+    this.#blocks(tile, row);
+    this.#events(tile, row);
+  }
+
+  // Columns in which short events are merged: as high as the share of the column they cover.
+  #blocks(tile, { track, top, height }) {
+    const { context } = this;
+    const unit = tile.span / tile.columns;
+    const bottom = top + height - 1;
+    context.beginPath();
+    for (let index = 0; index < tile.column.length; index += 1) {
+      const left = this.x(tile.start + tile.column[index] * unit);
+      if (left > this.width) break;
+      const right = this.x(tile.start + (tile.column[index] + 1) * unit);
+      if (right < GUTTER) continue;
+      const covered = Math.max((tile.share[index] / 1000) * (height - 2), 2);
+      context.rect(left, bottom - covered, Math.max(right - left, MIN_WIDTH), covered);
+    }
+    this.#fill(track.kind, 0);
+  }
+
+  #events(tile, { track, top, height }) {
+    const { context } = this;
+    const labels = [];
+    for (const shade of [0, 1, 2]) {
+      context.beginPath();
+      for (let index = 0; index < tile.begin.length; index += 1) {
+        if (tile.name[index] % 3 !== shade) continue;
+        const left = this.x(tile.start + tile.begin[index]);
+        if (left > this.width) break;
+        const right = this.x(tile.start + tile.begin[index] + tile.length[index]);
+        if (right < GUTTER) continue;
+        // A gap to the neighbour, where there is room for one.
+        const width = right - left > 4 ? right - left - 1 : Math.max(right - left, MIN_WIDTH);
+        context.rect(left, top + 1, width, height - 2);
+        const name = tile.names[tile.name[index]];
+        if (name !== undefined && width > MIN_LABELLED) labels.push([left, width, name]);
+      }
+      this.#fill(track.kind, shade);
+    }
+    context.fillStyle = INK;
+    for (const [left, width, name] of labels) {
+      const from = Math.max(left, GUTTER);
+      const room = Math.min(left + width, this.width) - from - 7;
+      if (room > MIN_ROOM) context.fillText(this.#fitting(name, room), from + 4, top + height / 2 + 0.5);
+    }
+  }
+
+  #fill(kind, shade) {
+    const { context } = this;
+    context.fillStyle = (this.shades[kind] ?? this.shades.host)[shade];
+    context.fill();
+    if (kind === HATCHED) {
+      context.fillStyle = this.hatching;
+      context.fill();
+    }
+  }
+
+  #fitting(text, room) {
+    return fitting(text, room, (written) => this.context.measureText(written).width);
+  }
+
+  // What stands before the rows, and the rows that only have a name.
+  #names(rows) {
+    const { context, theme } = this;
+    context.fillStyle = theme.surface;
+    context.fillRect(0, AXIS, GUTTER, this.height);
+    context.fillStyle = theme.line;
+    context.fillRect(GUTTER - 1, AXIS, 1, this.height);
+    for (const row of rows) {
+      if (!this.#isInSight(row)) continue;
+      if (row.track) this.#trackName(row);
+      else this.#heading(row);
+    }
+  }
+
+  #trackName({ label, track, top, height }) {
+    const { context, theme } = this;
+    context.fillStyle = theme["text-2"];
+    context.fillText(this.#fitting(label, GUTTER - 34), 26, top + height / 2 + 0.5);
+    context.fillStyle = (this.shades[track.kind] ?? this.shades.host)[0];
+    context.fillRect(GUTTER - 5, top + 1, 3, height - 2);
+  }
+
+  #heading({ type, label, note, foldable, folded, top, height }) {
+    const { context, theme } = this;
+    const isRank = type === "rank";
+    const indent = isRank ? 8 : 14;
+    const middle = top + height / 2 + 0.5;
+    context.fillStyle = isRank ? theme.sunken : theme.ground;
+    context.fillRect(0, top, this.width, height);
+    context.fillStyle = theme.text;
+    context.font = isRank ? `600 ${FONT}` : FONT;
+    const text = (foldable ? (folded ? "▸ " : "▾ ") : "") + label;
+    context.fillText(this.#fitting(text, this.width - 20), indent, middle);
+    context.font = FONT;
+    if (note) {
+      context.fillStyle = theme["text-2"];
+      context.fillText(note, indent + context.measureText(text).width + 18, middle);
+    }
+    context.fillStyle = theme.line;
+    context.fillRect(0, top, this.width, 1);
+  }
+}

@@ -1,0 +1,57 @@
+// Tiles: what the screen can show of one row of events, around one view. dashboards/timeline/tiles.py
+// makes them. Here they are read, asked for, and searched for what is drawn at a time.
+
+const MARGIN = 0.25; // of the view, asked for on either side: panning shows something at once
+const MIN_MARGIN = 0.1; // what must be left of it, else it is asked for anew
+
+// What to ask for to show a view in so many columns: whole ns from the base.
+export function requestFor(view, columns) {
+  return {
+    start: Math.floor(view.start - view.span * MARGIN),
+    end: Math.ceil(view.start + view.span * (1 + MARGIN)),
+    columns: Math.round(columns * (1 + 2 * MARGIN)),
+  };
+}
+
+// The tile of a reply: its columns counted from the tile's start rather than from one another, and
+// what it was asked for.
+export function decoded(reply, { start, end }, view, columns) {
+  let column = 0;
+  const counted = reply.column.map((distance) => (column += distance));
+  const asked = { asked: columns, viewSpan: view.span };
+  return { ...reply, ...asked, column: counted, start, span: end - start };
+}
+
+// Whether a tile shows a view as it should be shown.
+export function isFresh(tile, view, columns) {
+  return Boolean(tile) && tile.asked === columns && tile.viewSpan === view.span &&
+    tile.start <= view.start - view.span * MIN_MARGIN &&
+    tile.start + tile.span >= view.start + view.span * (1 + MIN_MARGIN);
+}
+
+// The event of a tile nearest to a time, at most `near` ns away: {index, distance}, or null.
+function nearest(tile, offset, near) {
+  let best = null;
+  tile.begin.forEach((begin, index) => {
+    const distance = Math.max(begin - offset, offset - begin - tile.length[index], 0);
+    if (distance <= near && (!best || distance <= best.distance)) best = { index, distance };
+  });
+  return best;
+}
+
+// What a tile shows at a time: {start, end, event} of an event, {start, end, share} of a block of
+// short ones (share in thousandths), or null. An event that runs then comes before a block, a
+// block before an event that is at most `near` ns away.
+export function shownAt(tile, time, near) {
+  const offset = time - tile.start;
+  const event = nearest(tile, offset, near);
+  const unit = tile.span / tile.columns;
+  const column = tile.column.indexOf(Math.floor(offset / unit));
+  if (column >= 0 && event?.distance !== 0) {
+    const start = tile.start + tile.column[column] * unit;
+    return { start, end: start + unit, share: tile.share[column] };
+  }
+  if (!event) return null;
+  const start = tile.start + tile.begin[event.index];
+  return { start, end: start + tile.length[event.index], event: tile.event[event.index] };
+}

@@ -1,0 +1,57 @@
+// Time on the timeline. A view's times are numbers: nanoseconds from a base, so that they are whole
+// and exact up to 2^53 (104 days). Times of the report can be UTC and are BigInt.
+const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+const MAX_DECIMALS = 4; // of a time in seconds on the axis
+const THIN_SPACE = "\u2009";
+
+const unitOf = (ns) => UNITS.find(([, scale]) => ns >= scale) ?? UNITS.at(-1);
+
+// 12345678 → "12 345 678", with thin spaces.
+export const grouped = (digits) => String(digits).replaceAll(/\B(?=(\d{3})+(?!\d))/g, THIN_SPACE);
+
+// A duration with three significant digits and its unit, as units.duration writes it.
+export function duration(ns) {
+  const [unit, scale] = unitOf(Math.abs(ns));
+  const value = ns / scale;
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1000) return `${value} ${unit}`;
+  const digits = size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+  return `${value.toFixed(digits)} ${unit}`;
+}
+
+// A duration and, where that is rounded, the nanoseconds: "1.59 ms (1 593 948 ns)".
+export const exactly = (ns) => (ns >= 1000 ? `${duration(ns)} (${grouped(ns)} ns)` : duration(ns));
+
+// A time in seconds to the nanosecond, or to so many decimals: "1.593 948 425 s".
+export function seconds(ns, decimals = 9) {
+  const whole = Math.abs(Math.round(ns));
+  const fraction = String(whole % 1e9).padStart(9, "0").slice(0, decimals);
+  const groups = fraction.match(/\d{1,3}/g)?.join(THIN_SPACE);
+  const sign = ns < 0 && whole ? "−" : "";
+  return `${sign}${grouped(Math.floor(whole / 1e9))}${groups ? `.${groups}` : ""} s`;
+}
+
+// How far apart grid lines are: 1, 2 or 5 times a power of ten, at least `minimum` ns.
+export function tickStep(minimum) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(minimum, 1)));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= minimum * 0.999);
+}
+
+// Grid lines of a view, at least `minimum` ns apart, with labels short enough to stand side by
+// side: `list` of {at, label}. Where a time in seconds would need too many digits, labels count
+// from `anchor`, which is null otherwise.
+export function ticks(start, span, minimum) {
+  const step = tickStep(minimum);
+  const decimals = Math.max(0, Math.min(9, 9 - Math.floor(Math.log10(step))));
+  const [unit, scale] = unitOf(step);
+  const counts = decimals > MAX_DECIMALS;
+  const whole = scale * 1000; // of the next larger unit
+  const anchor = counts ? Math.floor(start / whole) * whole : null;
+  const label = (at) =>
+    counts ? `+${grouped(Math.round((at - anchor) / scale))} ${unit}` : seconds(at, decimals);
+  const list = [];
+  for (let at = Math.ceil(start / step) * step; at <= start + span; at += step) {
+    list.push({ at, label: label(at) });
+  }
+  return { list, anchor: counts ? seconds(anchor, 9 - Math.log10(whole)) : null };
+}

@@ -1,0 +1,66 @@
+"""The pages of the dashboard, in the order of the menu: one more is its module and a line here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from dashboards.pages import (
+    launch_queue,
+    links,
+    nccl,
+    overlap,
+    overview,
+    ranks,
+    steps,
+    timeline,
+)
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analysis import Analysis
+
+
+class Page(Protocol):
+    """The shape of every module of a page.
+
+    Attributes:
+        PATH: its path in an address.
+        TITLE: its name in the menu.
+    """
+
+    PATH: str
+    TITLE: str
+
+    def layout(self, analysis: Analysis, address: Address) -> Component:
+        """Return what the page shows at an address.
+
+        Raises:
+            UsageError: the address asks for what the analysis does not have.
+        """
+
+
+PAGES: tuple[Page, ...] = (
+    overview,
+    timeline,
+    steps,
+    overlap,
+    nccl,
+    launch_queue,
+    links,
+    ranks,
+)
+
+
+def page_at(path: str) -> Page:
+    """Return the page with a path such as `/timeline`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for page in PAGES:
+        if path == page.PATH:
+            return page
+    raise UsageError("cannot show this address", f"there is no page {path!r}", "use the menu")

@@ -1,0 +1,266 @@
+"""An independent reference for `exposed-communication` and its reasons, for tests only.
+
+Each exposed nanosecond (communication runs, compute does not) belongs to one operation B: of those
+that run, the one that began first; of those that began together, the one that ends first. What B
+owns is clipped to the window. Reasons take from what is left of B, in this order:
+
+* waiting: B's own exposed time before the last start of the operations matched with B; 0 for an
+  operation that is not matched, None for a rank none of whose operations is
+* (all the rest is unknown if B has no launch row, or if more than 1 % of the rank's operations with
+  a launch row start before that call begins)
+* late launch: min(left, compute in [max(input's end, end of the operation before B on its stream),
+  L)), where the input is without the launch (with it nothing could ever lie between); 0 if neither
+  is known. The operation before B is of any kind, the last on its stream by (start, end). Then all
+  that is left if the next compute has a launch row whose call ended after B's end.
+* queued: min(left, compute in the blocked spans of `readiness`), whether or not the operation
+  before B ended at most 20 µs before it: the spans say themselves that B was in line
+* same stream: all, if the next compute runs on B's stream
+* needed at once: all, if a stream that computes waits for B (event record on B's stream with B last
+  on it), no compute was launched between B's launch and that wait, and no other communication was
+  outstanding: launched before that wait, not ended on the GPU when B's launch call began, and not
+  waited for by a stream that computes before B's launch
+* late input: all, if B began at most 20 µs after ready (input or launch, whichever came last)
+* unknown: what is left
+
+Next compute: the compute operation with the earliest start at or after B's end; of several that
+start at once, one on B's stream if there is one.
+
+Matched are kernels of one report, whose ranks share a clock, of at least two ranks (and as many as
+the communicator has, where that is known): by NCCL's communicator where payloads tell it of all
+communication kernels of the report, and by kind, the k-th with the k-th. Where ranks have different
+numbers, the shorter list must fit into the longer one at exactly one place such that all matched
+operations run at one time. Only what no member can leave before the last has come is matched, which
+therefore must run at one time; and SendRecv of two ranks, where one that had ended before the other
+began did not wait. Peer copies are matched with nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003
+from typing import Any, NamedTuple
+
+from tests.reference.communication import kernels_of, kind
+from tests.reference.readiness import FOLLOWS_NS, Dependencies, Readiness, readiness_of
+from tests.reference.streams import (
+    COMMUNICATION,
+    COMPUTE,
+    Key,
+    Operation,
+    Rank,
+    Span,
+    clipped,
+    covered,
+    intersect,
+    measure,
+    owned,
+    read,
+    spans_of,
+    without,
+)
+
+LEAVE_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
+MAX_LATE_SHARE = 0.01  # of operations that start before their launch
+REASONS = ("waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
+           "late_input_ns", "unknown_ns")  # fmt: skip
+
+
+class Place(NamedTuple):
+    """What names a kernel in both readings of the file."""
+
+    process: int
+    device: int
+    stream: int
+    start: int
+    end: int
+
+
+@dataclass
+class ExposedCommunication:
+    """What the finding says of one rank; ns."""
+
+    communication_ns: int
+    exposed_ns: int
+    reasons: dict[str, int | None]
+    by_operation: list[tuple[Operation, dict[str, int]]]  # those with exposed time
+
+    @property
+    def fraction(self) -> float:
+        return self.exposed_ns / self.communication_ns if self.communication_ns else 0.0
+
+
+def reference(path: Path, window: Span | None = None) -> dict[Key, ExposedCommunication]:
+    """What must be found for each (process, device) of an export."""
+    ranks = read(path)
+    together = last_starts(kernels_of(path))
+    return {(rank.process, rank.device): measured(rank, window, together) for rank in ranks}
+
+
+def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> ExposedCommunication:
+    low, high = window or rank.window
+    computing = spans_of(rank.of_kind(COMPUTE))
+    communicating = clipped(spans_of(rank.of_kind(COMMUNICATION)), low, high)
+    exposed = measure(without(communicating, computing))
+    judge = Judge(rank, computing)
+    total = dict.fromkeys(REASONS, 0)
+    by_operation = []
+    readiness = {id(each.operation): each for each in readiness_of(rank)}
+    is_matched = False
+    for op, spans in owned(rank.of_kind(COMMUNICATION), low, high):
+        place = Place(rank.process, rank.device, op.stream, op.start, op.end)
+        is_matched |= place in together
+        own = without(spans, computing)
+        if not own:
+            continue
+        waiting = measure(clipped(own, op.start, max(together.get(place, op.start), op.start)))
+        reasons = judge.reasons(readiness[id(op)], measure(own) - waiting)
+        reasons["waiting_ns"] = waiting
+        for name, ns in reasons.items():
+            total[name] += ns
+        by_operation.append((op, reasons))
+    assert sum(total.values()) == exposed
+    assert all(ns >= 0 for ns in total.values())
+    metrics: dict[str, int | None] = {**total}
+    if not is_matched:
+        assert total["waiting_ns"] == 0
+        metrics["waiting_ns"] = None
+    return ExposedCommunication(measure(communicating), exposed, metrics, by_operation)
+
+
+class Judge:
+    """Gives what is left of an operation's exposed time to the reasons other than waiting."""
+
+    def __init__(self, rank: Rank, computing: list[Span]) -> None:
+        self._computing = computing
+        self._compute = rank.of_kind(COMPUTE)
+        self._starts = [op.start for op in self._compute]
+        self._communication = rank.of_kind(COMMUNICATION)
+        streams = {op.stream for op in self._compute}
+        self._waits = [  # of streams that compute, for what
+            (wait.call, awaited)
+            for wait, _, awaited in Dependencies(rank).resolved
+            if wait.stream in streams
+        ]
+        self._before: dict[int, Operation | None] = {}
+        last: dict[int, Operation] = {}
+        for op in rank.operations:
+            self._before[id(op)] = last.get(op.stream)
+            last[op.stream] = op
+        launched = [op for op in rank.operations if op.call]
+        late = sum(op.call is not None and op.start < op.call.start for op in launched)
+        self._clocks_agree = late <= MAX_LATE_SHARE * len(launched)
+
+    def reasons(self, ready: Readiness, left: int) -> dict[str, int]:
+        found = dict.fromkeys(REASONS, 0)
+        op = ready.operation
+        if ready.launch_ns is None or ready.ready_ns is None or not self._clocks_agree:
+            found["unknown_ns"] = left
+            return found
+        following = self._next_compute(op)
+        before = self._before[id(op)]
+        known = [each.end for each in (ready.input, before) if each is not None]
+        late = covered(self._computing, max(known), ready.launch_ns) if known else 0
+        found["late_launch_ns"] = min(left, late)
+        left -= found["late_launch_ns"]
+        if any(each.call is not None and each.call.end > op.end for each in following):
+            found["late_launch_ns"] += left
+            return found
+        found["queued_ns"] = min(left, measure(intersect(ready.blocked, self._computing)))
+        left -= found["queued_ns"]
+        if any(each.stream == op.stream for each in following):
+            name = "same_stream_ns"
+        elif self._is_needed_at_once(op):
+            name = "needed_at_once_ns"
+        elif op.start - ready.ready_ns <= FOLLOWS_NS:
+            name = "late_input_ns"
+        else:
+            name = "unknown_ns"
+        found[name] += left
+        return found
+
+    def _next_compute(self, op: Operation) -> list[Operation]:
+        """The next compute, as a list of none or one."""
+        at = bisect_left(self._starts, op.end)
+        together = [each for each in self._compute[at:] if each.start == self._starts[at]]
+        on_stream = [each for each in together if each.stream == op.stream]
+        return (on_stream or together)[:1]
+
+    def _is_needed_at_once(self, op: Operation) -> bool:
+        assert op.call is not None
+        waits = [call for call, awaited in self._waits if awaited is op and op.call < call]
+        if not waits:
+            return False
+        wait = waits[0]
+        for each in self._compute:
+            if each.call is not None and op.call < each.call < wait:
+                return False
+        for other in self._communication:
+            if other is op or other.call is None or not other.call < wait:
+                continue
+            is_over = other.end <= op.call.start or any(
+                call < op.call
+                and awaited.stream == other.stream
+                and not awaited.order < other.order
+                for call, awaited in self._waits
+            )
+            if not is_over:
+                return False
+        return True
+
+
+def last_starts(kernels: dict[tuple[int, int], list[dict[str, Any]]]) -> dict[Place, int]:
+    """When the last of the operations matched with each one began, where they are known."""
+    communicating = {
+        (pid, device): [each for each in of_rank if each["communicates"]]
+        for (pid, device), of_rank in kernels.items()
+    }
+    members = [each for of_rank in communicating.values() for each in of_rank]
+    told = all(each.get("communicator") is not None for each in members)
+    groups: dict[tuple[Any, str], dict[tuple[int, int], list[dict[str, Any]]]] = defaultdict(dict)
+    for rank, of_rank in communicating.items():
+        for each in of_rank:
+            name = (each["communicator"] if told else None, kind(each["operation"]))
+            groups[name].setdefault(rank, []).append({**each, "device": rank[1]})
+    found: dict[Place, int] = {}
+    for (_, operation), lists in groups.items():
+        pairs = operation == "SendRecv" and len(lists) == 2
+        sizes = {each.get("size") for of_rank in lists.values() for each in of_rank} - {None}
+        if not (pairs or operation in LEAVE_TOGETHER) or len(lists) < 2:
+            continue
+        if told and sizes and sizes != {len(lists)}:
+            continue
+        rows = lined_up([*lists.values()], must_meet=not pairs)
+        for row in rows:
+            last = max(each["start"] for each in row)
+            for each in row:
+                # A send or receive that had ended when the other began did not wait for it.
+                place = Place(
+                    each["process"], each["device"], each["stream"], each["start"], each["end"]
+                )
+                found[place] = each["start"] if last >= each["end"] else last
+    return found
+
+
+def lined_up(
+    lists: list[list[dict[str, Any]]], *, must_meet: bool
+) -> list[list[dict[str, Any]]]:  # fmt: skip
+    """The operations of several ranks, row by row; none if they cannot be lined up for sure."""
+    shortest = min(lists, key=len)
+    chosen = []
+    for of_rank in lists:
+        offsets = [*range(len(of_rank) - len(shortest) + 1)]
+        if len(offsets) > 1 or must_meet:
+            offsets = [
+                offset
+                for offset in offsets
+                if all(
+                    max(one["start"], other["start"]) <= min(one["end"], other["end"])
+                    for one, other in zip(shortest, of_rank[offset:], strict=False)
+                )
+            ]
+        if len(offsets) != 1:
+            return []
+        chosen.append(of_rank[offsets[0] : offsets[0] + len(shortest)])
+    return [list(row) for row in zip(*chosen, strict=True)]

@@ -1,0 +1,290 @@
+"""An independent reference for why a GPU idles, for tests only: plain lists, gap by gap.
+
+Shares no code with ``traceprof``. `idle_causes` returns for each rank, a (globalPid, deviceId) with
+at least one operation, its idle time and the causes, which sum to it. All in ns of the file.
+
+Gaps. The rank's operations (kernels, copies, memory sets, whole graphs) leave gaps [s, e) between
+the first start and the last end. Operations without length neither end nor split a gap; a gap that
+only such ones end is `unknown_ns`. Of several operations that start at e the one launched first
+ends the gap (by start, end, thread and row of the call; those without a call come last). Let [a, b)
+be its launch call, T the thread that made it, X its stream.
+
+1. No such call, or a after e: all is `unknown_ns`.
+2. b <= s: the operation had been launched before the gap began. The first 20 us are
+   `turnaround_ns`, the rest is `unknown_ns`: the queue held work. A call that was still running at
+   s had not launched yet.
+3. Else every ns goes to the first of these that holds, for T or for its stand-in U. U made the last
+   CUDA call of the process that started before a, is not T, and launches to X (at any time, on this
+   rank); where another thread made that call, there is no stand-in.
+   a. in MPI: `mpi_ns`
+   b. in set-up: `setup_ns`
+   c. in an allocation: `allocation_ns`
+   d. in a data loading range: `data_loading_ns`
+   e. in any other CUDA call: `launch_bound_ns`
+   f. asleep, with a stand-in both: `data_loading_ns` where the gap ends with the copy of a batch,
+      else `waiting_ns`
+   g. in [a, e), or between two markers less than 0.5 ms apart (calls and range ends of T and U
+      taken together; the end of one to the start of the next): `launch_bound_ns`
+   h. T or U is known to be awake: `host_code_ns`
+   i. `unknown_ns`: silent
+   `tests.reference.host_evidence` says which calls, ranges and rows these are.
+4. The copy of a batch goes from host to device (of copy kind HtoD or HtoA, between no two devices),
+   and either a step begins or ends on the host between the last compute kernel launched before it
+   and the first launched after it, or its thread launches nothing to the busiest compute stream
+   (the largest sum of durations of compute; of equals the least number).
+5. Waits take run-ahead. A synchronize call takes its length less 15 us. A copy that blocks
+   (`cudaMemcpy` and `cuMemcpy` calls without Async, and of Async ones those over 20 us from or to
+   pageable memory) takes what passed before the copy began, at most the call's length, less 15 us;
+   one on another device takes the call's length less 15 us, for this device does not run meanwhile.
+   The debt is incurred when the wait starts, on each stream of this rank to which its thread
+   launches (at any time). Calls that allocate are no waits.
+6. What a debt may take: (e), (g), and stretches of (h) and (i), both together, without anything
+   else between them, of at most 10 ms inside their gap. This time is the debts' clock. On a stream
+   a debt of D incurred at clock c lasts until c + D, and of two the one that lasts longer holds.
+   What a debt may take is `sync_ns` while a debt on X lasts. So it is used up by all that it might
+   have taken, also in gaps that end with another stream's operation: no wait brings more than it
+   took.
+7. A window clips the result; gaps, stretches and debts are those of the whole rank.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.reference.breakdown import COMMUNICATION, COMPUTE
+from tests.reference.host_evidence import Evidence
+from tests.reference.nsight_export import HOST_TO_DEVICE, Export
+from tests.reference.spans import Span, both, clipped, union, without
+from tests.reference.training import StepBoundaries
+from tests.reference.waits import incurred_debts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.reference.nsight_export import Call, Operation
+
+CAUSES = (
+    "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
+    "allocation_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+)  # fmt: skip
+BETWEEN_MARKERS_NS = 500_000
+TURNAROUND_NS = 20_000
+MAX_STRETCH_NS = 10_000_000
+STRETCHES = {"host_code_ns", "unknown_ns"}
+
+
+class Piece(NamedTuple):
+    """A part of a gap that has one cause."""
+
+    start: int
+    end: int
+    cause: str
+    stream: int  # of the operation that ends the gap
+    threads: tuple[int, ...]  # the launching thread and its stand-in, where they decided
+    may_be_sync: bool
+
+
+@dataclass(frozen=True)
+class IdleCauses:
+    """Where the idle time of a rank went."""
+
+    process: int
+    device: int
+    idle_ns: int
+    causes: dict[str, int]
+    pieces: list[Piece] = field(repr=False)
+
+
+class RankIdle:
+    """A rank of an export, whose gaps are explained."""
+
+    def __init__(self, export: Export, evidence: Evidence, process: int, device: int) -> None:
+        self.export, self.evidence = export, evidence
+        self.process, self.device = process, device
+        self.operations = export.ranks[process, device]
+        self.calls = export.calls.get(process, [])
+        self.streams: dict[int, set[int]] = defaultdict(set)  # to which a thread launches
+        compute: Counter[int] = Counter()
+        for op in self.operations:
+            if op.call is not None:
+                self.streams[op.call.thread].add(op.stream)
+            if op.kind == COMPUTE:
+                compute[op.stream] += op.end - op.start
+        self.busiest = min(compute, key=lambda stream: (-compute[stream], stream), default=None)
+        self.boundaries = StepBoundaries(export, process, self.operations)
+        self._launching: dict[tuple[int, ...], list[Span]] = {}
+
+    def answer(self, window: Span | None = None) -> IdleCauses:
+        low, high = window or self.span()
+        pieces = [
+            piece._replace(start=max(piece.start, low), end=min(piece.end, high))
+            for piece in self.with_debts(self.pieces())
+            if piece.start < high and piece.end > low
+        ]
+        causes = dict.fromkeys(CAUSES, 0)
+        for piece in pieces:
+            causes[piece.cause] += piece.end - piece.start
+        return IdleCauses(self.process, self.device, sum(causes.values()), causes, pieces)
+
+    def span(self) -> Span:
+        starts, ends = zip(*((op.start, op.end) for op in self.operations), strict=True)
+        return min(starts), max(ends)
+
+    def gaps(self) -> list[tuple[int, int, Operation | None]]:
+        starting: dict[int, list[Operation]] = defaultdict(list)
+        for op in self.operations:
+            if op.end > op.start:
+                starting[op.start].append(op)
+        busy = union((op.start, op.end) for op in self.operations)
+        return [
+            (low, high, min(starting[high], key=_launch_order) if high in starting else None)
+            for low, high in without([self.span()], busy)
+        ]
+
+    def pieces(self) -> list[Piece]:
+        """The pieces of all gaps, by time, before debts."""
+        pieces: list[Piece] = []
+        for low, high, op in self.gaps():
+            if op is None or op.call is None or op.call.start > op.start:
+                stream = -1 if op is None else op.stream
+                pieces.append(Piece(low, high, "unknown_ns", stream, (), may_be_sync=False))
+            elif op.call.end <= low:
+                middle = min(low + TURNAROUND_NS, high)
+                pieces.append(Piece(low, middle, "turnaround_ns", op.stream, (), may_be_sync=False))
+                if middle < high:
+                    rest = Piece(middle, high, "unknown_ns", op.stream, (), may_be_sync=False)
+                    pieces.append(rest)
+            else:
+                threads = self.launching_threads(op.call, op.stream)
+                cuts = self.cuts(low, high, op, op.call, threads)
+                pieces += _with_stretches(cuts, op.stream, threads)
+        return pieces
+
+    def launching_threads(self, call: Call, stream: int) -> tuple[int, ...]:
+        index = bisect_left(self.calls, (call.start,))
+        before = self.calls[index - 1].thread if index else call.thread
+        if before != call.thread and stream in self.streams.get(before, ()):
+            return call.thread, before
+        return (call.thread,)
+
+    def launching(self, numbers: tuple[int, ...]) -> list[Span]:
+        """When the calls and range ends of threads lie close to each other."""
+        if numbers not in self._launching:
+            threads = [self.evidence.thread(number) for number in numbers]
+            markers = sorted(marker for thread in threads for marker in thread.markers)
+            spans: list[Span] = []
+            last = None  # the latest end so far
+            for start, end in markers:
+                if last is not None and 0 < start - last < BETWEEN_MARKERS_NS:
+                    spans.append((last, start))
+                last = end if last is None else max(last, end)
+            self._launching[numbers] = union(spans)
+        return self._launching[numbers]
+
+    def cuts(
+        self, low: int, high: int, op: Operation, call: Call, numbers: tuple[int, ...]
+    ) -> list[tuple[int, int, str]]:
+        """A gap cut at all boundaries, each cut with the first cause that holds in it."""
+        threads = [self.evidence.thread(number) for number in numbers]
+
+        def of_any(field: str) -> list[Span]:
+            return union(span for t in threads for span in clipped(getattr(t, field), low, high))
+
+        asleep = [(low, high)]
+        awake: list[Span] = []
+        for thread in threads:
+            asleep = both(asleep, thread.asleep)
+            awake += without(clipped(thread.known, low, high), thread.asleep)
+        launching = clipped(self.launching(numbers), low, high)
+        launching += clipped([(call.start, op.start)], low, high)
+        layers = [
+            ("mpi_ns", of_any("mpi")),
+            ("setup_ns", of_any("setup")),
+            ("allocation_ns", of_any("allocation")),
+            ("data_loading_ns", of_any("loading")),
+            ("launch_bound_ns", of_any("calls")),
+            ("data_loading_ns" if self.is_batch(op, call) else "waiting_ns", asleep),
+            ("launch_bound_ns", union(launching)),
+            ("host_code_ns", union(awake)),
+        ]
+        times = {low, high, *(time for _, spans in layers for span in spans for time in span)}
+        places = [0] * len(layers)
+        cuts = []
+        for start, end in pairwise(sorted(times)):
+            cause = "unknown_ns"
+            for number, (name, spans) in enumerate(layers):
+                while places[number] < len(spans) and spans[places[number]][1] <= start:
+                    places[number] += 1
+                if places[number] < len(spans) and spans[places[number]][0] <= start:
+                    cause = name
+                    break
+            cuts.append((start, end, cause))
+        return cuts
+
+    def is_batch(self, op: Operation, call: Call) -> bool:
+        """Is it the copy of a batch, for which a sleeping thread may have waited?"""
+        if op.copy_kind not in HOST_TO_DEVICE or op.kind == COMMUNICATION:
+            return False
+        if self.busiest is not None and self.busiest not in self.streams[call.thread]:
+            return True
+        return self.boundaries.is_at_boundary(call)
+
+    def with_debts(self, pieces: list[Piece]) -> list[Piece]:
+        """Let debts take what they may."""
+        debts = incurred_debts(self.export, self.process, self.device)
+        lasts: dict[int, int] = defaultdict(int)  # until when debts last on a stream, by the clock
+        clock = place = 0
+        result: list[Piece] = []
+        for piece in pieces:
+            start = piece.start
+            while start < piece.end:
+                while place < len(debts) and debts[place].start <= start:
+                    for stream in self.streams.get(debts[place].thread, ()):
+                        lasts[stream] = max(lasts[stream], clock + debts[place].taken_ns)
+                    place += 1
+                end = min(piece.end, debts[place].start) if place < len(debts) else piece.end
+                if piece.may_be_sync:
+                    middle = start + min(end - start, max(0, lasts[piece.stream] - clock))
+                    clock += end - start
+                    sync = piece._replace(start=start, end=middle, cause="sync_ns")
+                    result += [sync, piece._replace(start=middle, end=end)]
+                else:
+                    result.append(piece._replace(start=start, end=end))
+                start = end
+        return [piece for piece in result if piece.start < piece.end]
+
+
+def _launch_order(op: Operation) -> tuple[bool, tuple[int, ...]]:
+    call = op.call
+    return call is None, () if call is None else (call.start, call.end, call.thread, call.row)
+
+
+def _with_stretches(
+    cuts: list[tuple[int, int, str]], stream: int, threads: tuple[int, ...]
+) -> list[Piece]:
+    """Mark what a debt may take: launching, and short stretches without any other sign."""
+    pieces: list[Piece] = []
+    first = 0
+    while first < len(cuts):
+        last = first
+        while (
+            cuts[first][2] in STRETCHES and last + 1 < len(cuts) and cuts[last + 1][2] in STRETCHES
+        ):
+            last += 1
+        is_short = cuts[last][1] - cuts[first][0] <= MAX_STRETCH_NS
+        may = is_short if cuts[first][2] in STRETCHES else cuts[first][2] == "launch_bound_ns"
+        pieces += [Piece(*cut, stream, threads, may) for cut in cuts[first : last + 1]]
+        first = last + 1
+    return pieces
+
+
+def idle_causes(path: Path) -> list[IdleCauses]:
+    """The causes of every rank of an export over its window, ordered by (process, device)."""
+    export = Export(path)
+    evidence = Evidence(export)
+    ranks = [RankIdle(export, evidence, *key) for key in sorted(export.ranks)]
+    return [rank.answer() for rank in ranks]

@@ -1,0 +1,221 @@
+"""The rows of an Nsight export that tell why a GPU idles, in sorted lists, for tests only.
+
+Shares no code with ``traceprof``. Times are ns of the file's own clock, spans are half-open.
+A missing table is an empty one, a missing column is NULL, a row without what it needs is left out;
+what ends before it starts, or was never closed, is of length 0 (a call) or lasts for ever.
+
+* launch call of an operation: of the calls of its process with its correlation id the latest that
+  begins by the operation's start, else the earliest.
+* communication: a kernel with such a name, a peer-to-peer copy or one between two devices.
+* An NVTX range belongs to the thread that ended it.
+* `samples`: when a thread was sampled, and the innermost function of its call chain.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.reference.breakdown import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    LOW_24_BITS,
+    NEVER,
+    default_is_communication,
+    integers,
+    rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# ids of Nsight's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, which never changed
+HOST_TO_DEVICE, PEER, PAGEABLE = (1, 3), 10, 0
+PUSH_POP_RANGE, START_END_RANGE = 59, 60
+
+
+class Call(NamedTuple):
+    start: int
+    end: int
+    thread: int
+    name: str  # without its version
+    row: int
+
+
+class Operation(NamedTuple):
+    start: int
+    end: int
+    kind: int
+    stream: int
+    name: str | None  # of a kernel, demangled where that is known
+    short_name: str | None
+    copy_kind: int | None  # of a copy
+    pageable: bool
+    call: Call | None
+
+
+class NamedSpan(NamedTuple):
+    start: int
+    end: int
+    thread: int
+    name: str
+
+
+@cache
+def without_version(name: str) -> str:
+    return re.sub(r"_v\d+(_ptsz|_ptds)?$", "", name)
+
+
+class Export:
+    """One export.
+
+    Attributes:
+        tables: that it has.
+        ranks: the GPU operations of each (globalPid, deviceId), in any order.
+        calls: the CUDA API calls of each process, by start.
+        ranges: the NVTX ranges of each process, by start.
+        mpi: calls of MPI and UCX.
+        overheads: CUPTI's overhead records and compilations, by name.
+        libraries: calls of cuBLAS and cuDNN.
+        profiler: what Nsight itself did.
+        os_calls: OSRT calls of each thread.
+        switches: of each thread when it was scheduled in (true) or out, by time.
+        samples: of each thread, by time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            db.text_factory = lambda data: data.decode("utf-8", "replace")
+            self.strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+            self.tables: set[str] = {
+                name for (name,) in db.execute("SELECT name FROM sqlite_master")
+            }
+            self.calls: dict[int, list[Call]] = defaultdict(list)
+            self._by_correlation: dict[tuple[int, int], list[Call]] = defaultdict(list)
+            self._read_calls(db)
+            self.ranks: dict[tuple[int, int], list[Operation]] = defaultdict(list)
+            self._read_operations(db)
+            self.ranges: dict[int, list[NamedSpan]] = defaultdict(list)
+            self._read_ranges(db)
+            mpi = [name for name in self.tables if re.match(r"(MPI|UCP|UCX)_\w*EVENTS$", name)]
+            self.mpi = [span for name in mpi for span in self._named(db, name, "textId")]
+            self.overheads = [
+                *self._named(db, "CUPTI_ACTIVITY_KIND_OVERHEAD", "nameId"),
+                *(s._replace(name="JIT") for s in self._named(db, "CUPTI_ACTIVITY_KIND_JIT", "id")),
+            ]
+            self.libraries = [
+                *self._named(db, "CUBLAS_EVENTS", "textId"),
+                *self._named(db, "CUDNN_EVENTS", "textId"),
+            ]
+            self.profiler = sorted(self._named(db, "PROFILER_OVERHEAD", "nameId"))
+            self.os_calls: dict[int, list[NamedSpan]] = defaultdict(list)
+            for span in self._named(db, "OSRT_API", "nameId"):
+                self.os_calls[span.thread].append(span)
+            self.switches: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+            self._read_switches(db)
+            self.samples: dict[int, list[tuple[int, str]]] = defaultdict(list)
+            self._read_samples(db)
+
+    def _named(self, db: sqlite3.Connection, table: str, text: str) -> Iterator[NamedSpan]:
+        for row in rows(db, table, "start", "end", "globalTid", text):
+            start, end, thread, name = integers(*row)
+            if start is not None and thread is not None:
+                until = NEVER if end is None else max(start, end)
+                yield NamedSpan(start, until, thread, self.strings.get(name, ""))
+
+    def _read_calls(self, db: sqlite3.Connection) -> None:
+        columns = ("start", "end", "globalTid", "correlationId", "nameId")
+        for row, values in enumerate(rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *columns)):
+            start, end, thread, correlation, name = integers(*values)
+            if start is None or thread is None:
+                continue
+            text = without_version(self.strings.get(name, ""))
+            call = Call(start, max(start, start if end is None else end), thread, text, row)
+            process = thread & ~LOW_24_BITS
+            self.calls[process].append(call)
+            if correlation is not None:
+                self._by_correlation[process, correlation].append(call)
+        for calls in (*self.calls.values(), *self._by_correlation.values()):
+            calls.sort()
+
+    def _call_of(self, process: int, correlation: int | None, start: int) -> Call | None:
+        if correlation is None:
+            return None
+        calls = self._by_correlation.get((process, correlation), [])
+        begun = [call for call in calls if call.start <= start]
+        return begun[-1] if begun else calls[0] if calls else None
+
+    def _read_operations(self, db: sqlite3.Connection) -> None:
+        columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId",
+                   "shortName", "demangledName", "copyKind", "srcDeviceId", "dstDeviceId",
+                   "srcKind", "dstKind")  # fmt: skip
+        for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
+            is_copy, is_kernel = table == "MEMCPY", table == "KERNEL"
+            for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
+                start, end, process, device, stream, correlation, *more = integers(*row)
+                if start is None or end is None or process is None or device is None or end < start:
+                    continue
+                short_id, demangled_id, copy_kind, source, target, *memory = more
+                short, demangled = self.strings.get(short_id), self.strings.get(demangled_id)
+                crosses = source is not None and target is not None and source != target
+                kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
+                if is_kernel and default_is_communication(short, demangled):
+                    kind = COMMUNICATION
+                if is_copy and (copy_kind == PEER or crosses):
+                    kind = COMMUNICATION
+                operation = Operation(
+                    start=start,
+                    end=end,
+                    kind=kind,
+                    stream=-1 if stream is None else stream,
+                    name=(short if demangled is None else demangled) if is_kernel else None,
+                    short_name=short if is_kernel else None,
+                    copy_kind=copy_kind if is_copy else None,
+                    pageable=is_copy and PAGEABLE in memory,
+                    call=self._call_of(process, correlation, start),
+                )
+                self.ranks[process, device].append(operation)
+
+    def _read_ranges(self, db: sqlite3.Connection) -> None:
+        columns = ("text", "eventType", "start", "end", "globalTid", "endGlobalTid", "textId")
+        for text, *others in rows(db, "NVTX_EVENTS", *columns):
+            kind, start, end, began, ended, text_id = integers(*others)
+            name = text if text is not None else self.strings.get(text_id)
+            is_range = kind in {PUSH_POP_RANGE, START_END_RANGE}
+            if is_range and name is not None and start is not None and began is not None:
+                until = NEVER if end is None else max(start, end)
+                # endGlobalTid is 0 or NULL where the range ended on the thread that began it.
+                span = NamedSpan(start, until, ended or began, str(name))
+                self.ranges[began & ~LOW_24_BITS].append(span)
+        for ranges in self.ranges.values():
+            ranges.sort()
+
+    def _read_switches(self, db: sqlite3.Connection) -> None:
+        for row in rows(db, "SCHED_EVENTS", "start", "isSchedIn", "globalTid"):
+            start, is_in, thread = integers(*row)
+            if start is not None and is_in is not None and thread is not None:
+                self.switches[thread].append((start, is_in != 0))
+        for switches in self.switches.values():
+            switches.sort()
+
+    def _read_samples(self, db: sqlite3.Connection) -> None:
+        innermost = {
+            sample: self.strings.get(symbol, "")
+            for sample, symbol, depth in rows(
+                db, "SAMPLING_CALLCHAINS", "id", "symbol", "stackDepth"
+            )
+            if depth == 0
+        }
+        for row in rows(db, "COMPOSITE_EVENTS", "id", "start", "globalTid"):
+            sample, start, thread = integers(*row)
+            if sample in innermost and start is not None and thread is not None:
+                self.samples[thread].append((start, innermost[sample]))
+        for samples in self.samples.values():
+            samples.sort()

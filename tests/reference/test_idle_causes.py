@@ -1,0 +1,610 @@
+"""The reference for why a GPU idles: hand-made gaps with one cause each, and real ones."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.breakdown import reference
+from tests.reference.host_evidence import Evidence
+from tests.reference.idle_causes import CAUSES, RankIdle, idle_causes
+from tests.reference.nsight_export import Export
+from tests.support.builders import TraceBuilder, global_tid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+US, MS = 1_000, 1_000_000
+SLEEPY = 5  # the id of a text that no builder's numbering reaches in these exports
+# Every export begins with a kernel that was launched before it began and ends at 10 ms.
+END = 10 * MS
+
+
+def begun() -> TraceBuilder:
+    return TraceBuilder().kernel(9 * MS, END, launch=(9 * MS - 20 * US, 9 * MS - 10 * US))
+
+
+def switched(trace: TraceBuilder, *rows: tuple[int, int], tid: int | None = None) -> TraceBuilder:
+    """Have a thread go off the CPU (0) and come back (1) at times."""
+    for time, is_in in rows:
+        thread = global_tid(tid=tid)
+        trace.raw("SCHED_EVENTS", start=time, cpu=0, isSchedIn=is_in, globalTid=thread)
+    return trace
+
+
+def os_call(trace: TraceBuilder, name: str, start: int, end: int) -> TraceBuilder:
+    number = 90_000 + hash(name) % 1000
+    trace.raw("StringIds", id=number, value=name)
+    return trace.raw("OSRT_API", start=start, end=end, globalTid=global_tid(), nameId=number)
+
+
+def found(
+    trace: TraceBuilder, folder: Path, window: tuple[int, int] | None = None
+) -> dict[str, float]:
+    """The causes that have time, in us where they are whole ones, without `_ns`."""
+    export = Export(trace.write(folder / "t.sqlite"))
+    rank = RankIdle(export, Evidence(export), *min(export.ranks))
+    result = rank.answer(window)
+    assert sum(result.causes.values()) == result.idle_ns
+    for piece, after in zip(result.pieces, result.pieces[1:], strict=False):
+        assert piece.start < piece.end <= after.start
+    return {name.removesuffix("_ns"): ns / US for name, ns in result.causes.items() if ns}
+
+
+def late(trace: TraceBuilder, gap: int, call: int = 10 * US, **how: object) -> TraceBuilder:
+    """End the gap with a kernel whose launch call returns as it starts."""
+    start = END + gap
+    return trace.kernel(start, start + MS, launch=(start - call, start), **how)  # type: ignore[arg-type]
+
+
+# -- launch-bound ---------------------------------------------------------------------------------
+
+
+def test_calls_close_to_each_other_are_launching(tmp_path: Path) -> None:
+    trace = begun().api("cudaEventRecord", END - 10 * US, END + 100 * US)
+    assert found(late(trace, 500 * US), tmp_path) == {"launch_bound": 500}
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [
+        (499_999, {"launch_bound": 599.999}),
+        (500_000, {"launch_bound": 100, "unknown": 500}),  # not less than 0.5 ms apart
+    ],
+)
+def test_calls_far_from_each_other(
+    between: int, expected: dict[str, float], tmp_path: Path
+) -> None:
+    trace = begun().api("cudaEventRecord", END, END + 90 * US)
+    assert found(late(trace, between + 100 * US), tmp_path) == expected
+
+
+def test_ends_of_ranges_count_as_calls(tmp_path: Path) -> None:
+    trace = begun().nvtx("aten::add", END - MS, END + 400 * US).nvtx("open", END, None)
+    # 0.4 ms from the range's end to the launch; none from the call before to it
+    expected = {"launch_bound": 410, "unknown": 400}
+    assert found(late(trace, 810 * US), tmp_path) == expected
+
+
+def test_from_the_launch_call_on_it_launches(tmp_path: Path) -> None:
+    trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END + 2 * MS, END + 3 * MS))
+    assert found(trace, tmp_path) == {"launch_bound": 3000, "unknown": 2000}
+
+
+def test_a_call_that_began_before_the_gap_launches(tmp_path: Path) -> None:
+    trace = begun().kernel(END + 50 * US, END + MS, launch=(END - US, END + 1))
+    assert found(trace, tmp_path) == {"launch_bound": 50}
+
+
+def test_of_operations_that_start_at_once_the_first_launched_counts(tmp_path: Path) -> None:
+    at = END + 30 * US
+    trace = begun().kernel(at, at + MS, launch=(END + US, END + 2 * US))
+    trace.kernel(at, at + MS, stream=8, launch=(END - 9 * US, END - 8 * US))
+    assert found(trace, tmp_path) == {"turnaround": 20, "unknown": 10}
+
+
+# -- turn-around and what cannot be told ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"),
+    [
+        (5, {"turnaround": 5}),
+        (20, {"turnaround": 20}),
+        (21, {"turnaround": 20, "unknown": 1}),
+        (5000, {"turnaround": 20, "unknown": 4980}),
+    ],
+)
+def test_launched_before_the_gap(gap: int, expected: dict[str, float], tmp_path: Path) -> None:
+    start = END + gap * US
+    trace = begun().kernel(start, start + MS, launch=(END - 2 * US, END))
+    assert found(trace, tmp_path) == expected
+
+
+def test_turnaround_beside_everything_else(tmp_path: Path) -> None:
+    trace = begun().kernel(END + 9 * US, END + MS, launch=(END - 2 * US, END - US))
+    trace.api("cudaMalloc", END, END + 9 * US).api("cudaDeviceSynchronize", END - MS, END)
+    assert found(trace, tmp_path) == {"turnaround": 9}
+
+
+def test_without_a_launch_call(tmp_path: Path) -> None:
+    trace = (
+        begun().api("cudaMalloc", END, END + 90 * US).kernel(END + MS, END + 2 * MS, launch=False)
+    )
+    assert found(trace, tmp_path) == {"unknown": 1000}
+
+
+def test_launched_after_it_started(tmp_path: Path) -> None:
+    at = END + MS
+    trace = begun().api("cudaMalloc", END, END + 90 * US)
+    assert found(trace.kernel(at, at + MS, launch=(at + 1, at + 9)), tmp_path) == {"unknown": 1000}
+
+
+def test_without_any_calls(tmp_path: Path) -> None:
+    trace = begun().kernel(END + MS, END + 2 * MS).without("CUPTI_ACTIVITY_KIND_RUNTIME")
+    assert found(trace, tmp_path) == {"unknown": 1000}
+
+
+def test_without_correlation_ids(tmp_path: Path) -> None:
+    trace = begun().raw(
+        "CUPTI_ACTIVITY_KIND_KERNEL", start=END + MS, end=END + 2 * MS, deviceId=0, streamId=7,
+        correlationId=None, globalPid=global_tid(tid=0), shortName=1, demangledName=1,
+    )  # fmt: skip
+    assert found(trace, tmp_path) == {"unknown": 1000}
+
+
+def test_touching_and_empty_operations(tmp_path: Path) -> None:
+    trace = begun().kernel(END, END + MS).kernel(END + 2 * MS, END + 2 * MS)
+    assert found(trace, tmp_path) == {"unknown": 1000}  # ended by an operation without length
+    (tmp_path / "inside").mkdir()
+    trace = late(begun().memset(END + 30 * US, END + 30 * US, launch=False), 100 * US)
+    assert found(trace, tmp_path / "inside") == {"unknown": 90, "launch_bound": 10}
+
+
+# -- sync -----------------------------------------------------------------------------------------
+
+
+def waited(length: int = 515 * US) -> TraceBuilder:
+    """Wait from within the first kernel until 15 us after it; the debt is 15 us less."""
+    return begun().api("cudaDeviceSynchronize", END + 15 * US - length, END + 15 * US)
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"),
+    [
+        (400, {"sync": 400}),
+        (500, {"sync": 500}),
+        (510, {"sync": 500, "launch_bound": 10}),
+    ],
+)
+def test_a_wait_takes_run_ahead(gap: int, expected: dict[str, float], tmp_path: Path) -> None:
+    assert found(late(waited(), gap * US), tmp_path) == expected
+
+
+def test_a_debt_reaches_over_gaps(tmp_path: Path) -> None:
+    trace = late(waited(), 300 * US, call=300 * US)
+    first = END + 300 * US + MS
+    trace.kernel(first + 400 * US, first + MS, launch=(first + US, first + 399 * US))
+    assert found(trace, tmp_path) == {"sync": 500, "launch_bound": 200}
+
+
+def test_a_short_wait_takes_nothing(tmp_path: Path) -> None:
+    trace = begun().api("cudaStreamSynchronize", END - 5 * US, END + 10 * US)
+    assert found(late(trace, 100 * US), tmp_path) == {"launch_bound": 100}
+
+
+def test_the_larger_of_two_debts_holds(tmp_path: Path) -> None:
+    trace = waited().api("cudaStreamSynchronize", END + 20 * US, END + 135 * US)
+    # 500 us from the first wait on; the second one's 100 us would end earlier
+    assert found(late(trace, 600 * US, call=90 * US), tmp_path) == {
+        "sync": 500,
+        "launch_bound": 100,
+    }
+
+
+def test_a_wait_in_the_gap(tmp_path: Path) -> None:
+    trace = begun().api("cudaEventSynchronize", END + 100 * US, END + 315 * US)
+    trace = late(trace, 400 * US, call=400 * US)
+    assert found(trace, tmp_path) == {"sync": 200, "launch_bound": 200}
+
+
+def test_sleep_setup_and_turnaround_use_up_no_debt(tmp_path: Path) -> None:
+    trace = switched(waited(), (END + 100 * US, 0), (END + 300 * US, 1))
+    trace.api("cudaMalloc", END + 310 * US, END + 360 * US)
+    trace = late(trace, 760 * US, call=10 * US)
+    # the thread runs from 15 us before its launch, and is not silent: 510 us might be taken
+    expected = {"sync": 500, "waiting": 200, "allocation": 50, "launch_bound": 10}
+    assert found(trace, tmp_path) == expected
+
+
+@pytest.mark.parametrize(("stretch", "is_sync"), [(10_000_000, True), (10_000_001, False)])
+def test_long_stretches_are_not_sync(stretch: int, is_sync: bool, tmp_path: Path) -> None:
+    length = 20 * MS + 15 * US
+    trace = begun().kernel(END, 40 * MS, launch=(END - 10 * US, END - 9 * US))
+    trace.api("cudaDeviceSynchronize", 40 * MS + 100 * US - length, 40 * MS + 100 * US)
+    start = 40 * MS + 200 * US + stretch
+    trace.kernel(start, start + MS, launch=(start - 100 * US, start))
+    expected = {"sync": 200 + stretch / US} if is_sync else {"sync": 200, "unknown": stretch / US}
+    assert found(trace, tmp_path) == expected
+
+
+def test_waits_of_other_threads(tmp_path: Path) -> None:
+    waiting = {"pid": 1000, "tid": 1001}
+    trace = begun().api("cudaDeviceSynchronize", END - MS, END, pid=1000, tid=1001)
+    assert found(late(trace, 300 * US, call=300 * US), tmp_path) == {"launch_bound": 300}
+    # it launches to the same stream, now
+    trace = begun().api("cudaDeviceSynchronize", END - MS, END, pid=1000, tid=1001)
+    trace.kernel(8 * MS, 9 * MS, stream=7, **waiting)  # type: ignore[arg-type]
+    (tmp_path / "same").mkdir()
+    assert found(late(trace, 300 * US, call=300 * US), tmp_path / "same") == {"sync": 300}
+    # to another one
+    trace = begun().api("cudaDeviceSynchronize", END - MS, END, pid=1000, tid=1001)
+    trace.kernel(8 * MS, 9 * MS, stream=9, **waiting)  # type: ignore[arg-type]
+    (tmp_path / "other").mkdir()
+    assert found(late(trace, 300 * US, call=300 * US), tmp_path / "other") == {"launch_bound": 300}
+
+
+@pytest.mark.parametrize(
+    ("api", "pageable", "length", "expected"),
+    [
+        ("cudaMemcpy_v3020", False, 1000, {"sync": 385, "launch_bound": 15}),
+        ("cudaMemcpyAsync_v3020", True, 1000, {"sync": 385, "launch_bound": 15}),
+        ("cudaMemcpyAsync_v3020", False, 1000, {"launch_bound": 400}),
+        ("cudaMemcpyAsync_v3020", True, 20, {"launch_bound": 400}),
+    ],
+)
+def test_blocking_copies(
+    api: str, pageable: bool, length: int, expected: dict[str, float], tmp_path: Path
+) -> None:
+    # 400 us pass from the call to the copy, or all of a short call
+    call = (END - 390 * US, END - 390 * US + length * US)
+    trace = begun().memcpy(
+        END + 10 * US, END + 20 * US, "DtoH", pageable=pageable, launch=call, api=api
+    )
+    if length == 20:
+        call = END - 10 * US, END + 10 * US
+        trace = begun().memcpy(
+            END + 10 * US, END + 20 * US, "DtoH", pageable=True, launch=call, api=api
+        )
+    start = END + 410 * US
+    trace.kernel(start, start + MS, launch=(END + 20 * US, start))
+    assert found(trace, tmp_path) == expected
+
+
+def test_a_blocking_copy_of_another_device(tmp_path: Path) -> None:
+    trace = begun().memcpy(
+        END + 5 * US, END + 300 * US, "DtoH", device=1, launch=(END, END + 315 * US),
+        api="cudaMemcpy_v3020",
+    )  # fmt: skip
+    assert found(late(trace, 400 * US, call=85 * US), tmp_path) == {
+        "sync": 300,
+        "launch_bound": 100,
+    }
+
+
+# -- MPI, set-up, allocation ----------------------------------------------------------------------
+
+
+def test_mpi_before_setup_before_allocation(tmp_path: Path) -> None:
+    trace = begun().raw(
+        "MPI_COLLECTIVES_EVENTS", start=END, end=END + MS, globalTid=global_tid(), textId=None
+    )
+    trace.nvtx("ncclCommInitRank", END, END + 2 * MS).api("cudaMalloc", END, END + 3 * MS)
+    trace.nvtx("dataloader next", END, END + 4 * MS).api("cudaEventRecord", END, END + 5 * MS)
+    trace = switched(trace, (END - MS, 0), (END + 6 * MS, 1))
+    expected = {
+        "mpi": 1000, "setup": 1000, "allocation": 1000, "data_loading": 1000, "launch_bound": 1010,
+        "waiting": 1000, "host_code": 1000,
+    }  # fmt: skip
+    assert found(late(trace, 7 * MS + 10 * US), tmp_path) == expected
+
+
+def test_mpi_of_another_thread(tmp_path: Path) -> None:
+    thread = global_tid(tid=1001)
+    trace = begun().raw("MPI_OTHER_EVENTS", start=END, end=None, globalTid=thread, textId=None)
+    assert found(late(trace, MS, call=MS), tmp_path) == {"launch_bound": 1000}
+
+
+@pytest.mark.parametrize(
+    "name", ["cuModuleLoadDataEx", "cuLibraryLoadData", "cudaHostRegister_v4000", "cuCtxCreate_v2"]
+)
+def test_setup_calls(name: str, tmp_path: Path) -> None:
+    trace = late(begun().api(name, END, END + MS), 1100 * US, call=100 * US)
+    assert found(trace, tmp_path) == {"setup": 1000, "launch_bound": 100}
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaMalloc_v3020", "cudaFreeHost_v3020", "cuMemMap", "cudaHostAlloc"]
+)
+def test_allocation_calls(name: str, tmp_path: Path) -> None:
+    trace = late(begun().api(name, END, END + MS), 1100 * US, call=100 * US)
+    assert found(trace, tmp_path) == {"allocation": 1000, "launch_bound": 100}
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "expected"),
+    [
+        ("conv", MS + 1, {"setup": 1000.001}),
+        ("conv", MS, {"launch_bound": 1000}),  # not over 1 ms
+        ("gemm", 2 * MS, {"launch_bound": 2000}),  # not its first launch
+    ],
+)
+def test_first_launches(name: str, call: int, expected: dict[str, float], tmp_path: Path) -> None:
+    trace = begun().kernel(END + call, END + 5 * MS, name, launch=(END, END + call))
+    assert found(trace, tmp_path) == expected
+
+
+def test_records_of_loading(tmp_path: Path) -> None:
+    trace = begun().raw("StringIds", id=90_000, value="Lazy Function Loading")
+    trace.raw(
+        "CUPTI_ACTIVITY_KIND_OVERHEAD", start=END, end=END + 60 * US, globalTid=global_tid(),
+        nameId=90_000, overheadType=7,
+    )  # fmt: skip
+    assert found(late(trace, 100 * US, call=100 * US), tmp_path) == {
+        "setup": 60,
+        "launch_bound": 40,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "is_setup"),
+    [
+        ("Warm-up Step 1", True),
+        ("ncclCommInitRankConfig", True),
+        ("compilation", True),
+        ("Torch-Compiled Region: 0/0", False),
+        ("decompiled", False),
+    ],
+)
+def test_setup_ranges(name: str, is_setup: bool, tmp_path: Path) -> None:
+    trace = late(begun().nvtx(name, END - MS, END + 5 * MS), MS, call=MS)
+    assert found(trace, tmp_path) == {"setup" if is_setup else "launch_bound": 1000}
+
+
+# -- sleep, host code, data loading ---------------------------------------------------------------
+
+
+def test_asleep_and_running(tmp_path: Path) -> None:
+    trace = switched(begun(), (END + MS, 0), (END + 3 * MS, 1))
+    expected = {"host_code": 2000, "waiting": 2000, "launch_bound": 10}
+    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
+
+
+def test_before_the_first_and_after_the_last_switch(tmp_path: Path) -> None:
+    trace = switched(begun(), (END + MS, 1), (END + 3 * MS, 0))
+    expected = {"unknown": 1000, "host_code": 2000, "waiting": 1000, "launch_bound": 10}
+    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
+
+
+def test_asleep_in_a_call_is_in_the_call(tmp_path: Path) -> None:
+    trace = switched(begun(), (END, 0), (END + MS, 1)).api("cudaEventRecord", END, END + MS)
+    assert found(late(trace, MS + 10 * US), tmp_path) == {"launch_bound": 1010}
+
+
+def test_asleep_between_calls_is_asleep(tmp_path: Path) -> None:
+    trace = switched(begun(), (END + 50 * US, 0), (END + 150 * US, 1))
+    trace.api("cudaEventRecord", END, END + 40 * US)
+    expected = {"waiting": 100, "launch_bound": 100}
+    assert found(late(trace, 200 * US), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sem_timedwait", {"waiting": 2000, "host_code": 2000, "launch_bound": 10}),
+        ("ioctl", {"host_code": 4000, "launch_bound": 10}),
+    ],
+)
+def test_calls_of_the_operating_system(
+    name: str, expected: dict[str, float], tmp_path: Path
+) -> None:
+    trace = os_call(begun(), name, END + MS, END + 3 * MS)
+    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
+
+
+def test_the_scheduler_knows_better(tmp_path: Path) -> None:
+    trace = switched(os_call(begun(), "read", END, END + MS), (END + MS, 0), (END + 2 * MS, 1))
+    expected = {"waiting": 1000, "host_code": 1000, "launch_bound": 10}
+    assert found(late(trace, 2 * MS + 10 * US), tmp_path) == expected
+
+
+def asleep_before_a_copy(**how: object) -> TraceBuilder:
+    trace = switched(begun(), (END, 0), (END + MS, 1), tid=how.get("tid"))  # type: ignore[arg-type]
+    start = END + MS + 10 * US
+    return trace.memcpy(start, start + MS, launch=(END + MS, start), **how)  # type: ignore[arg-type]
+
+
+def test_asleep_before_a_copy(tmp_path: Path) -> None:
+    expected = {"waiting": 1000, "launch_bound": 10}
+    assert found(asleep_before_a_copy(), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "is_batch"),
+    [
+        ((END, 30 * MS), True),  # the step begins before the copy
+        ((END + 2 * MS, 30 * MS), True),  # after it
+        ((8 * MS, END), True),  # one ends before it
+        ((8 * MS, 30 * MS), False),  # in the middle of a step
+    ],
+)
+def test_asleep_at_a_step_boundary(step: tuple[int, int], is_batch: bool, tmp_path: Path) -> None:
+    trace = asleep_before_a_copy().nvtx("step 3", *step)
+    trace.kernel(END + 6 * MS, END + 7 * MS, launch=(END + 3 * MS, END + 4 * MS))
+    result = found(trace, tmp_path)
+    assert ("data_loading" in result, "waiting" in result) == (is_batch, not is_batch)
+
+
+def test_asleep_before_a_copy_of_a_thread_that_only_copies(tmp_path: Path) -> None:
+    trace = asleep_before_a_copy(tid=1001, stream=9)
+    assert found(trace, tmp_path) == {"data_loading": 1000, "launch_bound": 10}
+
+
+def test_a_device_to_host_copy_is_no_batch(tmp_path: Path) -> None:
+    start = END + MS + 10 * US
+    trace = switched(begun(), (END, 0), (END + MS, 1)).nvtx("step 1", END, 30 * MS)
+    trace.memcpy(start, start + MS, "DtoH", launch=(END + MS, start))
+    assert found(trace, tmp_path) == {"waiting": 1000, "launch_bound": 10}
+
+
+# -- the stand-in ---------------------------------------------------------------------------------
+
+
+def handed_over(trace: TraceBuilder) -> TraceBuilder:
+    """The main thread's last call was at 10 ms; another thread launches 2 ms later."""
+    start = END + 2 * MS + 10 * US
+    return trace.kernel(start, start + MS, tid=1001, launch=(start - 10 * US, start))
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        ([(END - MS, 1)], {"host_code": 2000, "launch_bound": 10}),
+        ([(END, 0)], {"waiting": 2000, "launch_bound": 10}),
+        ([(END + MS, 0)], {"host_code": 1000, "waiting": 1000, "launch_bound": 10}),
+    ],
+)
+def test_asleep_means_both(
+    main: list[tuple[int, int]], expected: dict[str, float], tmp_path: Path
+) -> None:
+    trace = switched(handed_over(begun()), *main)
+    trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
+    assert found(trace, tmp_path) == expected
+
+
+def test_no_stand_in_that_launches_elsewhere(tmp_path: Path) -> None:
+    trace = handed_over(begun()).api("cudaEventQuery", END, END + US, tid=1002)
+    trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
+    assert found(trace, tmp_path) == {"waiting": 2000, "launch_bound": 10}
+
+
+def test_calls_of_both_are_close(tmp_path: Path) -> None:
+    trace = handed_over(begun())
+    for time in range(100, 2000, 400):
+        trace.api("cudaEventRecord", END + time * US, END + (time + 10) * US)
+    trace.api("cudaLaunchKernel", END, END + US)
+    assert found(trace, tmp_path) == {"launch_bound": 2010}
+
+
+# -- everything -----------------------------------------------------------------------------------
+
+
+def test_a_window_clips_the_result(tmp_path: Path) -> None:
+    trace = late(waited(), 800 * US, call=785 * US)
+    window = END + 400 * US, END + 600 * US
+    assert found(trace, tmp_path, window) == {"sync": 100, "launch_bound": 100}
+    (tmp_path / "2").mkdir()
+    assert found(late(waited(), 800 * US), tmp_path / "2", (END + 5 * MS, END + 6 * MS)) == {}
+
+
+def test_rows_that_tell_nothing(tmp_path: Path) -> None:
+    trace = begun().raw("SCHED_EVENTS", start=None, cpu=0, isSchedIn=0, globalTid=global_tid())
+    trace.raw("SCHED_EVENTS", start=END, cpu=0, isSchedIn=None, globalTid=global_tid())
+    trace.raw("SCHED_EVENTS", start=END, cpu=0, isSchedIn=0, globalTid=None)
+    trace.raw("OSRT_API", start=END, end=END + MS, globalTid=None, nameId=None)
+    trace.raw("NVTX_EVENTS", start=END, end=END + MS, eventType=59, globalTid=None, text="step 1")
+    assert found(late(trace, MS, call=10 * US), tmp_path) == {"unknown": 990, "launch_bound": 10}
+
+
+def test_any_order_of_rows_and_any_events(tmp_path: Path) -> None:
+    """Whatever happens, the causes sum to the idle time that the other reference finds."""
+    names = ["cudaMalloc", "cudaDeviceSynchronize", "cudaEventRecord", "cuModuleLoadData"]
+    for seed in range(40):
+        rng = random.Random(seed)
+        paths = []
+        for order in range(2):
+            rng.seed(seed)
+            trace = TraceBuilder()
+            for _ in range(rng.randrange(1, 30)):
+                start, length = rng.randrange(50 * MS), rng.choice([0, 100, 30 * US, 3 * MS])
+                before = rng.choice([0, 5 * US, 400 * US, 3 * MS, -7 * US])
+                launch = start - before, start - before + rng.choice([0, 4 * US, before, 2 * MS])
+                how = {"tid": rng.choice([1000, 1001]), "stream": rng.choice([7, 9])}
+                make = rng.choice([trace.kernel, trace.memcpy, trace.memset])
+                make(start, start + length, launch=(launch[0], max(launch)), **how)  # type: ignore[operator]
+                begin = rng.randrange(50 * MS)
+                trace.api(rng.choice(names), begin, begin + rng.randrange(2 * MS))
+                trace.nvtx(rng.choice(["step 1", "data loading", "x"]), begin, begin + MS)
+                switched(trace, (begin, rng.randrange(2)), tid=rng.choice([1000, 1001]))
+            if order:
+                trace.shuffled(seed)
+            paths.append(trace.write(tmp_path / f"{seed}-{order}.sqlite"))
+        first, second = (idle_causes(path) for path in paths)
+        assert [rank.causes for rank in first] == [rank.causes for rank in second]
+        idle = [rank.whole.idle_ns for rank in reference(paths[0])]
+        assert [rank.idle_ns for rank in first] == idle
+        assert [sum(rank.causes.values()) for rank in first] == idle
+
+
+# -- real exports ---------------------------------------------------------------------------------
+
+
+def test_real_idle_time_is_explained(real_trace: Path) -> None:
+    """Each ns once; and a trace that has launch calls has causes."""
+    ranks = idle_causes(real_trace)
+    assert [rank.idle_ns for rank in ranks] == [r.whole.idle_ns for r in reference(real_trace)]
+    for rank in ranks:
+        assert set(rank.causes) == set(CAUSES)
+        assert sum(rank.causes.values()) == rank.idle_ns
+        assert min(rank.causes.values()) >= 0
+
+
+def shares(path: Path) -> list[dict[str, float]]:
+    return [
+        {name.removesuffix("_ns"): ns / rank.idle_ns for name, ns in rank.causes.items()}
+        for rank in idle_causes(path)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("0_baseline", 0.9), ("1_8workers", 0.9), ("3_dali_amp", 0.8)]
+)
+def test_loaders_that_keep_the_gpu_waiting(name: str, least: float, traces: Path) -> None:
+    [share] = shares(traces / "pairs" / f"a100_loader_{name}.sqlite")
+    assert share["data_loading"] + share["waiting"] >= least
+    assert share["launch_bound"] <= 0.06
+
+
+def test_mpi_of_a_jacobi_solver(traces: Path) -> None:
+    for path in (traces / "jacobi_mpi").iterdir():
+        [share] = shares(path)
+        assert 0.82 <= share["mpi"] <= 0.84
+
+
+def test_initialisation_and_sleep_around_two_collectives(traces: Path) -> None:
+    for path in (traces / "rtx3090x9_3nodes_tree").iterdir():
+        [share] = shares(path)
+        assert 0.39 <= share["setup"] <= 0.44
+        assert 0.555 <= share["waiting"] <= 0.605  # 56 to 60 % when rounded
+        assert share["launch_bound"] < 0.0005
+
+
+def test_first_launches_of_a_warm_up(traces: Path) -> None:
+    [rank] = idle_causes(traces / "pairs" / "warm_up_and_upload.sqlite")
+    assert rank.idle_ns / MS == pytest.approx(682, abs=0.5)
+    # 504 by another measurement; here also what its steps 2 to 5 wait in ranges of warm-up
+    assert rank.causes["setup_ns"] / MS == pytest.approx(504, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("path", "replayed", "most"),
+    [
+        ("h100x2_torchrun_nccl_on_compute_stream", [21.2, 27.3], [25.3, 31.4]),
+        ("pairs/h100x2_per_layer_sync", [52.1, 39.4], [59.1, 45.3]),
+    ],
+)
+def test_waits_as_a_replay_takes_them_out(
+    path: str, replayed: list[float], most: list[float], traces: Path
+) -> None:
+    ranks = idle_causes(traces / f"{path}.sqlite")
+    for rank, sync, limit in zip(ranks, replayed, most, strict=True):
+        assert rank.causes["sync_ns"] / MS == pytest.approx(sync, rel=0.04)
+        assert rank.causes["sync_ns"] / MS <= limit
+
+
+def test_a_gpu_that_is_busy(traces: Path) -> None:
+    [share] = shares(traces / "a100_single_dali_amp_bf16.sqlite")
+    assert share["turnaround"] == pytest.approx(0.86, abs=0.01)
+    assert share["launch_bound"] < 0.1

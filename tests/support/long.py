@@ -1,0 +1,20 @@
+"""Which part of a long test runs always, and which with `make verify` only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _pytest.mark import ParameterSet
+
+
+def long_after(num: int, values: Iterable[object]) -> list[ParameterSet]:
+    """Return parameters for `parametrize`; those after the first `num` are for `make verify`."""
+    return [
+        pytest.param(value, marks=[] if index < num else [pytest.mark.long])
+        for index, value in enumerate(values)
+    ]

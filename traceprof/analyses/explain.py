@@ -1,0 +1,28 @@
+"""What a finding means, how it is measured and what to do about it: its page in Markdown."""
+
+from __future__ import annotations
+
+from importlib import resources
+from string import Template
+
+from traceprof.analyses.registry import ANALYSES, METRICS
+from traceprof.findings import bullets, severities_text
+
+
+def explanation(finding: str) -> str:
+    """Return the page of a finding, in Markdown.
+
+    Its metrics, limits and advice are those of the analysis.
+
+    Args:
+        finding: one of the registry's `FINDING_IDS`.
+    """
+    (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.ids)
+    metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in METRICS[finding].items())
+    values = {"metrics": metrics, "severities": severities_text(), **analysis.page}
+    return Template(_page(finding)).substitute(values)
+
+
+def _page(finding: str) -> str:
+    pages = resources.files("traceprof.analyses").joinpath("explanations")
+    return pages.joinpath(f"{finding}.md").read_text(encoding="utf-8")

@@ -1,0 +1,174 @@
+"""What the measurements of a run mean: from measured reports to findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceprof.analyses import process_groups
+from traceprof.analyses.measured import MeasuredReport, MeasuredRun, RankMeasurements
+from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES, RUN_ANALYSES
+from traceprof.analyses.results import Results
+from traceprof.analyses.run_result import RunResult
+from traceprof.findings import Finding, NotApplicable
+from traceprof.ranks.comparison import compare_ranks
+from traceprof.run.failures import all_failed
+from traceprof.run.notes import notes_of
+from traceprof.run.opening import summarize_run
+from traceprof.run.summary import FailedReport
+from traceprof.run.windows import no_such_steps
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from traceprof.run.opening import RunSummary
+    from traceprof.run.windows import Range
+
+
+def judge(
+    reports: Sequence[MeasuredReport | FailedReport],
+    *,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+    steps: Range | None = None,
+) -> RunResult:
+    """Bring together what was measured of the reports of a run, and say what it means.
+
+    Args:
+        reports: in the order given.
+        only: the findings to judge; all where empty.
+        skip: the findings not to judge.
+        steps: the training steps that were asked for.
+
+    Raises:
+        TraceprofError: no report could be measured.
+        UsageError: no rank has such steps.
+    """
+    measured_reports = [report for report in reports if isinstance(report, MeasuredReport)]
+    failed = [report for report in reports if isinstance(report, FailedReport)]
+    if failed and not measured_reports:
+        raise all_failed(failed)
+    if steps is not None:
+        _check_steps(measured_reports, steps)
+    measured = _measured_run(measured_reports)
+    judged = _judged(measured)
+    num_ranks = {
+        id_: measured.results.num_ranks(analysis.name)
+        for analysis in RANK_ANALYSES
+        for id_ in analysis.ids
+    }
+    wanted = [claim for claim in judged if claim.id not in skip and (not only or claim.id in only)]
+    findings = [claim for claim in wanted if isinstance(claim, Finding)]
+    findings.sort(
+        key=lambda finding: (-finding.severity, -finding.impact_ns, finding.id, finding.rank)
+    )
+    missing = [claim for claim in wanted if isinstance(claim, NotApplicable)]
+    return RunResult(
+        measured=_refined(measured),
+        findings=tuple(findings),
+        not_applicable=tuple(_said_once(missing, num_ranks)),
+        notes=tuple(notes_of(measured.run)),
+        failed=tuple(failed),
+    )
+
+
+def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
+    ranks = [rank for report in reports for rank in report.ranks]
+    if all(rank.measurements is None for rank in ranks):
+        numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
+        raise no_such_steps(steps, numbers)
+
+
+def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
+    """Bring the measurements of the reports together, by the ranks' numbers in the run."""
+    ranks = [rank for report in reports for rank in report.ranks]
+    run = summarize_run(
+        [report.facts for report in reports],
+        [[rank.facts for rank in report.ranks] for report in reports],
+    )
+    measurements = [
+        rank.measurements.with_rank(info.rank, info.report)
+        for rank, info in zip(ranks, run.ranks, strict=True)
+        if rank.measurements is not None
+    ]
+    arrivals = tuple(rank.arrivals for rank in measurements)
+    return MeasuredRun(
+        run=run,
+        results=_by_analysis(measurements),
+        ranks=compare_ranks(run, arrivals),
+        arrivals=arrivals,
+        buckets=tuple(rank.buckets for rank in measurements),
+        process_groups=tuple(
+            rank.process_groups for rank in measurements if rank.process_groups is not None
+        ),
+    )
+
+
+def _by_analysis(measurements: Sequence[RankMeasurements]) -> Results:
+    return Results(
+        {
+            analysis.name: [
+                rank.results[analysis.name]
+                for rank in measurements
+                if analysis.name in rank.results
+            ]
+            for analysis in RANK_ANALYSES
+        }
+    )
+
+
+def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
+    """Judge the ranks one by one, then all together."""
+    if not measured.run.ranks:
+        return _nothing_to_judge(measured.run)
+    judged = [claim for analysis in RANK_ANALYSES for claim in analysis.judge(measured.results)]
+    return judged + [claim for analysis in RUN_ANALYSES for claim in analysis.judge(measured)]
+
+
+def _refined(measured: MeasuredRun) -> MeasuredRun:
+    """Return the measurements with what the comparison of the ranks adds to them."""
+    results, ranks = measured.results, measured.ranks
+    for analysis in RANK_ANALYSES:
+        results = analysis.refine(results, ranks)
+    return replace(
+        measured,
+        results=results,
+        process_groups=tuple(
+            process_groups.refined(result, ranks) for result in measured.process_groups
+        ),
+    )
+
+
+def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:
+    """Say that nothing can be judged where no report holds anything of a rank."""
+    return [
+        NotApplicable(
+            id_,
+            "no report holds a GPU operation",
+            f"{run.how_to_collect(Part.GPU_OPERATIONS)} (and see `traceprof info` for what it does"
+            " hold)",
+        )
+        for id_ in FINDING_IDS
+    ]
+
+
+def _said_once(
+    missing: Sequence[NotApplicable], num_ranks: Mapping[str, int]
+) -> Iterator[NotApplicable]:
+    """Say once, of the whole run, what is missing in the same way on every rank.
+
+    Args:
+        missing: what could not be judged, rank by rank.
+        num_ranks: by finding, how many ranks it is judged on; those of the run are judged once.
+    """
+    of_run = [replace(gap, rank=None) for gap in missing]
+    counts = Counter(of_run)
+    said = set()
+    for gap, whole in zip(missing, of_run, strict=True):
+        if counts[whole] < num_ranks.get(gap.id, 1):
+            yield gap
+        elif whole not in said:
+            said.add(whole)
+            yield whole

@@ -1,0 +1,66 @@
+"""What the analyses measured, by rank: typed by the module that measured it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Self
+
+    from traceprof.findings import Finding, NotApplicable
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """What one analysis measured of one rank; the base of all such results.
+
+    Attributes:
+        rank: the rank's number.
+    """
+
+    rank: int
+
+    def with_rank(self, rank: int) -> Self:
+        """Return the result with another number of the rank: the one that it has in the run."""
+        return replace(self, rank=rank)
+
+
+Result = TypeVar("Result", bound=RankResult)
+Judged_contra = TypeVar("Judged_contra", bound=RankResult, contravariant=True)
+
+
+class Judge(Protocol[Judged_contra]):
+    """What tells a module of an analysis of ranks: its result's type is that of its findings."""
+
+    @property
+    def __name__(self) -> str: ...
+
+    def findings(self, result: Judged_contra) -> list[Finding | NotApplicable]:
+        """Judge the numbers."""
+
+
+class Results:
+    """The results of many ranks: `results.of(breakdown)` is a tuple of `BreakdownResult`."""
+
+    def __init__(self, by_name: Mapping[str, Iterable[RankResult]] | None = None) -> None:
+        """Keep results.
+
+        Args:
+            by_name: by the module's `__name__`, in order of the ranks.
+        """
+        self._by_name = {name: tuple(results) for name, results in (by_name or {}).items()}
+
+    def of(self, module: Judge[Result]) -> tuple[Result, ...]:
+        """Return what a module measured, by rank: see each result's `rank`. Empty without any."""
+        return cast("tuple[Result, ...]", self._by_name.get(module.__name__, ()))
+
+    def num_ranks(self, name: str) -> int:
+        """Return on how many ranks a module was run, by its name."""
+        return len(self._by_name.get(name, ()))
+
+    def replaced(self, module: Judge[Result], results: Iterable[Result]) -> Results:
+        """Return all results, those of one module replaced."""
+        return Results({**self._by_name, module.__name__: results})
