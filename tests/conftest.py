@@ -14,17 +14,40 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.traces import REAL_FOLDER, REAL_TRACES, real_name
+from tests.support.traces import REAL_FOLDER, REAL_TRACES, is_long, real_name
 from tests.support.workers import reports_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
+
+
 def pytest_configure() -> None:
     """Let programs that tests start be interrupted, also where a shell's background ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a part of the long tests be run: `--part 1/4` to `--part 4/4` together are all."""
+    parser.addoption(
+        "--part", metavar="N/OF", help="of the long tests, run every OF-th, from the N-th on"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow, by what it takes; keep the part that was asked for."""
+    for item in items:
+        if _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+    if config.option.part:
+        number, _, count = config.option.part.partition("/")
+        chosen = [item for item in items if item.get_closest_marker("long")]
+        kept = set(chosen[int(number) - 1 :: int(count)])
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,7 +71,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "real_trace" not in metafunc.fixturenames:
         return
     if REAL_TRACES:
-        metafunc.parametrize("real_trace", REAL_TRACES, ids=real_name)
+        # By its scope all tests of one export run together, and open and read it once.
+        exports = [
+            pytest.param(
+                path, marks=[pytest.mark.long] if is_long(path) else [], id=real_name(path)
+            )
+            for path in REAL_TRACES
+        ]
+        metafunc.parametrize("real_trace", exports, scope="session")
     else:
         skip = pytest.mark.skip(reason="TRACEPROF_TRACES names no folder of real exports")
         metafunc.parametrize("real_trace", [pytest.param(None, marks=skip)], ids=["none"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -206,10 +207,8 @@ def _tell_early(
     """Tell what is known of a report: of one rank, and of others as long as it is being read."""
     with suppress(TraceprofError):  # the analysis itself meets it, too
         run = assemble_run([trace], [ranks])
-        for breakdowns in previews(run.ranks, options):
+        for breakdowns in islice(previews(run.ranks, options), 1):
             early(Analysis(partial_result(run, breakdowns), run))
-            if not trace.is_being_read:
-                break
 
 
 def _measured(trace: Trace, ranks: Sequence[Rank], options: Options) -> MeasuredReport:

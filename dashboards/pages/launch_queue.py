@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "What a process has launched and its GPU has not finished. A launch into a full queue"
         " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
     )
-    known = [result for result in results if result.stalls is not None]
+    known = results
     gaps = missing(view.missing(*launch_queue.IDS))
     if not known:
         empty = nothing(
@@ -132,11 +132,9 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
                 end_ns=end,
                 times_ns=times,
                 depth=depth,
-                blocked=intervals.union(stalls.start_ns, stalls.end_ns)
-                if stalls is not None
-                else intervals.empty(),
-                cap=stalls.cap if stalls is not None else None,
-                cap_scope=stalls.cap_scope if stalls is not None else None,
+                blocked=intervals.union(stalls.start_ns, stalls.end_ns),
+                cap=stalls.cap,
+                cap_scope=stalls.cap_scope,
             )
         )
     note = time_note(view.address)
@@ -155,13 +153,13 @@ def _row(result: LaunchQueueResult) -> dict[str, Any]:
     return {
         "rank": result.rank,
         "depth": result.max_depth,
-        "cap": stalls.cap if stalls is not None else None,
-        "scope": f"a {stalls.cap_scope}" if stalls is not None and stalls.cap_scope else None,
-        "stalls": len(stalls) if stalls is not None else None,
+        "cap": stalls.cap,
+        "scope": f"a {stalls.cap_scope}" if stalls.cap_scope else None,
+        "stalls": len(stalls),
         "blocked": result.blocked_ns / 1e6,
         "late": result.num_late,
         "costly": result.costly.measure_ns / 1e6,
-        "source": stalls.source if stalls is not None and len(stalls) else None,
+        "source": stalls.source if len(stalls) else None,
         "holder": one_line(result.holders[0].name) if result.holders else None,
     }
 

@@ -12,11 +12,12 @@ import pytest
 
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import launch_queue
+from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,29 +32,22 @@ PERIOD_NS = KERNEL_NS + GAP_NS
 def results(
     path: Path, time_range: tuple[int, int] | None = None
 ) -> list[launch_queue.LaunchQueueResult]:
-    trace = open_trace(path)
-    try:
-        ranks = open_run([trace]).ranks
+    with ranks_of(path) as ranks:
         return [
             launch_queue.run(rank, rank.window if time_range is None else Window(*time_range))
             for rank in ranks
         ]
-    finally:
-        trace.close()
 
 
 def series(path: Path, time_range: tuple[int, int] | None) -> list[list[tuple[int, int]]]:
     """Return the depth over time of each rank's process."""
-    trace = open_trace(path)
-    try:
+    with ranks_of(path) as ranks:
         found = []
-        for rank in open_run([trace]).ranks:
+        for rank in ranks:
             window = rank.window if time_range is None else Window(*time_range)
             times, depth = launch_queue.depth_over_time(rank, window)
             found.append(list(zip(times.tolist(), depth.tolist(), strict=True)))
         return found
-    finally:
-        trace.close()
 
 
 def judged(path: Path) -> list[Finding | NotApplicable]:
@@ -64,8 +58,6 @@ def answered(
     result: launch_queue.LaunchQueueResult, shown: list[tuple[int, int]], pid: int, device: int
 ) -> Answer:
     stalls = result.stalls
-    if stalls is None:
-        return Answer(pid, device)
     columns = (stalls.start_ns.tolist(), stalls.end_ns.tolist(), stalls.thread.tolist())
     return Answer(
         pid,
@@ -132,9 +124,7 @@ def test_these_real_exports_stall_and_no_others(real_trace: Path) -> None:
     findings = [finding for result in measured for finding in launch_queue.findings(result)]
     is_stalled = real_trace.stem in STALLED
     assert any(isinstance(finding, Finding) for finding in findings) == is_stalled
-    assert (
-        any(result.stalls is not None and len(result.stalls) for result in measured) == is_stalled
-    )
+    assert any(len(result.stalls) for result in measured) == is_stalled
 
 
 @pytest.mark.parametrize("has_records", [True, False])
@@ -178,7 +168,6 @@ def test_stalls_whose_records_were_not_exported(
 def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
     # Two models in turn on two streams: 1550 pending in all, and each stream full at 1022.
     (result,) = results(traces / "inference_no_mangled_names.sqlite")
-    assert result.stalls is not None
     assert (result.stalls.cap, result.max_depth) == (CAP, 1550)
     (finding,) = launch_queue.findings(result)
     assert isinstance(finding, Finding)
@@ -380,7 +369,6 @@ def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
     assert_agreement(path)
     (result,) = results(path)
     assert result.max_depth == CAP
-    assert result.stalls is not None
     # Those beyond the last recorded end returned as nothing that was recorded ended.
     assert 200 < len(result.stalls) <= len(stalls)
 
@@ -435,8 +423,11 @@ def test_a_graph_counts_once(tmp_path: Path) -> None:
 
 def test_without_api_calls(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")
-    (missing,) = judged(path)
-    assert isinstance(missing, NotApplicable)
+    with closing(analyze(path, options=Options(only=launch_queue.IDS))) as analysis:
+        assert analysis.of(launch_queue) == ()
+        assert analysis.findings == ()
+        (missing,) = analysis.not_applicable
+    assert "no CUDA API calls" in missing.reason
     assert "--trace=cuda" in missing.how_to_collect
 
 

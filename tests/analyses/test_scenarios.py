@@ -12,7 +12,7 @@ from traceprof.analyses.registry import FINDING_IDS, RUN_ANALYSES
 from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema_layouts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_findings_agree_with_the_truth(sample: Path) -> None:
     assert_true(analysis, truth_of(sample))
 
 
-@pytest.mark.parametrize("version", schema.PRODUCTS)
+@pytest.mark.parametrize("version", schema_layouts.PRODUCTS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_other_seeds_and_schema_versions(tmp_path: Path, name: str, version: str) -> None:
     path = tmp_path / f"{name}.sqlite"

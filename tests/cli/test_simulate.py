@@ -63,4 +63,4 @@ def test_a_run_and_its_truth_are_written(
     assert run("analyze", *sorted(folder.glob("*.sqlite")), "--only", "straggler") == EXIT_DONE
     shown = " ".join(capsys.readouterr().out.split())
     assert "its host launched late" in shown
-    assert "told by the names of the files" in shown
+    assert "The rank numbers come from the names of the files" in shown

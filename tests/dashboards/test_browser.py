@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from dashboards.pages.registry import PAGES
@@ -49,7 +50,8 @@ def shown(page: Page, url: str) -> Page:
 def document(name: str) -> dict[str, Any]:
     """Return the analysis of a sample trace as JSON."""
     with closing(analyze(SAMPLE.with_stem(name))) as analysis:
-        return json_report.document(analysis.result)
+        plain: dict[str, Any] = msgspec.to_builtins(json_report.document(analysis.result))
+        return plain
 
 
 def cells(page: Page, selector: str) -> list[list[str]]:

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Work shared with a copy of the process: the same results, whatever becomes of the copy."""
 
 from __future__ import annotations

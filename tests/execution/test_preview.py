@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
@@ -35,7 +36,8 @@ def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:
 
 def assert_agrees(path: Path, options: Options) -> None:
     """Look at a report in both ways."""
-    with closing(analyze(path, options=options)) as analysis:
+    is_usual = options == Options()
+    with analysis_of(path) if is_usual else closing(analyze(path, options=options)) as analysis:
         expected = without_steps(analysis.result.breakdown)
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:

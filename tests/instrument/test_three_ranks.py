@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from torch.multiprocessing.spawn import spawn
 
+from tests.support import rank_processes
 from tests.support.programs import three_ranks
 from tests.support.recording import pushed
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Seen = list[dict[str, Any]]
 
@@ -104,15 +100,7 @@ BY_RANK_1 = {
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the program once; return what each rank saw."""
-    folder = tmp_path_factory.mktemp("ranks")
-    arguments = (str(folder / "store"), folder)
-    spawn(three_ranks.run, arguments, nprocs=three_ranks.SIZE)  # type: ignore[no-untyped-call]
-    return [read(folder / f"{rank}.json") for rank in range(three_ranks.SIZE)]
-
-
-def read(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
+    return rank_processes.run(three_ranks.run, three_ranks.SIZE, tmp_path_factory.mktemp("ranks"))
 
 
 def written(seen: Seen, rank: int, scenario: str) -> list[labels.Label]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.schema import validator
-from tests.support.traces import SAMPLE
+from tests.support.traces import SAMPLE, SAMPLES
+from traceprof.analyses.registry import METRICS
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
+from traceprof.reports import schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,12 +33,45 @@ def document(path: Path, **options: Any) -> dict[str, Any]:
     return loaded
 
 
-def test_the_schema_is_one() -> None:
-    validator()
+def test_the_schema_that_ships_is_the_one_that_is_made_from_the_types() -> None:
+    validator()  # it is one
+    shipped = resources.files("traceprof.reports").joinpath("analysis-1.schema.json")
+    assert shipped.read_text(encoding="utf-8") == schema.text(), "run `make schema`"
+
+
+def test_metrics_of_findings_are_those_of_their_analyses() -> None:
+    num_findings = 0
+    for sample in SAMPLES:
+        with closing(analyze(sample)) as analysis:
+            for finding in analysis.findings:
+                metrics = METRICS[finding.id]
+                optional = {name for name, metric in metrics.items() if metric.is_optional}
+                assert set(metrics) - optional <= set(finding.metrics) <= set(metrics)
+                num_findings += 1
+    assert num_findings > 20
+
+
+@pytest.mark.parametrize("key", ["rank", "schema", "run", "steps"])
+def test_nothing_may_be_missing(tmp_path: Path, key: str) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    found = document(path)
+    del (found["breakdown"][0] if key == "rank" else found)[key]
+    with pytest.raises(jsonschema.ValidationError):
+        validator().validate(found)
+
+
+def test_nothing_may_be_added_to_a_row(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    for rows in ("reports", "ranks", "breakdown", "findings"):
+        found = document(path)
+        found[rows][0]["more"] = 1
+        with pytest.raises(jsonschema.ValidationError):
+            validator().validate(found)
 
 
 def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
-    document(real_trace)
+    with analysis_of(real_trace) as analysis:
+        validator().validate(json.loads(json_report.render(analysis.result)))
 
 
 def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:

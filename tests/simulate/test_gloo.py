@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
@@ -60,7 +61,7 @@ def test_truth_is_what_the_reference_measures(run: tuple[Path, dict[str, Any]]) 
 def test_truth_is_what_the_analysis_finds(run: tuple[Path, dict[str, Any]]) -> None:
     path, truth = run
     analysis = analyze(path)
-    found = json_report.document(analysis.result)
+    found = msgspec.to_builtins(json_report.document(analysis.result))
     analysis.close()
     assert found["breakdown"] == truth["breakdown"]
     assert found["steps"] == truth["steps"]

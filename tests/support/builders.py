@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from traceprof import labels
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.nsight.writer import NsightWriter
 from traceprof.trace.sqlite.database import quote
 
@@ -198,7 +198,7 @@ class TraceBuilder:
                     ids = {name: writer.string(str(row[name])) for name in texts}
                     writer.add(table, {**row, **ids})
             for table, _ in self._raw:
-                if table in schema.LAYOUTS:
+                if table in schema_layouts.LAYOUTS:
                     writer.create(table)
         if self._raw or self._without:
             self._alter(path)

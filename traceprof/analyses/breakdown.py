@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Spans
 
 IDS: tuple[str, ...] = ("exposed-communication",)
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
 METRICS: Metrics = {
     "exposed-communication": {
         "exposed_ns": Metric(
@@ -280,8 +280,8 @@ def _exposed_communication(result: BreakdownResult) -> Finding | NotApplicable |
         "exposed-communication",
         severity,
         result.rank,
-        f"No compute hides {duration(whole.exposed_communication_ns)} of"
-        f" {duration(whole.communication_ns)} of communication",
+        f"{duration(whole.exposed_communication_ns)} of"
+        f" {duration(whole.communication_ns)} of communication is not hidden by compute",
         whole.exposed_communication_ns,
         fraction,
         metrics,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 IDS: tuple[str, ...] = ("small-collectives",)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "small-collectives": {
         "num_operations": Metric(Kind.COUNT, "kernels of which at least half is latency"),
@@ -243,9 +243,9 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             IDS[0],
             severity,
             result.rank,
-            f"{small.num_operations} small communication operations, of"
-            f" {size_text(small.median_bytes)} at the median, spend"
-            f" {duration(small.avoidable_ns)} of exposed time on latency",
+            f"{small.num_operations} small communication operations (median"
+            f" {size_text(small.median_bytes)}) lose {duration(small.avoidable_ns)} to latency"
+            " that is not hidden",
             small.avoidable_ns,
             fraction,
             metrics,

@@ -262,13 +262,14 @@ def _between(rank: Rank, start: int, end: int) -> str:
 
 def _because(result: GpuIdleResult) -> str:
     if result.parts_ns is None:
-        return "; why is not known"
+        return "; cause unknown"
     largest = max(result.parts_ns)
     reasons = {
-        LAUNCH_BOUND: "because the host had not launched its work yet",
+        LAUNCH_BOUND: "because the host had not launched the next operation yet",
         SYNC: f"because the host synchronized ({result.sync_api or 'several calls'})",
         DATA_LOADING: "because the host was loading data",
-        OTHER: "with its next operation already launched, or with no launch in the capture",
+        OTHER: "for other reasons (the next operation was launched already, or its launch is"
+        " not in the capture)",
     }
     reason = reasons[CAUSES[result.parts_ns.index(largest)]]
     return f", {duration(largest)} of it {reason}"
@@ -277,7 +278,7 @@ def _because(result: GpuIdleResult) -> str:
 def _advice(result: GpuIdleResult) -> tuple[str, ...]:
     if result.unknown is not None:
         unknown = result.unknown
-        return (f"To tell why: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
+        return (f"Cause unknown: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
     parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
     worth = [cause for cause in CAUSES if parts[cause] >= _MINOR * result.idle_ns]
     worth.sort(key=lambda each: -parts[each])

@@ -148,7 +148,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     times = "once" if result.num_syncs == 1 else f"{result.num_syncs} times"
     title = (
         f"The host synchronized {times} {where}, mostly in {result.api}:"
-        f" the GPU idled for {duration(result.idle_ns)} because of it"
+        f" the GPU was idle for {duration(result.idle_ns)} because of it"
     )
     return [
         Finding(

@@ -56,6 +56,7 @@ def judge(
     judged = _judged(measured)
     num_ranks = {
         id_: measured.results.num_ranks(analysis.name)
+        + sum(gap.id == id_ for gap in measured.missing.get(analysis.name, ()))
         for analysis in RANK_ANALYSES
         for id_ in analysis.ids
     }
@@ -98,6 +99,12 @@ def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
         run=run,
         results=_by_analysis(measurements),
         ranks=compare_ranks(run, arrivals),
+        missing={
+            analysis.name: tuple(
+                gap for rank in measurements for gap in rank.missing.get(analysis.name, ())
+            )
+            for analysis in RANK_ANALYSES
+        },
         arrivals=arrivals,
         buckets=tuple(rank.buckets for rank in measurements),
         process_groups=tuple(
@@ -123,8 +130,11 @@ def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
     """Judge the ranks one by one, then all together."""
     if not measured.run.ranks:
         return _nothing_to_judge(measured.run)
-    judged = [claim for analysis in RANK_ANALYSES for claim in analysis.judge(measured.results)]
-    return judged + [claim for analysis in RUN_ANALYSES for claim in analysis.judge(measured)]
+    judged: list[Finding | NotApplicable] = []
+    for analysis in RANK_ANALYSES:
+        judged += analysis.judge(measured.results)
+        judged += measured.missing.get(analysis.name, ())
+    return judged + [claim for of_run in RUN_ANALYSES for claim in of_run.judge(measured)]
 
 
 def _refined(measured: MeasuredRun) -> MeasuredRun:

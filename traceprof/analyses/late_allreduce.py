@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "late-allreduce": {
         "tail_ns": Metric(Kind.NS, "the tails of the late steps"),
@@ -157,7 +157,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     if severity is None or 2 * num_late <= num_steps:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
-    how = "in one bucket" if 2 * one > num_late else "when the backward is all but over"
+    how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
     metrics: dict[str, MetricValue] = {
         "tail_ns": result.tail_ns,
         "num_buckets": result.num_buckets,
@@ -172,8 +172,8 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             ID,
             severity,
             result.rank,
-            f"{num_late} of {num_steps} steps reduce their gradients {how}: no compute hides"
-            f" {duration(result.exposed_ns)} of it",
+            f"{num_late} of {num_steps} steps reduce their gradients {how}:"
+            f" {duration(result.exposed_ns)} of it is not hidden by compute",
             result.exposed_ns,
             fraction,
             metrics,
@@ -210,7 +210,7 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     if not result.has_steps:
         return NotApplicable(
             ID,
-            "no training step is known whose kernels could be told by their launches",
+            "no training step is known whose kernels can be found by their launches",
             f"{result.how_to_collect(Part.RANGES)} with a range around each step: instrument.step,"
             " or a range of your own and --step-pattern REGEX",
             result.rank,
@@ -226,7 +226,7 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     if len(result.steps.number) < MIN_STEPS:
         return NotApplicable(
             ID,
-            f"{len(result.steps.number)} steps can be judged, and it takes {MIN_STEPS}: those"
+            f"{len(result.steps.number)} steps can be judged, and {MIN_STEPS} are needed: those"
             " with compute and then AllReduce kernels, all in the window, but for the first, where"
             " one bucket is right",
             "record several steps, from cudaProfilerStart some steps into the training on",

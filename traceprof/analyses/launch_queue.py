@@ -119,8 +119,7 @@ class LaunchQueueResult(RankResult):
     Attributes:
         window: what was looked at.
         max_depth: the most launches of the process pending at once in the window.
-        stalls: those of launches for this rank that begin in the window, ordered by start; None
-            where the report has no API calls.
+        stalls: those of launches for this rank that begin in the window, ordered by start.
         blocked_ns: the measure of their union within the window.
         costly: when something of this rank waited for a blocked thread.
         holders: what the rank's GPU ran during its stalls, most first.
@@ -135,7 +134,7 @@ class LaunchQueueResult(RankResult):
 
     window: Window
     max_depth: int
-    stalls: Stalls | None
+    stalls: Stalls
     blocked_ns: int
     costly: Intervals
     holders: tuple[Holder, ...]
@@ -149,9 +148,13 @@ class LaunchQueueResult(RankResult):
 
 
 def run(rank: Rank, window: Window) -> LaunchQueueResult:
-    """Measure the queue of the rank's process, and the stalls of launches for the rank."""
+    """Measure the queue of the rank's process, and the stalls of launches for the rank.
+
+    Raises:
+        ValueError: the report lacks what `REQUIRES` names.
+    """
     if rank.calls is None:
-        return _without_calls(rank, window)
+        raise ValueError(f"rank {rank.rank}: the report has no API calls")
     of_process = find_stalls(rank)
     queue = launch_queue(rank)
     own = of_process.device == rank.key.device
@@ -195,15 +198,6 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
     """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
     stalls = result.stalls
-    if stalls is None:
-        return [
-            NotApplicable(
-                IDS[0],
-                "the report has no CUDA API calls: when operations were launched is not known",
-                result.how_to_collect(Part.API_CALLS),
-                result.rank,
-            )
-        ]
     length = result.window.length_ns
     cost = severity_of_cost(result.costly.measure_ns / length) if length else None
     if cost is None and (not length or result.blocked_ns < _MIN_SHARE * length):
@@ -213,14 +207,6 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 
 
 # -- numbers --------------------------------------------------------------------------------------
-
-
-def _without_calls(rank: Rank, window: Window) -> LaunchQueueResult:
-    return LaunchQueueResult(
-        rank.rank, window, 0, None, 0, intervals.empty(), (),
-        (), 0, 0, rank.trace.has_unexported_stalls, 0.0, (),
-        rank.trace.how_to_collect,
-    )  # fmt: skip
 
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
@@ -319,8 +305,12 @@ def _title(
     blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
     if cost is not None:
         return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
-    waited = f"something waited for {duration(impact)} of it" if impact else "nothing waited for it"
-    return f"{blocked}{holder}; {waited}"
+    waited = (
+        f"other work waited {duration(impact)} for them"
+        if impact
+        else "no other work waited for them"
+    )
+    return f"{blocked}{holder}; {waited} for them"
 
 
 def _shortened(name: str) -> str:

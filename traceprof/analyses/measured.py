@@ -6,7 +6,7 @@ this.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.analyses.results import RankResult, Results
+    from traceprof.findings import NotApplicable
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import RunSummary
@@ -27,12 +28,14 @@ class RankMeasurements:
 
     Attributes:
         results: of each analysis that is for the rank, by its name.
+        missing: of the analyses that could not run, why not, by their name.
         arrivals: when the rank came to each communication operation.
         buckets: the gradient buckets of DistributedDataParallel.
         process_groups: what a rank without a GPU communicated; None for one with a GPU.
     """
 
     results: Mapping[str, RankResult]
+    missing: Mapping[str, tuple[NotApplicable, ...]]
     arrivals: Arrivals
     buckets: DdpBucketsResult
     process_groups: ProcessGroupsResult | None
@@ -41,6 +44,10 @@ class RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
         return RankMeasurements(
             results={name: result.with_rank(rank) for name, result in self.results.items()},
+            missing={
+                name: tuple(replace(gap, rank=rank) for gap in gaps)
+                for name, gaps in self.missing.items()
+            },
             arrivals=replace(self.arrivals, rank=rank, report=report),
             buckets=replace(self.buckets, rank=rank),
             process_groups=self.process_groups
@@ -84,6 +91,7 @@ class MeasuredRun:
         run: the reports and their ranks.
         results: of each analysis.
         ranks: how the ranks met: clocks, waits, transfers.
+        missing: why analyses could not run on ranks, by the analysis' name.
         arrivals: when ranks came to each communication operation.
         buckets: the gradient buckets of DistributedDataParallel.
         process_groups: what ranks without a GPU communicated.
@@ -92,6 +100,7 @@ class MeasuredRun:
     run: RunSummary
     results: Results
     ranks: RankComparison
+    missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
     arrivals: tuple[Arrivals, ...] = ()
     buckets: tuple[DdpBucketsResult, ...] = ()
     process_groups: tuple[ProcessGroupsResult, ...] = ()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS, Part.API_CALLS)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "nccl-serialization": {
         "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),
@@ -223,7 +223,7 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
     if result.known_blocked_ns == result.blocked_ns:
         return f"{title}, always in the order of their own communicator"
-    return f"{title}; the export does not tell whether they depend on each other"
+    return f"{title}; whether they depend on each other is not in the export"
 
 
 def _metrics(result: SerializationResult) -> dict[str, MetricValue]:

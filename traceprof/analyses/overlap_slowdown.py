@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ID = "overlap-slowdown"
 IDS: tuple[str, ...] = (ID,)
-REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "overlap-slowdown": {
         "slowdown": Metric(
@@ -237,8 +237,8 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
             ID,
             severity,
             result.rank,
-            f"Kernels take {slowdown:.2f} times as long beside communication as alone, which costs"
-            f" {duration(result.wall_excess_ns)} where overlap hides {duration(result.hidden_ns)}",
+            f"Kernels take {slowdown:.2f} times as long beside communication as alone: this costs"
+            f" {duration(result.wall_excess_ns)}, while overlap hides {duration(result.hidden_ns)}",
             result.wall_excess_ns,
             fraction,
             metrics,
@@ -291,8 +291,8 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
         ID,
         f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
         f" ({percent(result.matched_fraction)} of their time) can be compared with {MIN_ALONE} or"
-        f" more of the same name, grid and block alone; a claim takes {MIN_OVERLAPPED} and"
-        f" {percent(MIN_MATCHED)}",
+        f" more of the same name, grid and block alone; at least {MIN_OVERLAPPED} and"
+        f" {percent(MIN_MATCHED)} are needed",
         "record more steps, some of them without communication: under DDP's no_sync(), or the same"
         " script on one GPU while nothing communicates",
         result.rank,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 IDS: tuple[str, ...] = ("pageable-copy",)
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "pageable-copy": {
         "bytes": Metric(Kind.COUNT, "what was copied"),
@@ -139,7 +139,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 IDS[0],
-                "the report does not tell which kinds of memory were copied from and to",
+                "the kinds of memory that were copied from and to are not in the report",
                 result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
             )

@@ -193,13 +193,13 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
             "host": machine,
             "coverage": late.coverage,
         }
-        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which comes last" if via else ""
+        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         found.append(
             Finding(
                 IDS[0],
                 severity,
                 rank,
-                f"On {machine}, it comes {duration(straggler.late_ns)} later"
+                f"On {machine}, it arrives {duration(straggler.late_ns)} later"
                 f" than the others{held_up}: last in {percent(late.share_last)} of"
                 f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
                 impact,

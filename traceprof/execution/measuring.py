@@ -193,7 +193,7 @@ def _measure(ranks: Sequence[tuple[Rank, Window]]) -> list[RankMeasurements]:
     trace.release()
     num_operations = sum(len(rank.operations) for rank, _ in ranks)
     if len(ranks) > 1 and num_operations >= _WORTH_SHARING and processes.can_fork():
-        return processes.shared(_measure_rank, ranks, trace.after_fork)
+        return processes.shared(_measure_rank, ranks, lambda _: trace.reopen())
     return [_measure_rank(each) for each in ranks]
 
 

@@ -4,173 +4,179 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 import traceprof
+from traceprof.reports import document as d
 
 if TYPE_CHECKING:
-    from traceprof.analyses.breakdown import Measures
+    from collections.abc import Iterator
+
+    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analyses.links.link_usage import LinkUse
     from traceprof.analyses.run_result import RunResult
     from traceprof.findings import Finding
 
-SCHEMA = "traceprof.analysis/1"
+
+def render(result: RunResult) -> str:
+    """Return the analysis as JSON text that ends in a newline."""
+    plain = msgspec.to_builtins(document(result))
+    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
 
-def document(analysis: RunResult) -> dict[str, Any]:
-    """Return the analysis as plain dicts, lists, numbers and strings."""
-    return {
-        "schema": SCHEMA,
-        "traceprof_version": traceprof.__version__,
-        "reports": [
-            {
-                "index": index,
-                "path": _encodable(str(report.path)),
-                "format": report.format,
-                "product_version": report.product_version,
-                "schema_version": report.schema_version,
-            }
-            for index, report in enumerate(analysis.run.reports)
-        ],
-        "ranks": [
-            {
-                "rank": rank.rank,
-                "report": rank.report,
-                "pid": rank.pid,
-                "device": rank.device,
-                "gpu": rank.gpu,
-            }
-            for rank in analysis.run.ranks
-        ],
-        "run": _run(analysis),
-        "breakdown": [
-            {"rank": result.rank, **_measures(result.whole)} for result in analysis.breakdown
-        ],
-        "steps": [
-            _step(result.rank, step.number, step.measures)
-            for result in analysis.breakdown
-            for step in result.steps
-        ],
-        "links": [
-            {"rank": rank, **_link(use)}
-            for rank, uses in (
-                *((link.rank, link.uses) for link in analysis.links),
-                *((counter.rank, counter.uses) for counter in analysis.counters),
+def document(result: RunResult) -> d.Document:
+    """Return the analysis as the document that is written."""
+    run = result.run
+    return d.Document(
+        schema=d.SCHEMA,
+        traceprof_version=traceprof.__version__,
+        reports=[
+            d.Report(
+                index=index,
+                path=_encodable(str(report.path)),
+                format=report.format,
+                product_version=report.product_version,
+                schema_version=report.schema_version,
             )
-            for use in uses
+            for index, report in enumerate(run.reports)
         ],
-        "collectives": [
-            {"rank": result.rank, **asdict(use), "utilization": use.utilization}
-            for result in analysis.collectives
-            for use in result.uses
-        ],
-        "buckets": [
-            {"rank": result.rank, **asdict(use)}
-            for result in analysis.buckets
-            for use in result.uses
-        ],
-        "findings": [_finding(finding) for finding in analysis.findings],
-        "not_applicable": [asdict(each) for each in analysis.not_applicable],
-        "notes": [{"report": report, "note": note} for report, note in analysis.notes],
-        "lost_reports": [
-            {"path": _encodable(str(each.path)), "reason": str(each.error)}
-            for each in analysis.failed
-        ],
-    }
-
-
-def _run(analysis: RunResult) -> dict[str, Any]:
-    """Return how the reports belong together: clocks, matched operations, who waited for whom."""
-    run, met = analysis.run, analysis.ranks
-    return {
-        "rank_source": run.rank_source,
-        "num_runs": len(set(run.run_numbers)),
-        "ranks": [
-            {"rank": rank.rank, "host": met.clocks.of(rank.report).host, "gpu_id": rank.gpu_id}
+        ranks=[
+            d.Rank(
+                rank=rank.rank, report=rank.report, pid=rank.pid, device=rank.device, gpu=rank.gpu
+            )
             for rank in run.ranks
         ],
-        "clocks": [
-            {"report": report, "run": run.run_numbers[report], **asdict(met.clocks.of(report))}
+        run=_run(result),
+        breakdown=[
+            d.Breakdown(rank=measured.rank, **asdict(measured.whole))
+            for measured in result.breakdown
+        ],
+        steps=[
+            _step(measured.rank, step) for measured in result.breakdown for step in measured.steps
+        ],
+        links=list(_links(result)),
+        collectives=[
+            d.Collective(rank=measured.rank, **asdict(use), utilization=use.utilization)
+            for measured in result.collectives
+            for use in measured.uses
+        ],
+        buckets=[
+            d.Bucket(rank=measured.rank, **asdict(use))
+            for measured in result.buckets
+            for use in measured.uses
+        ],
+        findings=[_finding(finding) for finding in result.findings],
+        not_applicable=[
+            d.NotApplicable(gap.id, gap.reason, gap.how_to_collect, gap.rank)
+            for gap in result.not_applicable
+        ],
+        notes=[d.Note(report, note) for report, note in result.notes],
+        lost_reports=[
+            d.LostReport(_encodable(str(report.path)), str(report.error))
+            for report in result.failed
+        ],
+    )
+
+
+def _run(result: RunResult) -> d.Run:
+    """Return how the reports belong together: clocks, matched operations, who waited for whom."""
+    run, ranks = result.run, result.ranks
+    return d.Run(
+        rank_source=run.rank_source,
+        num_runs=len(set(run.run_numbers)),
+        ranks=[
+            d.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
+            for rank in run.ranks
+        ],
+        clocks=[
+            d.Clock(report, run.run_numbers[report], **asdict(ranks.clocks.of(report)))
             for report in range(len(run.reports))
         ],
-        "matched": [
-            {
-                "communicator": waits.group.name,
-                "source": waits.group.source,
-                "ranks": [met.ranks[member] for member in waits.group.members],
-                "num_ranks": max(waits.group.num_ranks, len(waits.group.members)),
-                "num_operations": len(waits),
-            }
-            for waits in met.waits
+        matched=[
+            d.Matched(
+                communicator=waits.group.name,
+                source=waits.group.source,
+                ranks=[ranks.ranks[member] for member in waits.group.members],
+                num_ranks=max(waits.group.num_ranks, len(waits.group.members)),
+                num_operations=len(waits),
+            )
+            for waits in ranks.waits
         ],
-        "unmatched": [asdict(each) for each in met.unmatched],
-        "lateness": [
-            {
-                "rank": met.ranks[each.member],
-                "host": met.machines[each.member],
-                "num_operations": each.num_operations,
-                "share_last": each.share_last,
-                "late_ns": each.late_ns,
-                "uncertainty_ns": each.uncertainty_ns,
-            }
-            for each in met.lateness
+        unmatched=[
+            d.Unmatched(group.name, list(group.ranks), group.reason) for group in ranks.unmatched
         ],
-        "waits": [
-            {
-                "rank": met.ranks[waiting],
-                "for_rank": met.ranks[late],
-                "wait_ns": int(met.matrix_ns[waiting, late]),
-            }
-            for waiting, late in zip(*met.matrix_ns.nonzero(), strict=True)
+        lateness=[
+            d.Lateness(
+                rank=ranks.ranks[late.member],
+                host=ranks.machines[late.member],
+                num_operations=late.num_operations,
+                share_last=late.share_last,
+                late_ns=late.late_ns,
+                uncertainty_ns=late.uncertainty_ns,
+            )
+            for late in ranks.lateness
         ],
-    }
-
-
-def render(analysis: RunResult) -> str:
-    """Return the analysis as JSON text that ends in a newline."""
-    return json.dumps(document(analysis), indent=1, allow_nan=False) + "\n"
-
-
-def _link(use: LinkUse) -> dict[str, Any]:
-    return {
-        "link": use.link,
-        "direction": use.direction,
-        "peer": use.peer,
-        "bytes": use.bytes,
-        "busy_ns": use.busy_ns,
-        "gb_per_s": use.gb_per_s,
-        "peak_gb_per_s": use.peak_gb_per_s,
-        "is_peak_assumed": use.is_peak_assumed,
-        "utilization": use.utilization,
-        "source": use.source,
-        "name": use.name,
-    }
-
-
-def _measures(measures: Measures) -> dict[str, int]:
-    return asdict(measures)
-
-
-def _step(rank: int, number: int, measures: Measures) -> dict[str, int]:
-    fields = _measures(measures)
-    start = fields.pop("window_start_ns")
-    return {
-        "rank": rank,
-        "step": number,
-        "start_ns": start,
-        "end_ns": start + fields["window_ns"],
-        **fields,
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        **asdict(finding),
-        "severity": str(finding.severity),
-        "evidence": [
-            {**asdict(each), "label": _encodable(each.label)} for each in finding.evidence
+        waits=[
+            d.Wait(
+                rank=ranks.ranks[waiting],
+                for_rank=ranks.ranks[late],
+                wait_ns=int(ranks.matrix_ns[waiting, late]),
+            )
+            for waiting, late in zip(*ranks.matrix_ns.nonzero(), strict=True)
         ],
-    }
+    )
+
+
+def _step(rank: int, step: StepMeasures) -> d.Step:
+    measures = asdict(step.measures)
+    start = step.measures.window_start_ns
+    del measures["window_start_ns"]
+    end = start + step.measures.window_ns
+    return d.Step(rank=rank, step=step.number, start_ns=start, end_ns=end, **measures)
+
+
+def _links(result: RunResult) -> Iterator[d.LinkUse]:
+    """Yield what links carried: by copies, then by counters."""
+    for copies in result.links:
+        yield from (_link(copies.rank, use) for use in copies.uses)
+    for counters in result.counters:
+        yield from (_link(counters.rank, use) for use in counters.uses)
+
+
+def _link(rank: int, use: LinkUse) -> d.LinkUse:
+    return d.LinkUse(
+        rank=rank,
+        link=use.link,
+        direction=use.direction,
+        peer=use.peer,
+        bytes=use.bytes,
+        busy_ns=use.busy_ns,
+        gb_per_s=use.gb_per_s,
+        peak_gb_per_s=use.peak_gb_per_s,
+        is_peak_assumed=use.is_peak_assumed,
+        utilization=use.utilization,
+        source=use.source,
+        name=use.name,
+    )
+
+
+def _finding(finding: Finding) -> d.Finding:
+    return d.Finding(
+        id=finding.id,
+        severity=str(finding.severity),
+        rank=finding.rank,
+        title=finding.title,
+        impact_ns=finding.impact_ns,
+        impact_fraction=finding.impact_fraction,
+        metrics=dict(finding.metrics),
+        evidence=[
+            d.Evidence(seen.start_ns, seen.end_ns, _encodable(seen.label))
+            for seen in finding.evidence
+        ],
+        advice=list(finding.advice),
+    )
 
 
 def _encodable(text: str) -> str:

@@ -35,7 +35,7 @@ _SOURCES = {
     "mpi": "MPI",
     "environment": "the environment of the processes",
     "file name": "the names of the files",
-    "order": "their order: the reports do not tell them",
+    "order": "their order: the reports do not contain them",
 }
 
 
@@ -60,18 +60,18 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
     yield table
     if len(order) > _MAX_RANKS:
         yield Text(f"… and {len(order) - _MAX_RANKS} ranks more: --format json has them all")
-    yield Text(f"The ranks' numbers are told by {_SOURCES[analysis.run.rank_source]}.")
+    yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in met.clocks.hosts):
         yield Text(
-            "Clocks marked UTC could be compared by no common operation: they are as good as NTP."
+            "Clocks marked UTC share no operation with the others: they are as exact as NTP."
         )
     for waits in met.waits:
         captured, there = len(waits.group.members), waits.group.num_ranks
         if captured < there:
             name = one_line(waits.group.name or "a communicator")
             yield Text(
-                f"Of the {there} ranks of {name}, {captured} were captured: whether another one"
-                " was later still is not known."
+                f"Of the {there} ranks of {name}, {captured} were captured: another one may have"
+                " been later still."
             )
     for each in met.unmatched:
         ranks = ", ".join(str(rank) for rank in sorted(each.ranks)[:_MAX_RANKS])

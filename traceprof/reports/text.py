@@ -82,7 +82,7 @@ def report(analysis: RunResult, *, ascii_only: bool = False) -> RenderableType:
             parts += [_heading("Ranks on one clock"), *ranks_on_one_clock(analysis)]
             transferred = transfer_table(analysis)
             if transferred is not None:
-                parts += [_heading("Communication once all ranks were there"), transferred]
+                parts += [_heading("Communication, after all ranks have arrived"), transferred]
         for heading, communicated in communication_tables(analysis):
             parts += [_heading(heading), communicated]
         parts += [_heading("Findings"), *_findings(analysis)]
@@ -215,7 +215,7 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         lines.append(Text(f"{duration(per_step)} in the median step"))
     least = min(group, key=lambda each: each.impact_fraction)
     if _cost(least) != _cost(worst):
-        lines.append(Text(f"least on rank {least.rank}: {_cost(least)}"))
+        lines.append(Text(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}"))
     if worst.severity > Severity.INFO:
         lines += [_evidence(each) for each in worst.evidence[:3]]
         lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MAX_ADVICE]]
@@ -227,7 +227,7 @@ def _finding_group(group: list[Finding]) -> RenderableType:
 
 def _cost(finding: Finding) -> str:
     if not finding.impact_ns:
-        return "which costs nothing"
+        return "costs nothing"
     return f"{percent(finding.impact_fraction)} of the window"
 
 

@@ -11,7 +11,7 @@ from traceprof.simulate.gloo import simulate_gloo
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.simulate.scenarios import SCENARIOS, simulate_scenario
 from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
-from traceprof.trace.nsight.schema import PRODUCTS
+from traceprof.trace.nsight.schema_layouts import PRODUCTS
 
 SCHEMA_VERSIONS = tuple(PRODUCTS)
 """Versions of exports that can be written, oldest first."""

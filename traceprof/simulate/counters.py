@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate.event_model import answers
 from traceprof.simulate.event_model.actions import CommunicationWork, CopyWork
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,7 +108,7 @@ def links(ranks: Ranks) -> list[dict[str, Any]]:
 
 
 def _write_gpu(writer: NsightWriter, rank: int, operations: Sequence[Operation]) -> None:
-    is_latest = writer.schema_version == next(reversed(schema.PRODUCTS))
+    is_latest = writer.schema_version == next(reversed(schema_layouts.PRODUCTS))
     kind = {"typeId": _FIRST_TYPE + rank}
     names = [name + unit * is_latest for name, unit in _NAMES.values()]
     if is_latest:

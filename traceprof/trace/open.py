@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.sqlite.database import RE_EXPORT
+from traceprof.trace.nsight.parts import RE_EXPORT
 
 if TYPE_CHECKING:
     import os

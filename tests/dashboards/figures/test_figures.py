@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
 from dashboards.pages.registry import PAGES
 from dashboards.time_axis import Clock
+from tests.support.opened import analysis_of
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
 from traceprof import intervals
@@ -57,12 +59,12 @@ ALL = {path.stem for path in GPU_SAMPLES}
 
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as made:
-        yield made
+    with analysis_of(request.param) as opened:
+        yield opened
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
-    steps = json_report.document(analysis.result)["steps"]
+    steps = msgspec.to_builtins(json_report.document(analysis.result))["steps"]
     results = [result for result in analysis.result.breakdown if result.steps]
     assert results
     bars = [step_figures.step_bars(each) for each in results]
@@ -132,7 +134,7 @@ def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
     ]
     assert uses
     (drawn,) = nccl_figures.time(uses).data
-    rows = json_report.document(analysis.result)["collectives"]
+    rows = msgspec.to_builtins(json_report.document(analysis.result))["collectives"]
     assert list(drawn.x) == [row["total_ns"] / 1e6 for row in rows]
     assert [row[0] for row in drawn.customdata] == [row["rank"] for row in rows]
 
@@ -141,7 +143,6 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
         times, depth = launch_queue.depth_over_time(rank, rank.window)
         stalls = result.stalls
-        assert stalls is not None
         row = queue_figures.QueueRow(
             rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
             intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
@@ -175,7 +176,7 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
     found = [
         each
-        for each in json_report.document(analysis.result)["links"]
+        for each in msgspec.to_builtins(json_report.document(analysis.result))["links"]
         if each["direction"] == "p2p"
     ]
     assert found
@@ -184,9 +185,15 @@ def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
     assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
-    tree = each.layout(analysis, Address(each.PATH))
+@pytest.fixture(scope="module")
+def trees(analysis: Analysis) -> dict[str, Any]:
+    """Return the layout of each page, by its title."""
+    return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
+
+
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_axes_have_units_and_heads_too(trees: dict[str, Any], title: str) -> None:
+    tree = trees[title]
     for graph in named(tree, "Graph"):
         title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
         assert "(" in title or "step" in title or "device" in title or "rank" in title
@@ -196,14 +203,14 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
                 assert column["type"] == "rightAligned"
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
-    kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_no_component_reads_text_as_markup(trees: dict[str, Any], title: str) -> None:
+    kinds = {type(component).__name__ for component in components(trees[title])}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:
-    with closing(analyze(real_trace)) as analysis:
+    with analysis_of(real_trace) as analysis:
         for page in PAGES:
             tree = page.layout(analysis, Address(page.PATH))
             assert text(tree) or named(tree, "Div"), page.TITLE

@@ -17,13 +17,13 @@ from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.scenarios.setup import FINDINGS
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-VERSIONS = tuple(schema.PRODUCTS)
+VERSIONS = tuple(schema_layouts.PRODUCTS)
 LATEST = VERSIONS[-1]
 Truth = dict[str, Any]
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import events_of
-from traceprof.trace.nsight.nvtx_names import read_ranges, thread_names
+from traceprof.trace.nsight.nvtx_events import read_events
+from traceprof.trace.nsight.nvtx_names import thread_names
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.pages import Unsupported
@@ -108,12 +108,12 @@ def refuse(*_: object) -> None:
 
 def test_texts_that_number_are_few(export: Path) -> None:
     with closing(opened(export)) as trace:
-        events = events_of(trace._database)
+        events = trace._nvtx_events
         assert events is not None
-        assert events is events_of(trace._database)
-        assert "aten::mm, seq = 0" in events.texts
-        assert len(events.texts) < len(NAMES)
-        assert thread_names(trace._database) == [
+        assert events is trace._nvtx_events
+        assert "aten::mm, seq = 0" in events.columns.texts
+        assert len(events.columns.texts) < len(NAMES)
+        assert thread_names(events) == [
             (global_tid(1000), "MPI Rank 1"),
             (global_tid(1001, 7), "MPI Rank 12"),
         ]
@@ -123,9 +123,9 @@ def test_no_events(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     TraceBuilder().kernel(0, 1).write(path)
     with closing(opened(path)) as trace:
-        assert events_of(trace._database) is None
-        assert read_ranges(trace._database, re.compile("")) == {}
-        assert thread_names(trace._database) == []
+        assert read_events(trace._database) is None
+        assert trace.ranges(re.compile("")) == {}
+        assert trace.thread_names == {}
     path.unlink()
     TraceBuilder().raw(schema.NVTX.name).write(path)
     with closing(opened(path)) as trace:

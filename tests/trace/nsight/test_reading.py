@@ -18,7 +18,7 @@ from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
@@ -431,7 +431,7 @@ def test_only_calls_and_ranges(path: Path) -> None:
 def test_every_table_is_there_and_empty(path: Path) -> None:
     # As `nsys export --lazy=false` writes them.
     export = TraceBuilder()
-    for table in schema.LAYOUTS:
+    for table in schema_layouts.LAYOUTS:
         export.raw(table)
     assert notes(export.write(path)) == ["no GPU operation, so no rank; it holds no events"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from traceprof.errors import TraceFileError, UsageError
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_a_string_has_one_id(path: Path) -> None:
     assert sorted(rows) == sorted([(ids[0], "gemm"), (ids[1], "relu")])
 
 
-@pytest.mark.parametrize(("version", "product"), schema.PRODUCTS.items())
+@pytest.mark.parametrize(("version", "product"), schema_layouts.PRODUCTS.items())
 def test_every_export_tells_its_version_and_enumerations(
     path: Path, version: str, product: str
 ) -> None:
@@ -136,13 +136,13 @@ def version_of(path: Path) -> str | None:
 @pytest.mark.parametrize("version", ["3.7.2", "3.25.0"])
 def test_tables_are_those_of_real_exports(path: Path, traces: Path, version: str) -> None:
     with NsightWriter(path, version) as writer:
-        for table in schema.LAYOUTS:
+        for table in schema_layouts.LAYOUTS:
             writer.create(table)
     written = {table: columns_of(path, table) for table in tables_of(path)}
     exports = [export for export in traces.rglob("*.sqlite") if version_of(export) == version]
     assert exports
     for export in exports:
-        tables = tables_of(export) & schema.LAYOUTS.keys()
+        tables = tables_of(export) & schema_layouts.LAYOUTS.keys()
         assert tables
         assert {table: columns_of(export, table) for table in tables} == {
             table: written[table] for table in tables

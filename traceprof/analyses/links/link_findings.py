@@ -120,8 +120,8 @@ def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
         return None
     name = f" ({load.name})" if load.name else ""
     title = (
-        f"{NAMES[load.link]}{name} is at its limit, {_rate(load)} {OTHER[load.direction]}, and"
-        f" nothing hides {duration(load.exposed_ns)} of {load.what}"
+        f"{NAMES[load.link]}{name} is at its limit: {_rate(load)};"
+        f" {duration(load.exposed_ns)} of {load.what} is not hidden"
     )
     return _finding("link-saturated", rank, load, window_ns, title, SATURATED_ADVICE[load.link])
 
@@ -132,8 +132,8 @@ def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
         return None
     name = f" ({load.name})" if load.name else ""
     title = (
-        f"{NAMES[load.link]}{name} carries only {_rate(load)} {OTHER[load.direction]}, and"
-        f" nothing hides {duration(load.exposed_ns)} of {load.what}"
+        f"{NAMES[load.link]}{name} carries only {_rate(load)};"
+        f" {duration(load.exposed_ns)} of {load.what} is not hidden"
     )
     advice = UNDERUSED_ADVICE["copies" if load.what == "copies" else load.link]
     return _finding("link-underused", rank, load, window_ns, title, advice)
@@ -200,10 +200,10 @@ def _finding(
 
 
 def _rate(load: Load) -> str:
-    assumed = "an assumed " if load.is_peak_assumed else ""
+    assumed = "assumed " if load.is_peak_assumed else ""
     return (
-        f"{load.gb_per_s:.1f} GB/s or {percent(load.utilization)} of"
-        f" {assumed}{load.peak_gb_per_s:g} GB/s"
+        f"{load.gb_per_s:.1f} GB/s {OTHER[load.direction]}, {percent(load.utilization)} of the"
+        f" {assumed}peak of {load.peak_gb_per_s:g} GB/s"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Finding, NotApplicable
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.parts import Part
 
 IDS: tuple[str, ...] = link_findings.IDS
-REQUIRES: tuple[Part, ...] = ()
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS = link_findings.METRICS
 PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 

@@ -185,8 +185,8 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
         "coverage": staged.num_paired / staged.num_copies,
     }
     title = (
-        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s; the"
-        f" receiver computes nothing for {duration(staged.exposed_ns)} of it"
+        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s;"
+        f" meanwhile the receiver computes nothing for {duration(staged.exposed_ns)}"
     )
     return Finding(
         "peer-copy-through-host",
@@ -231,8 +231,9 @@ def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
     }
     way = "to" if one.direction == "send" else "from"
     title = (
-        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer} where a copy engine moves"
-        f" {one.copy_gb_per_s:.1f}, and nothing hides {duration(one.exposed_ns)} of it"
+        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer}, a copy engine"
+        f" {one.copy_gb_per_s:.1f} GB/s; {duration(one.exposed_ns)} of NCCL's transfers is not"
+        " hidden"
     )
     return Finding(
         "nccl-p2p-slower-than-copy",

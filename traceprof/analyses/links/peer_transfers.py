@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
-REQUIRES: tuple[Part, ...] = (Part.COPIES,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS = peer_findings.METRICS
 
 _SEND_RECV = "SendRecv"

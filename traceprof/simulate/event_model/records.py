@@ -19,7 +19,7 @@ from traceprof.simulate.event_model.actions import (
     Wait,
 )
 from traceprof.simulate.machine import LEAD_NS, NCCL_DOMAIN, Process, write_machine, write_session
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 
 if TYPE_CHECKING:
     from traceprof.simulate.event_model.actions import CallRecord, Thread
@@ -37,7 +37,7 @@ class Records:
         self._writer = writer
         self._machine = machine
         # Exports of 2023 have neither Command Buffer Full in any form nor NCCL's payloads.
-        self._is_latest = writer.schema_version == next(reversed(schema.PRODUCTS))
+        self._is_latest = writer.schema_version == next(reversed(schema_layouts.PRODUCTS))
         self._num_kernels: dict[int, int] = {}
         self._event_ids: dict[Event, int] = {}
         # Rows are written together, by table and by the columns that they give.

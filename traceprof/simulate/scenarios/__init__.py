@@ -123,7 +123,7 @@ def simulate_scenario(
         path: the export to write, such as `healthy.sqlite`; the truth goes to
             `healthy.truth.json`.
         seed: of the jitter. The same arguments make the same export.
-        schema_version: of the export, a key of `schema.PRODUCTS`. Exports of 3.7.2 have neither
+        schema_version: of the export, one of `SCHEMA_VERSIONS`. Exports of 3.7.2 have neither
             Command Buffer Full records nor NCCL's payloads.
 
     Returns:

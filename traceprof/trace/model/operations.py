@@ -176,23 +176,23 @@ class Copies(Operations):
 
 
 @dataclass(frozen=True, slots=True)
-class KernelsToMake:
-    """The kernels of one rank, with what is to be known of them before there are any.
+class KernelsOnDemand:
+    """The kernels of one rank, picked out of those of all ranks when they are asked for.
 
     Attributes:
-        number: how many there are.
+        num_kernels: how many there are.
         first_ns: when the first one began.
         last_end_ns: when all of them were over.
-        make: returns them.
+        pick: returns them.
     """
 
-    number: int
+    num_kernels: int
     first_ns: int
     last_end_ns: int
-    make: Callable[[], Kernels]
+    pick: Callable[[], Kernels]
 
     def __len__(self) -> int:
-        return self.number
+        return self.num_kernels
 
 
 class RankOperations:
@@ -205,25 +205,28 @@ class RankOperations:
     """
 
     def __init__(
-        self, kernels: Kernels | KernelsToMake, copies: Copies, memsets: Copies, graphs: Operations
+        self,
+        kernels: Kernels | KernelsOnDemand,
+        copies: Copies,
+        memsets: Copies,
+        graphs: Operations,
     ) -> None:
-        """Know what the GPU did; kernels that are to be made are so when they are asked for."""
-        self._told = kernels
+        """Take what the GPU did."""
+        self._source = kernels
         self._kernels = kernels if isinstance(kernels, Kernels) else None
         self.copies, self.memsets, self.graphs = copies, memsets, graphs
 
     def __len__(self) -> int:
         """How many operations there are."""
-        return sum(map(len, self._known))
+        return sum(map(len, self._summaries))
 
     @property
     def kernels(self) -> Kernels:
         """Every kernel, communication or not: the same ones until `release`."""
-        kernels = self._kernels
-        if kernels is None:
-            assert not isinstance(self._told, Kernels)  # noqa: S101
-            kernels = self._kernels = self._told.make()
-        return kernels
+        if self._kernels is None:
+            assert isinstance(self._source, KernelsOnDemand)  # noqa: S101
+            self._kernels = self._source.pick()
+        return self._kernels
 
     @property
     def groups(self) -> tuple[Operations, ...]:
@@ -233,25 +236,26 @@ class RankOperations:
     @property
     def starts_ns(self) -> list[int]:
         """When each group that is not empty began."""
-        return [each.first_ns for each in self._known if len(each)]
+        return [group.first_ns for group in self._summaries if len(group)]
 
     @cached_property
     def span_ns(self) -> tuple[int, int]:
         """The start of the first and the end of the last; there has to be one."""
-        return min(self.starts_ns), max(each.last_end_ns for each in self._known if len(each))
+        ends = [group.last_end_ns for group in self._summaries if len(group)]
+        return min(self.starts_ns), max(ends)
 
     def release(self) -> None:
-        """Let go of what was unpacked, and of what can be made again."""
-        if not isinstance(self._told, Kernels):
+        """Let go of what was unpacked, and of kernels that can be picked out again."""
+        if isinstance(self._source, KernelsOnDemand):
             self._kernels = None
-        for each in (self._kernels, self.copies, self.memsets, self.graphs):
-            if each is not None:
-                each.starts.release()
+        for group in (self._kernels, self.copies, self.memsets, self.graphs):
+            if group is not None:
+                group.starts.release()
 
     @property
-    def _known(self) -> tuple[Operations | KernelsToMake, ...]:
-        """The groups, of kernels what is known without making them."""
-        return (self._told, self.copies, self.memsets, self.graphs)
+    def _summaries(self) -> tuple[Operations | KernelsOnDemand, ...]:
+        """The groups; of kernels what is known without picking them out."""
+        return (self._source, self.copies, self.memsets, self.graphs)
 
 
 _NOTHING = np.empty(0, np.int64)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NewType, Protocol
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from traceprof.progress import Progress
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import (
@@ -22,6 +21,15 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
+
+
+Section = NewType("Section", str)
+"""The name of a section of a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionData:
+    """What a section of a report holds, to be kept by a trace of it; can be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +104,6 @@ class Trace(Protocol):
     @property
     def kernel_names(self) -> Mapping[int, str]:
         """Demangled kernel names by the ids that `Kernels.name` holds."""
-
-    @property
-    def is_being_read(self) -> bool:
-        """Whether there is something that others still read while this process goes on."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -197,5 +201,22 @@ class Trace(Protocol):
     def release(self) -> None:
         """Let go of what can be read again, and most analyses do not need."""
 
-    def after_fork(self, progress: Progress | None) -> None:
-        """Open the file anew, in a copy of the process that opened it; tell this of progress."""
+    def reopen(self) -> None:
+        """Open the file anew, because another process goes on with what is open so far."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """What is read as a whole when some of it is needed, in the order of need."""
+
+    def read_section(self, section: Section) -> SectionData:
+        """Read a section from the file; the trace itself stays as it is.
+
+        Raises:
+            TraceFormatError: the file is damaged.
+        """
+
+    def keep_section(self, section: Section, data: SectionData) -> None:
+        """Keep a section that was read, perhaps elsewhere."""
+
+    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
+        """Have a section that is needed and not kept yet come from there, not from the file."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from traceprof import labels
-from traceprof.execution import child_process as processes
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
 from traceprof.trace.model.host import (
@@ -20,31 +19,29 @@ from traceprof.trace.model.host import (
 )
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Content, Session
-from traceprof.trace.nsight import (
-    host,
-    nccl_calls,
-    nvtx_domains,
-    nvtx_table,
-    schema,
-)
-from traceprof.trace.nsight import (
-    nvtx_names as nvtx,
-)
+from traceprof.trace.nsight import host, nvtx_names, nvtx_table, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.gpu import read_device
-from traceprof.trace.nsight.kernel_signatures import Signer
-from traceprof.trace.nsight.label_ranges import read_label_ranges
+from traceprof.trace.nsight.gpu import GpuOperationsData
 from traceprof.trace.nsight.metadata import Target
-from traceprof.trace.nsight.nvtx_events import columns_of_events, forget_events, keep_events
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
+from traceprof.trace.nsight.nvtx_events import Events, read_events
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, holds
+from traceprof.trace.nsight.sections import (
+    API_CALLS,
+    GPU_OPERATIONS,
+    NAMED_RANGES,
+    SECTIONS,
+    ApiCallsData,
+    NamedRangesData,
+    read_section,
+)
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import count_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
@@ -52,16 +49,12 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
+    from traceprof.trace.model.trace import Section, SectionData
 
 # Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
-
-# Bytes of an export that take longer to read than a copy of the process takes to be made.
-_WORTH_SHARING = 24 << 20
-
-Columns = dict[str, "Int64"]
 
 
 class NsightTrace:
@@ -95,33 +88,95 @@ class NsightTrace:
             TraceFormatError: damaged, or the database of another program.
         """
         self.path = path
-        self._database = Database(path, progress, file=file)
-        self._copies = ExitStack()  # of the process, that read a part of it
-        self._calls: processes.Copy[_Piece] | None = None
+        self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
+        self._kept: dict[Section, SectionData] = {}
+        self._source: Callable[[Section], SectionData] | None = None  # else the file
+        self._events: Events | None = None
         try:
             self._check_is_export()
-            self.target = Target(self._database)
+            self.target = Target(self._database, self._nvtx_thread_names)
         except BaseException:
             self.close()
             raise
         self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
-        self._notes: list[str] = []
-        self._signer = Signer()
 
     def close(self) -> None:
         """Release the file."""
-        self._calls = None
-        self._copies.close()
         self._database.close()
 
-    def release(self) -> None:
-        """Let go of what can be read again, and most analyses do not need."""
-        forget_events(self._database)
+    def reopen(self) -> None:
+        """Open the file anew, because another process goes on with what is open so far."""
+        self._database.reopen()
 
-    def after_fork(self, progress: Progress | None) -> None:
-        """Open the file anew, in a copy of the process that opened it; tell this of progress."""
-        self._database.after_fork(progress)
+    def release(self) -> None:
+        """Let go of what can be read again, and most analyses do not need: all NVTX events."""
+        self._events = None
+        ranges = self._kept.get(NAMED_RANGES)
+        if isinstance(ranges, NamedRangesData):
+            self._kept[NAMED_RANGES] = replace(ranges, events=None)
+
+    # -- sections --------------------------------------------------------------------------------
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """What is read as a whole when some of it is needed, in the order of need."""
+        return SECTIONS
+
+    def read_section(self, section: Section) -> SectionData:
+        """Read a section from the file; the trace itself stays as it is.
+
+        Raises:
+            TraceFormatError: the file is damaged.
+        """
+        return read_section(self._database, section, self.target.capture_end_ns)
+
+    def keep_section(self, section: Section, data: SectionData) -> None:
+        """Keep a section that was read, perhaps elsewhere."""
+        self._kept[section] = data
+
+    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
+        """Have a section that is needed and not kept yet come from there, not from the file."""
+        # To know a method of itself would keep the trace alive after its last use.
+        self._source = None if source == self.read_section else source
+
+    def _section(self, section: Section) -> SectionData:
+        if section not in self._kept:
+            read = self._source or self.read_section
+            self.keep_section(section, read(section))
+        return self._kept[section]
+
+    @property
+    def _gpu_operations(self) -> GpuOperationsData:
+        data = self._section(GPU_OPERATIONS)
+        assert isinstance(data, GpuOperationsData)  # noqa: S101
+        return data
+
+    @property
+    def _named_ranges(self) -> NamedRangesData:
+        data = self._section(NAMED_RANGES)
+        assert isinstance(data, NamedRangesData)  # noqa: S101
+        return data
+
+    @property
+    def _api_calls(self) -> Mapping[int, ApiCalls]:
+        data = self._section(API_CALLS)
+        assert isinstance(data, ApiCallsData)  # noqa: S101
+        return data.by_process
+
+    @property
+    def _nvtx_events(self) -> Events | None:
+        """The NVTX events, read again where they were released; None where there is no table."""
+        if self._events is None:
+            columns = self._named_ranges.events or read_events(self._database)
+            self._events = None if columns is None else Events(self._database, columns)
+        return self._events
+
+    def _nvtx_thread_names(self) -> list[tuple[int, str]]:
+        events = self._nvtx_events
+        return [] if events is None else nvtx_names.thread_names(events)
+
+    # -- what was recorded -----------------------------------------------------------------------
 
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
@@ -143,16 +198,11 @@ class NsightTrace:
         return holds(self, self._database, part)
 
     @property
-    def is_being_read(self) -> bool:
-        """Whether a copy of the process still reads the API calls."""
-        return self._calls is not None and not self._calls.is_over
-
-    @property
     def notes(self) -> Sequence[str]:
         """What a reader of this report should know about its data."""
-        self.operations  # noqa: B018  (reading them is what finds unusable rows)
-        said = [f"Nsight Systems says: {each}" for each in self.target.diagnostics()]
-        unnamed = len(self._signer.names - self._names.keys())
+        gpu = self._gpu_operations
+        said = [f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()]
+        unnamed = len(gpu.name_ids - self._names.keys())
         if unnamed:
             said.append(
                 f"{unnamed} ids of kernel names mean nothing in this export: kernels of these names"
@@ -164,88 +214,28 @@ class NsightTrace:
                 " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
                 " later"
             )
-        if labels.DOMAIN in self._domains.values() and not self.label_ranges:
-            said.append(nvtx_domains.silence_note(labels.DOMAIN))
-        return [*self._notes, *said]
+        if labels.DOMAIN in self._named_ranges.domains.values() and not self.label_ranges:
+            said.append(nvtx_names.silence_note(labels.DOMAIN))
+        return [*gpu.notes, *said]
 
-    @cached_property
+    @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by rank, in order of process and device.
-
-        Of a large export a copy of the process reads what the host did meanwhile.
-        """
-        large = self._database.file.stat().st_size >= _WORTH_SHARING
-        if "_api_calls" in self.__dict__ or not (large and processes.can_fork()):
-            return self._read_operations()
-        if processes.has_company():
-            return self._operations_of_copies()
-        with processes.ahead([self._pieces_of_host], self.after_fork, self._database.progress) as (
-            of_host,
-        ):
-            operations = self._read_operations()
-            self._keep(of_host.made())
-        return operations
-
-    def _operations_of_copies(self) -> Mapping[RankKey, RankOperations]:
-        """Return what a copy of the process read: other threads want this one's time.
-
-        What is needed of the API calls comes later, and is waited for when it is asked for.
-        """
-        makes = (self._pieces_of_operations, self._pieces_of_events, self._pieces_of_calls)
-        copies = processes.ahead(makes, self.after_fork, self._database.progress)
-        *others, self._calls = self._copies.enter_context(copies)
-        for other in others:
-            self._keep(other.made())
-        operations: Mapping[RankKey, RankOperations] = self.__dict__.pop(_OPERATIONS)
-        return operations
-
-    def _keep(self, pieces: Iterable[_Piece]) -> None:
-        """Keep what copies of the process read."""
-        for piece in pieces:
-            keep_events(self._database, piece.pop(_EVENTS, {}))
-            self.__dict__.update(piece)
-
-    def _pieces_of_host(self) -> Iterator[_Piece]:
-        """Yield what the host did, in a copy of the process."""
-        yield from self._pieces_of_calls()
-        yield from self._pieces_of_events()
-
-    def _pieces_of_calls(self) -> Iterator[_Piece]:
-        """Yield the API calls, in a copy of the process."""
-        yield {"_api_calls": dict(host.read_api_calls(self._database))}
-
-    def _pieces_of_events(self) -> Iterator[_Piece]:
-        """Yield NVTX ranges and what is made of them, in a copy of the process."""
-        yield {_EVENTS: columns_of_events(self._database)}
-        # Together, since one holds parts of another.
-        yield {name: getattr(self, name) for name in _OF_EVENTS}
-
-    def _pieces_of_operations(self) -> Iterator[_Piece]:
-        """Yield what the GPU did, in a copy of the process."""
-        yield {_OPERATIONS: self._read_operations()}
-        yield {name: getattr(self, name) for name in _OF_OPERATIONS}
-
-    def _read_operations(self) -> Mapping[RankKey, RankOperations]:
-        read = read_device(self._database)
-        self._signer = read.signer
-        self._notes += read.notes
-        return read.operations
+        """GPU operations by rank, in order of process and device."""
+        return self._gpu_operations.operations
 
     @cached_property
     def kernel_names(self) -> Mapping[int, str]:
         """Demangled kernel names by StringIds.id."""
-        self.operations  # noqa: B018  (reading them is what finds the ids)
         unknown = {
             name: "(unnamed kernel)" if name == NULL else f"(unknown string {name})"
-            for name in self._signer.names
+            for name in self._gpu_operations.name_ids
         }
         return {**unknown, **self._names}
 
-    @cached_property
+    @property
     def signatures(self) -> Signatures:
         """Kernels by name, grid and block."""
-        self.operations  # noqa: B018  (reading them is what finds the signatures)
-        return self._signer.signatures
+        return self._gpu_operations.signatures
 
     @cached_property
     def api_names(self) -> Mapping[int, str]:
@@ -253,7 +243,9 @@ class NsightTrace:
         ids = set().union(
             *(call.packed_name.distinct.tolist() for call in self._api_calls.values())
         )
-        return {key: _VERSION.sub("", name) for key, name in self._database.strings(ids).items()}
+        return {
+            key: _VERSION.sub("", name) for key, name in read_strings(self._database, ids).items()
+        }
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None where the export has no API calls."""
@@ -281,12 +273,12 @@ class NsightTrace:
 
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return who communicated what on the host, as NCCL's ranges and labels tell."""
-        return self._communication_calls.get(process, NO_PROCESS_CALLS)
+        return self._named_ranges.communication_calls.get(process, NO_PROCESS_CALLS)
 
-    @cached_property
+    @property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
         """The ranges of `instrument` by process, where it has some."""
-        return read_label_ranges(self._database, self._domains, self.target.capture_end_ns)
+        return self._named_ranges.label_ranges
 
     @cached_property
     def counters(self) -> Counters:
@@ -305,8 +297,9 @@ class NsightTrace:
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
-        """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx_names.read_ranges`."""
-        return nvtx.read_ranges(self._database, matching)
+        """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx_names.ranges_named`."""
+        events = self._nvtx_events
+        return {} if events is None else nvtx_names.ranges_named(events, matching)
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
@@ -315,11 +308,11 @@ class NsightTrace:
     @cached_property
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads by globalTid: those that NVTX gave, else those of the system."""
-        return nvtx_table.read_thread_names(self._database)
+        return nvtx_table.read_thread_names(self._database, self._nvtx_thread_names())
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
-        return nvtx.longest_names(self._database, limit)
+        return nvtx_names.longest_names(self._database, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the export tells it."""
@@ -331,8 +324,8 @@ class NsightTrace:
 
     def global_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, by its labels, else as MPI tells it."""
-        told = self.labelled_rank(process)
-        return told if told is not None else self.target.global_rank(process)
+        rank = self.labelled_rank(process)
+        return rank if rank is not None else self.target.global_rank(process)
 
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, where its labels tell it."""
@@ -344,8 +337,11 @@ class NsightTrace:
 
     def empty_domain_notes(self) -> list[str]:
         """Say of which NVTX domains of the program nothing was recorded, and why."""
-        silent = nvtx_domains.silent(self._database, self._domains)
-        return [nvtx_domains.silence_note(name) for name in silent if name != labels.DOMAIN]
+        events = self._nvtx_events
+        if events is None:
+            return []
+        silent = nvtx_names.silent_domains(events, self._named_ranges.domains)
+        return [nvtx_names.silence_note(name) for name in silent if name != labels.DOMAIN]
 
     @property
     def gpus(self) -> Sequence[str]:
@@ -401,30 +397,12 @@ class NsightTrace:
         )
 
     @cached_property
-    def _api_calls(self) -> dict[int, ApiCalls]:
-        if self._calls is None:
-            return dict(host.read_api_calls(self._database))
-        (read,) = self._calls.made()
-        self._calls = None  # it knows this report, and would keep both
-        self._copies.close()
-        calls: dict[int, ApiCalls] = read["_api_calls"]
-        return calls
-
-    @cached_property
     def _range_tables(self) -> dict[int, RangeTable]:
         return nvtx_table.read_range_tables(self._database)
 
     @cached_property
-    def _communication_calls(self) -> dict[int, ProcessCalls]:
-        return nccl_calls.read_communication_calls(self._database, self._domains, self.label_ranges)
-
-    @cached_property
     def _labelled_ranks(self) -> Mapping[int, int | None]:
         return {process: rank_of(ranges.kinds) for process, ranges in self.label_ranges.items()}
-
-    @cached_property
-    def _domains(self) -> dict[tuple[int, int], str]:
-        return nvtx_domains.read_domains(self._database)
 
     @cached_property
     def _synchronizations(self) -> dict[int, Synchronizations]:
@@ -441,11 +419,4 @@ class NsightTrace:
     @cached_property
     def _names(self) -> dict[int, str]:
         """Names of the kernels by those ids that the export tells the meaning of."""
-        return self._database.strings(self._signer.names)
-
-
-# What copies of the process read, and attributes that they make of it.
-_Piece = dict[str, Any]
-_EVENTS, _OPERATIONS = "events", "operations"
-_OF_EVENTS = ("_domains", "label_ranges", "_communication_calls")
-_OF_OPERATIONS = ("_notes", "_signer")
+        return read_strings(self._database, self._gpu_operations.name_ids)

@@ -13,12 +13,14 @@ from traceprof.trace.grouping import pieces
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
-    KernelsToMake,
+    KernelsOnDemand,
     Operations,
     RankKey,
     RankOperations,
+    Signatures,
 )
 from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.kernel_signatures import Signer
 from traceprof.trace.nsight.kinds import read_kinds, translated
@@ -42,21 +44,24 @@ _BASE = (_LENGTH, "streamId", "correlationId")
 _MAX_SOUGHT = 32
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GpuOperationsData(SectionData):
     """What the GPUs did.
 
     Attributes:
         operations: by rank, in order of process and device.
-        signer: of the kernels.
+        signatures: of the kernels.
+        name_ids: StringIds.id of the kernels' names.
         notes: what a reader of the report should know of them.
     """
 
     operations: Mapping[RankKey, RankOperations]
-    signer: Signer
-    notes: list[str]
+    signatures: Signatures
+    name_ids: frozenset[int]
+    notes: tuple[str, ...]
 
 
-def read_device(database: Database) -> Device:
+def read_gpu_operations(database: Database) -> GpuOperationsData:
     """Read what the GPUs did.
 
     Raises:
@@ -84,18 +89,18 @@ def read_device(database: Database) -> Device:
         )
         for key in sorted({*kernels.extents, *copies.extents, *memsets.extents, *graphs.extents})
     }
-    return Device(operations, signer, notes)
+    return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
 
 
-def _kernels_of(table: _Table, key: RankKey, names: Int64) -> Kernels | KernelsToMake:
-    """Return a rank's kernels, which a report has most of: of several ranks, only to be made."""
-    make = partial(_make_kernels, table, key, names)
+def _kernels_of(table: _Table, key: RankKey, names: Int64) -> Kernels | KernelsOnDemand:
+    """Return a rank's kernels, which a report has most of: of several ranks, only on demand."""
+    pick = partial(_picked_kernels, table, key, names)
     if len(table.extents) == 1 or key not in table.extents:
-        return make()
-    return KernelsToMake(*table.extents[key], make)
+        return pick()
+    return KernelsOnDemand(*table.extents[key], pick)
 
 
-def _make_kernels(table: _Table, key: RankKey, names: Int64) -> Kernels:
+def _picked_kernels(table: _Table, key: RankKey, names: Int64) -> Kernels:
     rows = table.rows(key)
     return Kernels(*_base(rows), _column(rows, _SIGNATURE), names)
 

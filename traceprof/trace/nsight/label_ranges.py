@@ -11,14 +11,13 @@ from traceprof import labels
 from traceprof.trace.model.ranges import RUNNING_NUMBER, LabelRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import events_of
 from traceprof.trace.nsight.rows import check_few_processes, check_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.sqlite.database import Database
+    from traceprof.trace.nsight.nvtx_events import Events
 
 # All calls and steps differ in their running number; without it they are of few kinds.
 _STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
@@ -26,12 +25,12 @@ _BETWEEN = "\0"  # which ends NVTX's texts: they are strings of C
 
 
 def read_label_ranges(
-    database: Database, domains: Mapping[tuple[int, int], str], capture_end_ns: int | None
+    events: Events, domains: Mapping[tuple[int, int], str], capture_end_ns: int | None
 ) -> dict[int, LabelRanges]:
     """Return the ranges of the domain `traceprof` by process (globalPid).
 
     Args:
-        database: the export.
+        events: of the export.
         domains: names of NVTX domains by process and id.
         capture_end_ns: when the capture ended; Nsight lets ranges that are open then end with it,
             or, on a busy machine, up to 0.2 s later, with the program.
@@ -40,11 +39,11 @@ def read_label_ranges(
         TraceFormatError: the file is damaged.
     """
     ours = sorted({number for (_, number), name in domains.items() if name == labels.DOMAIN})
-    events = events_of(database) if ours else None
-    if events is None:
+    if not ours:
         return {}
-    rows = np.flatnonzero(events.is_range & events.domain.isin(ours))
-    start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)
+    columns, database = events.columns, events.database
+    rows = np.flatnonzero(events.is_range & columns.domain.isin(ours))
+    start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
     order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     names = events.names(rows)
@@ -52,7 +51,7 @@ def read_label_ranges(
     said = [index for index, name in enumerate(names) if name and _BETWEEN not in name]
     names = [names[index] for index in said]
     rows, start, end, thread = rows[said], start[said], end[said], thread[said]
-    domain, event = events.domain.at(rows), events.kind.at(rows)
+    domain, event = columns.domain.at(rows), columns.kind.at(rows)
     end = np.maximum(start, end)
     if capture_end_ns is not None:
         end[(start <= capture_end_ns) & (end >= capture_end_ns)] = OPEN_END

@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from traceprof.trace.nsight import nvtx_names as nvtx
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from traceprof.trace.model.operations import RankKey
     from traceprof.trace.sqlite.database import Database
 
@@ -30,9 +31,16 @@ class Target:
         metadata: all that the export says of itself and of the capture.
     """
 
-    def __init__(self, database: Database) -> None:
-        """Read the metadata; the rest is read when it is asked for."""
-        self._database = database
+    def __init__(
+        self, database: Database, thread_names: Callable[[], Iterable[tuple[int, str]]]
+    ) -> None:
+        """Read the metadata; the rest is read when it is asked for.
+
+        Args:
+            database: the export.
+            thread_names: returns threads and the names that NVTX gave them.
+        """
+        self._database, self._thread_names = database, thread_names
         self.metadata: dict[str, str] = {
             row["name"]: row["value"]
             for table in (*schema.EXPORT_METADATA, schema.CAPTURE_METADATA)
@@ -204,7 +212,7 @@ class Target:
     @cached_property
     def _named_ranks(self) -> dict[int, set[int]]:
         ranks: dict[int, set[int]] = defaultdict(set)
-        for thread, name in nvtx.thread_names(self._database):
+        for thread, name in self._thread_names():
             match = re.fullmatch(r"MPI Rank (\d{1,9})", name)
             if match:
                 ranks[schema.process_of_thread(thread)].add(int(match[1]))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.communication_calls import Fields
     from traceprof.trace.model.ranges import LabelRanges
     from traceprof.trace.nsight.nccl_ranges import NcclRanges
-    from traceprof.trace.sqlite.database import Database
+    from traceprof.trace.nsight.nvtx_events import Events
 
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}
@@ -48,21 +48,21 @@ class _Range(NamedTuple):
 
 
 def read_communication_calls(
-    database: Database,
+    events: Events,
     domains: Mapping[tuple[int, int], str],
     label_ranges: Mapping[int, LabelRanges],
 ) -> dict[int, ProcessCalls]:
     """Return the communication calls of each process (globalPid) that has some.
 
     Args:
-        database: the export.
+        events: of the export.
         domains: names of NVTX domains by process and id.
         label_ranges: those of `instrument` by process.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    nccl = read_nccl_ranges(database, domains, _NAMES)
+    nccl = read_nccl_ranges(events, domains, _NAMES)
     labelled = {process: _labelled(ranges) for process, ranges in label_ranges.items()}
     sizes = _world_sizes(nccl.values())
     return {

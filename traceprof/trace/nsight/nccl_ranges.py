@@ -10,7 +10,8 @@ import numpy as np
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl_payloads import PayloadReader
-from traceprof.trace.nsight.nvtx_events import events_of, portions
+from traceprof.trace.nsight.nvtx_events import Events, portions
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import UNKEPT
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.trace.model.communication_calls import Fields
-    from traceprof.trace.nsight.nvtx_events import Events
     from traceprof.trace.sqlite.database import Database
 
 NCCL_DOMAIN = "NCCL"
@@ -49,30 +49,28 @@ class NcclRanges:
 
 
 def read_nccl_ranges(
-    database: Database, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
+    events: Events, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
 ) -> dict[int, NcclRanges]:
     """Return the push/pop ranges of NCCL by process (globalPid).
 
     Args:
-        database: the export.
+        events: of the export.
         domains: names of NVTX domains by process and id.
         names: functions of NCCL that are asked for, beside those that make communicators.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    events = events_of(database)
-    if events is None:
-        return {}
+    columns = events.columns
 
     def is_asked_for(name: str) -> bool:
         return name in names or name.startswith("ncclComm")
 
-    pushed = events.is_range & events.kind.isin([schema.NVTX_PUSH_POP])
+    pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
     rows = events.named(is_asked_for, is_asked_for, pushed)
-    process = schema.process_of_thread(events.thread.at(rows))
-    rows = rows[_are_of_nccl(process, events.domain.at(rows), domains)]
-    start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)
+    process = schema.process_of_thread(columns.thread.at(rows))
+    rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
+    start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
     order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     functions = events.names(rows)
@@ -110,12 +108,12 @@ def _are_of_nccl(
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     """Return for each row the index of what it says, int64[n], and what they say."""
-    reader = PayloadReader(events.database)
-    binary, text = events.binary.at(rows), events.json.at(rows)
-    json_id = events.json_id.at(rows)
-    said, kinds = _distinct(events.domain.at(rows), binary, text, json_id)
-    known = [*events.payloads, None, None]  # neither NULL nor what was not kept
-    of_id = events.database.strings({each for *_, each in kinds if each != NULL})
+    reader, columns = PayloadReader(events.database), events.columns
+    binary, text = columns.binary.at(rows), columns.json.at(rows)
+    json_id = columns.json_id.at(rows)
+    said, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
+    known = [*columns.payloads, None, None]  # neither NULL nor what was not kept
+    of_id = read_strings(events.database, {each for *_, each in kinds if each != NULL})
     fields = []
     for domain, of_binary, of_text, key in kinds:
         digits, json = known[of_binary], known[of_text]
@@ -125,8 +123,8 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     alone = np.flatnonzero((binary == UNKEPT) | (text == UNKEPT))
     if len(alone):
         # More different payloads than are kept: these are read one by one.
-        read = _payloads_of(events.database, events.row.at(rows[alone]).tolist())
-        domain = events.domain.at(rows[alone]).tolist()
+        read = _payloads_of(events.database, columns.row.at(rows[alone]).tolist())
+        domain = columns.domain.at(rows[alone]).tolist()
         said[alone] = len(fields) + np.arange(len(alone))
         fields += [reader.read(each, *read[index]) for index, each in enumerate(domain)]
     return said, fields

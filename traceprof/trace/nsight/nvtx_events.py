@@ -1,12 +1,11 @@
-"""The NVTX ranges of an Nsight export, and names of threads and domains: read once, kept small."""
+"""The NVTX ranges of an Nsight export, and names of threads and domains: kept small."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from traceprof.trace.columns import Codes, pack
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NONE, NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
@@ -37,14 +37,13 @@ _MINDS_DIGITS = re.compile(r"[0-9]|\(\?P=")
 _DIGIT = re.compile(r"[0-9]")
 
 
-@dataclass(frozen=True)
-class Events:
-    """The NVTX ranges and names of an export, by rowid, an order that means nothing.
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """NVTX ranges and names, by rowid, an order that means nothing.
 
     Texts are kept with their digits made alike: those of PyTorch's autograd number each call.
 
     Attributes:
-        database: the export.
         row: n rowids.
         start_ns: int64[n].
         length_ns: n differences of end and start, NULL where the range was still open.
@@ -60,7 +59,6 @@ class Events:
         payloads: extended payloads, bytes or their hexadecimal digits or JSON.
     """
 
-    database: Database
     row: Packed
     start_ns: Int64
     length_ns: Packed
@@ -75,21 +73,34 @@ class Events:
     json_id: Packed
     payloads: tuple[Text, ...]
 
+
+@dataclass(frozen=True)
+class Events:
+    """The NVTX ranges and names of an export.
+
+    Attributes:
+        database: the export.
+        columns: what is kept of them; texts with digits are read again, a few at a time.
+    """
+
+    database: Database
+    columns: EventColumns
+
     @cached_property
     def is_range(self) -> Mask:
         """Which are ranges, bool[n]: the others are marks, or names of threads and domains."""
-        mask: Mask = self.kind.isin(RANGES) & (self.start_ns != NULL)
+        mask: Mask = self.columns.kind.isin(RANGES) & (self.columns.start_ns != NULL)
         return mask
 
     @cached_property
     def strings(self) -> Mapping[int, str]:
         """Names by StringIds.id, of those that the rows mention and the export has."""
-        return self.database.strings(self.text_id.distinct.tolist())
+        return read_strings(self.database, self.columns.text_id.distinct.tolist())
 
     def ends(self, chosen: Int64) -> Int64:
         """Return when these ranges were over, `OPEN_END` where they were not."""
-        length = self.length_ns.at(chosen)
-        return np.where(length == NULL, OPEN_END, self.start_ns[chosen] + length)
+        length = self.columns.length_ns.at(chosen)
+        return np.where(length == NULL, OPEN_END, self.columns.start_ns[chosen] + length)
 
     def matching(self, matching: re.Pattern[str]) -> tuple[Int64, list[str]]:
         """Return the ranges in whose names an expression is found: int64[m], and m names."""
@@ -114,23 +125,23 @@ class Events:
             chosen: bool[n].
         """
         ids = [key for key, name in self.strings.items() if of_string(name)]
-        like = self.text_id.isin(ids)
-        if self.texts:
-            is_like = np.array([*map(of_text, self.texts), False], np.bool_)
-            text = self.text.values
+        like = self.columns.text_id.isin(ids)
+        if self.columns.texts:
+            is_like = np.array([*map(of_text, self.columns.texts), False], np.bool_)
+            text = self.columns.text.values
             like = np.where(text == NONE, like, is_like[text])
         return np.flatnonzero(like & chosen)
 
     def names(self, rows: Int64) -> list[str]:
         """Return the names of rows, empty for those without."""
-        of_string, of_text = self.strings, [*self.texts, ""]
-        texts, ids = self.text.at(rows), self.text_id.at(rows)
+        of_string, of_text = self.strings, [*self.columns.texts, ""]
+        texts, ids = self.columns.text.at(rows), self.columns.text_id.at(rows)
         names = [
             of_string.get(key, "") if text == NONE else of_text[text]
             for text, key in zip(texts.tolist(), ids.tolist(), strict=True)
         ]
         numbered = np.flatnonzero(np.array([_has_digit(text) for text in of_text])[texts])
-        own = self._own_texts(self.row.at(rows[numbered]).tolist())
+        own = self._own_texts(self.columns.row.at(rows[numbered]).tolist())
         for index, name in zip(numbered.tolist(), own, strict=True):
             names[index] = name
         return names
@@ -148,44 +159,16 @@ class Events:
         return [found.get(each, "") for each in rowids]
 
 
-_EVENTS: WeakKeyDictionary[Database, Events] = WeakKeyDictionary()
-
-
-def events_of(database: Database) -> Events | None:
-    """Return the ranges and names of an export, read once; None where it has no NVTX table.
+def read_events(database: Database) -> EventColumns | None:
+    """Read the NVTX ranges and names of an export; None where it has no NVTX table.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    if schema.NVTX.name not in database.columns:
-        return None
-    if database not in _EVENTS:
-        database.require(schema.NVTX.name, schema.NVTX.required)
-        _EVENTS[database] = _read(database)
-    return _EVENTS[database]
-
-
-def columns_of_events(database: Database) -> dict[str, Any]:
-    """Return what `events_of` reads so that it can be sent to another process, piece by piece."""
-    events = events_of(database)
-    if events is None:
-        return {}
-    return {each.name: getattr(events, each.name) for each in fields(events)[1:]}
-
-
-def keep_events(database: Database, columns: dict[str, Any]) -> None:
-    """Have `events_of` return what another process read."""
-    if columns:
-        _EVENTS[database] = Events(database, **columns)
-
-
-def forget_events(database: Database) -> None:
-    """Let go of what `events_of` read; it is read again when it is asked for."""
-    _EVENTS.pop(database, None)
-
-
-def _read(database: Database) -> Events:
     table = schema.NVTX.name
+    if table not in database.columns:
+        return None
+    database.require(table, schema.NVTX.required)
     rowid, texts = database.rowid(table), NumberedTexts(digits_alike=True)
     columns = [rowid, *schema.NVTX.required]
     columns += [name for name in _NUMBERS if database.has(table, name)]
@@ -208,8 +191,7 @@ def _read(database: Database) -> Events:
         parts.add(kept, [(0, slice(None))])
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
     length = len(every["start"])
-    return Events(
-        database=database,
+    return EventColumns(
         row=every[rowid],
         start_ns=every["start"].values,
         length_ns=every["length"],

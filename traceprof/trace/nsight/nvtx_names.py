@@ -1,4 +1,4 @@
-"""NVTX ranges and thread names of an Nsight export."""
+"""Names in the NVTX events of an Nsight export: of ranges, threads and domains."""
 
 from __future__ import annotations
 
@@ -7,43 +7,51 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.model.ranges import NamedRanges
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import events_of
+from traceprof.trace.nsight.nvtx_events import RANGES, Events
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Mapping
 
     from traceprof.trace.sqlite.database import Database
 
+# Libraries make these when they are loaded, whether they come to be used or not.
+_OF_LIBRARIES = {
+    "NCCL", "MPI", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "CCCL", "STDPAR",
+    "DALI", "TensorRT", "UCX", "NVSHMEM",
+}  # fmt: skip
 _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
-def read_ranges(database: Database, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
+def ranges_named(events: Events, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
     """Return push/pop and start/end ranges by process (globalPid).
 
     Args:
-        database: the export.
+        events: of the export.
         matching: searched for in each name.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    events = events_of(database)
-    if events is None:
-        return {}
     rows, names = events.matching(matching)
-    start, end, thread = events.start_ns[rows], events.ends(rows), events.thread.at(rows)
+    columns = events.columns
+    start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
     rank = {name: place for place, name in enumerate(sorted({*names}))}
     of_name = np.array([rank[name] for name in names], np.int64)
     order = np.lexsort((thread, of_name, end, start))
     process = schema.process_of_thread(thread[order])
-    found = {}
-    for each in np.unique(process).tolist():
-        own = order[process == each]
-        found[each] = NamedRanges(
-            start[own], end[own], [names[index] for index in own.tolist()], thread[own]
+    ranges = {}
+    for number in np.unique(process).tolist():
+        indices = order[process == number]
+        ranges[number] = NamedRanges(
+            start[indices],
+            end[indices],
+            [names[index] for index in indices.tolist()],
+            thread[indices],
         )
-    return found
+    return ranges
 
 
 def longest_names(database: Database, limit: int) -> list[str]:
@@ -60,13 +68,10 @@ def longest_names(database: Database, limit: int) -> list[str]:
     return [row["name"] for row in rows if row["name"]]
 
 
-def thread_names(database: Database) -> list[tuple[int, str]]:
+def thread_names(events: Events) -> list[tuple[int, str]]:
     """Return (globalTid, name) of each thread that NVTX named."""
-    events = events_of(database)
-    if events is None:
-        return []
-    rows = np.flatnonzero(events.kind.isin([schema.NVTX_THREAD_NAME]))
-    return list(zip(events.thread.at(rows).tolist(), events.names(rows), strict=True))
+    rows = np.flatnonzero(events.columns.kind.isin([schema.NVTX_THREAD_NAME]))
+    return list(zip(events.columns.thread.at(rows).tolist(), events.names(rows), strict=True))
 
 
 def _has_events(database: Database) -> bool:
@@ -82,3 +87,45 @@ def name_sql(database: Database) -> str:
     if not database.has(schema.NVTX.name, "textId"):
         return own
     return f"coalesce({own}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608
+
+
+def domain_names(events: Events) -> dict[tuple[int, int], str]:
+    """Return the names of NVTX domains by process and id."""
+    columns = events.columns
+    rows = np.flatnonzero(columns.kind.isin([schema.NVTX_DOMAIN]))
+    process = schema.process_of_thread(columns.thread.at(rows)).tolist()
+    domain = columns.domain.at(rows).tolist()
+    return {
+        (number, id_): name
+        for number, id_, name in zip(process, domain, events.names(rows), strict=True)
+        if id_ != NULL
+    }
+
+
+def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> list[str]:
+    """Return the names of domains that no process recorded an event of; not those of libraries.
+
+    Args:
+        events: of the export.
+        domains: names by process and id.
+    """
+    by_program = {key: name for key, name in domains.items() if name not in _OF_LIBRARIES}
+    if not by_program:
+        return []
+    columns = events.columns
+    of_ranges_and_marks = columns.kind.isin([*RANGES, schema.NVTX_MARK])
+    process = schema.process_of_thread(columns.thread.at(of_ranges_and_marks))
+    pairs = np.unique(np.stack((process, columns.domain.at(of_ranges_and_marks))), axis=1)
+    used = {(number, id_) for number, id_ in pairs.T.tolist()}
+    heard = {name for key, name in by_program.items() if key in used}
+    return sorted({*by_program.values()} - heard)
+
+
+def silence_note(name: str) -> str:
+    """Say why nothing may have been recorded of a domain, and what to do."""
+    return (
+        f"nothing was recorded of the NVTX domain {name!r}. If the program opens ranges in it with"
+        " Python's package nvtx: from 0.2.12 on that writes none where the profiler does not say"
+        " that it records the domain, as Nsight Systems 2023.4 does not; install nvtx==0.2.11, or"
+        " record with a newer Nsight Systems"
+    )

@@ -11,14 +11,14 @@ from traceprof.trace.grouping import pieces
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.texts import Texts
-from traceprof.trace.nsight import nvtx_names as nvtx
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
+from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Packed
@@ -64,16 +64,21 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
     return {process: _table(columns, names, known) for process, columns in found.items()}
 
 
-def read_thread_names(database: Database) -> dict[int, str]:
-    """Return names of threads by globalTid: those that NVTX gave, else those of the system."""
+def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """Return names of threads by globalTid: those that NVTX gave, else those of the system.
+
+    Args:
+        database: the export.
+        nvtx_names: threads and the names that NVTX gave them.
+    """
     columns: dict[str, type[int | str]] = {"globalTid": int, "nameId": int}
     rows = database.rows(schema.THREAD_NAMES, columns)
     ids = sorted({row["nameId"] for row in rows if row["nameId"] is not None})
-    strings = database.strings(ids)
+    strings = read_strings(database, ids)
     system = {row["globalTid"]: strings.get(row["nameId"]) for row in rows}
     return {
         thread: name
-        for thread, name in {**system, **dict(nvtx.thread_names(database))}.items()
+        for thread, name in {**system, **dict(nvtx_names)}.items()
         if thread is not None and name
     }
 
@@ -99,7 +104,7 @@ class _Names:
 
     def known(self, database: Database) -> Texts:
         """Return the names by number."""
-        strings = database.strings(each for each in self._ids.tolist() if each != NULL)
+        strings = read_strings(database, (each for each in self._ids.tolist() if each != NULL))
         texts = (
             # A text ends where C ends it.
             text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")

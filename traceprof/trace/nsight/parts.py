@@ -31,6 +31,9 @@ _TABLES = {
     Part.NETWORK_COUNTERS: (schema.NIC_METRICS,),
 }
 
+RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+"""What to do about a damaged export."""
+
 _WITH_BLOBS = "nsys export --type=sqlite --include-blobs=true"
 
 HOW_TO_COLLECT = HowToCollect(

@@ -165,26 +165,6 @@ MEMORY_KINDS = {
 # An export has the string table and at least one of these, whatever was collected.
 MARKS = (*EXPORT_METADATA, "ANALYSIS_DETAILS", PROCESSES, GPU_INFO, GPU_INFO_2020, "ThreadNames")
 
-_THREAD_BITS = (1 << 24) - 1
-
-
-def process_of_thread(global_tid: IntOrArray) -> IntOrArray:
-    """Return the globalPid of a globalTid: the same with the 24 thread bits cleared."""
-    return global_tid & ~_THREAD_BITS
-
-
-def thread_number(global_tid: int) -> int:
-    """Return the operating system's thread id, the last 24 bits of a globalTid."""
-    return global_tid & _THREAD_BITS
-
-
-def pid_of_process(global_pid: int) -> int:
-    """Return the operating system's process id, bits 24 to 47 of a globalPid."""
-    return (global_pid >> 24) & _THREAD_BITS
-
-
-# -- for the writer --------------------------------------------------------------------------------
-
 SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
 MEM_KINDS = "ENUM_CUDA_MEM_KIND"
@@ -219,122 +199,27 @@ MEM_PAGEABLE = 0  # MEMCPY.srcKind, .dstKind and MEMSET.memKind
 MEM_PINNED = 1
 MEM_DEVICE = 2
 
-_COPY_NAMES = (
-    "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP",
-    "UVM_HTOD", "UVM_DTOH", "UVM_DTOD",
-)  # fmt: skip
-_MEMORY_LABELS = (
-    "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static",
-    "Unknown",
-)  # fmt: skip
-# Rows of the enumerations: id to name and label.
-ENUMERATIONS = {
-    MEMCPY_KINDS: {
-        number: (f"CUDA_MEMCPY_KIND_{name}", COPY_KINDS[number])
-        for number, name in enumerate(_COPY_NAMES)
-    },
-    MEM_KINDS: {
-        number: (f"CUDA_MEMOPR_MEMORY_KIND_{label.upper().replace(' ', '_')}", label)
-        for number, label in enumerate(_MEMORY_LABELS)
-    },
-    EVENT_TYPES: {
-        number: (name, name)
-        for number, name in (
-            (NVTX_MARK, "NvtxMark"),
-            (NVTX_THREAD_NAME, "NvtxThread"),
-            (NVTX_PUSH_POP, "NvtxPushPopRange"),
-            (NVTX_START_END, "NvtxStartEndRange"),
-            (NVTX_DOMAIN, "NvtxDomainCreate"),
-        )
-    },
-    SYNC_TYPES: {
-        1: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE", "Event sync"),
-        2: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT", "Stream wait sync"),
-        3: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE", "Stream sync"),
-        4: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE", "Context sync"),
-    },
-    OVERHEAD_TYPES: {
-        6: ("OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING", "Runtime module loading (CUDA)"),
-        7: ("OVERHEAD_LAZY_FUNCTION_LOADING", "Lazy function loading (CUDA)"),
-        8: ("OVERHEAD_COMMAND_BUFFER_FULL", "Command buffer full (CUDA)"),
-    },
-}
+GPU_METRICS_FLAG = "--gpu-metrics-devices=cuda-visible (--gpu-metrics-device=… before 2024)"
+NIC_METRICS_FLAG = "--nic-metrics=lf (=true before 2026)"
 
-# The Nsight Systems that writes each schema version that the writer knows.
-PRODUCTS = {"2.9.1": "2022.1.3.3", "3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
-# In 3.25.0, not yet in 3.7.2.
-LATER_TABLES = (
-    OVERHEAD, OVERHEAD_TYPES, CUDA_DEVICES, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS,
-    PAYLOAD_ENUM_ENTRIES,
-)  # fmt: skip
+_THREAD_BITS = (1 << 24) - 1
 
-# In 3.7.2, not yet in 2.9.1, which names the table of its metadata otherwise.
-LATER_THAN_2 = (EXPORT_METADATA[0], CAPTURE_METADATA, *ENUMERATIONS)
 
-# The columns of each table in their order, as exports of 3.25.0 declare them: an INTEGER, after a
-# colon `T` text or `R` a real number, `!` NOT NULL, `P` the primary key, `+` not yet in 3.7.2,
-# `~` not yet in 2.9.1.
-_GPU_COLUMNS = (
-    "start:! end:! deviceId:! contextId:! greenContextId:~ streamId:! correlationId globalPid"
-)
-_ENUMERATION_COLUMNS = "id:!P name:T label:T"
-LAYOUTS = {
-    KERNEL.name: f"{_GPU_COLUMNS} demangledName:! shortName:! mangledName launchType cacheConfig"
-    " registersPerThread:! gridX:! gridY:! gridZ:! blockX:! blockY:! blockZ:! staticSharedMemory:!"
-    " dynamicSharedMemory:! localMemoryPerThread:! localMemoryTotal:! gridId:! sharedMemoryExecuted"
-    " graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone:+ qmdPreexitDone:+ qmdLastCtaDone:+"
-    " graphId:+ clusterX:+ clusterY:+ clusterZ:+ clusterSchedulingPolicy:+"
-    " maxPotentialClusterSize:+ maxActiveClusters:+ sharedMemoryRequestedPercentage:+"
-    " tensorSizeMinusOneElements:!T+",
-    MEMCPY.name: f"{_GPU_COLUMNS} bytes:! copyKind:! deprecatedSrcId srcKind dstKind srcDeviceId"
-    " srcContextId dstDeviceId dstContextId migrationCause graphNodeId virtualAddress copyCount:+",
-    MEMSET.name: f"{_GPU_COLUMNS} value:! bytes:! graphNodeId memKind",
-    GRAPH.name: f"{_GPU_COLUMNS} graphId:! graphExecId:!",
-    SYNCHRONIZATION: f"{_GPU_COLUMNS} deprecatedSyncType:+ syncType:! eventId:! eventSyncId:+",
-    API_CALL.name: "start:! end:! eventClass:! globalTid correlationId nameId:! returnValue:!"
-    " callchainId",
-    OVERHEAD: "start:! end:! eventClass:! globalTid correlationId nameId overheadType:!",
-    NVTX.name: "start:! end eventType:! rangeId category color text:T globalTid endGlobalTid textId"
-    " domainId uint64Value int64Value doubleValue:R uint32Value int32Value floatValue:R jsonTextId"
-    " jsonText:T binaryData:T+",
-    STRINGS: "id:!P value:!T",
-    **dict.fromkeys(EXPORT_METADATA, "name:!T value:T"),
-    CAPTURE_METADATA: "name:!T value:T",
-    ANALYSIS_DETAILS: "globalVid:! duration:! startTime:! stopTime:!",
-    PROCESSES: "globalPid pid name:T",
-    THREAD_NAMES: "nameId:! priority globalTid",
-    MPI_RANKS: "globalTid rank",
-    SESSION_START: "utcEpochNs utcTime:T localTime:T systemClockNs:+",
-    SYSTEM_ENVIRONMENT: "globalVid devStateName:!T name:!T nameEnum:! value:!T",
-    CUDA_DEVICES: "gpuId cudaId:! pid:! uuid:T numMultiprocessors",
-    GPU_INFO: "vmId:! id:! name:T busLocation:T isDiscrete l2CacheSize totalMemory memoryBandwidth"
-    " clockRate smCount pwGpuId uuid:T luid chipName:T cuDevice ctxswDevPath:T ctrlDevPath:T"
-    " revision nodeMask constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock"
-    " maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines"
-    " maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ"
-    " maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor",
-    PAYLOAD_SCHEMAS: "domainId schemaId name:T type flags numEntries payloadSize alignTo",
-    PAYLOAD_ENTRIES: "domainId:! schemaId:! idx:! flags type name:T description:T"
-    " arrayOrUnionDetail offset",
-    PAYLOAD_ENUMS: "domainId schemaId name:T numEntries size",
-    PAYLOAD_ENUM_ENTRIES: "domainId:! schemaId:! idx:! name:T value isFlag",
-    # From 2026.4 on there is rawTimestamp, too.
-    GPU_METRICS: "timestamp typeId:! metricId:! value:!",
-    GPU_METRIC_NAMES: "typeId:! sourceId:! typeName:!T metricId:! metricName:!T",
-    NIC_INFO: "GUID:! stateName:!T nicId:! name:!T deviceId:! vendorId:! linkLayer:!",
-    # As the user guide has them; no real export with rows was found.
-    NIC_METRICS: "start:! end globalId:! metricsListId:! metricsIdx:! value:!",
-    NIC_METRIC_NAMES: "metricsListId:! metricsIdx:! name:!T description:!T unit:!T",
-    NIC_IDS: "nicId:! globalId:!",
-    CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
-    **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
-}
+def process_of_thread(global_tid: IntOrArray) -> IntOrArray:
+    """Return the globalPid of a globalTid: the same with the 24 thread bits cleared."""
+    return global_tid & ~_THREAD_BITS
+
+
+def thread_number(global_tid: int) -> int:
+    """Return the operating system's thread id, the last 24 bits of a globalTid."""
+    return global_tid & _THREAD_BITS
+
+
+def pid_of_process(global_pid: int) -> int:
+    """Return the operating system's process id, bits 24 to 47 of a globalPid."""
+    return (global_pid >> 24) & _THREAD_BITS
 
 
 def gpu_of_type(type_id: int) -> int:
     """Return the number of the GPU whose metrics have this typeId: its low eight bits."""
     return type_id & 0xFF
-
-
-GPU_METRICS_FLAG = "--gpu-metrics-devices=cuda-visible (--gpu-metrics-device=… before 2024)"
-NIC_METRICS_FLAG = "--nic-metrics=lf (=true before 2026)"

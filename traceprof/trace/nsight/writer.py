@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.errors import TraceFileError, UsageError
-from traceprof.trace.nsight import schema
+from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class NsightWriter:
 
     Attributes:
         path: the file.
-        schema_version: a key of `schema.PRODUCTS`.
+        schema_version: a key of `schema_layouts.PRODUCTS`.
     """
 
     def __init__(self, path: Path, schema_version: str = "3.25.0") -> None:
@@ -47,16 +47,16 @@ class NsightWriter:
         Raises:
             UsageError: the schema version is not one that the writer knows.
         """
-        if schema_version not in schema.PRODUCTS:
+        if schema_version not in schema_layouts.PRODUCTS:
             raise UsageError(
                 f"cannot write schema version {schema_version}",
                 "traceprof does not know its tables",
-                f"choose one of {', '.join(schema.PRODUCTS)}",
+                f"choose one of {', '.join(schema_layouts.PRODUCTS)}",
             )
         self.path = path
         self.schema_version = schema_version
-        self._is_latest = schema_version == next(reversed(schema.PRODUCTS))
-        self._is_oldest = schema_version == next(iter(schema.PRODUCTS))
+        self._is_latest = schema_version == next(reversed(schema_layouts.PRODUCTS))
+        self._is_oldest = schema_version == next(iter(schema_layouts.PRODUCTS))
         self._columns: dict[str, list[_Column]] = {}
         self._string_ids: dict[str, int] = {}
 
@@ -177,7 +177,7 @@ class NsightWriter:
         self._connection.execute("BEGIN")
         self.create(schema.STRINGS)
         self.create(schema.CAPTURE_METADATA)
-        product = schema.PRODUCTS[self.schema_version]
+        product = schema_layouts.PRODUCTS[self.schema_version]
         facts = {
             "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
             schema.PRODUCT_VERSION: product,
@@ -186,18 +186,18 @@ class NsightWriter:
         }
         for table in schema.EXPORT_METADATA:  # one of them is in this version
             self.add(table, {"name": list(facts), "value": list(facts.values())})
-        for table, rows in schema.ENUMERATIONS.items():
+        for table, rows in schema_layouts.ENUMERATIONS.items():
             names, labels = zip(*rows.values(), strict=True)
             self.add(table, {"id": list(rows), "name": names, "label": labels})
 
     def _declare(self, table: str) -> list[_Column]:
         """Create a table and return its columns."""
-        if table not in schema.LAYOUTS:
+        if table not in schema_layouts.LAYOUTS:
             raise ValueError(f"no version of the schema has a table {table}")
         missing = "" if self._is_latest else "+~" if self._is_oldest else "+"
         columns = [
             _column(word, in_version=self._has(table), missing=missing)
-            for word in schema.LAYOUTS[table].split()
+            for word in schema_layouts.LAYOUTS[table].split()
         ]
         declarations = [column.declaration for column in columns if column.written]
         if declarations:
@@ -208,9 +208,9 @@ class NsightWriter:
         """Say whether the version that is written has a table."""
         if table == schema.EXPORT_METADATA[1]:
             return self._is_oldest
-        if self._is_oldest and table in schema.LATER_THAN_2:
+        if self._is_oldest and table in schema_layouts.LATER_THAN_2:
             return False
-        return self._is_latest or table not in schema.LATER_TABLES
+        return self._is_latest or table not in schema_layouts.LATER_TABLES
 
     def _discard(self) -> None:
         self._connection.close()
@@ -235,7 +235,7 @@ class _Column:
 
 
 def _column(word: str, *, in_version: bool, missing: str) -> _Column:
-    """Read a column as `schema.LAYOUTS` writes it; those with a mark of `missing` are left out."""
+    """Read a column as `LAYOUTS` writes it; those with a mark of `missing` are left out."""
     name, _, marks = word.partition(":")
     kind = "TEXT" if "T" in marks else "REAL" if "R" in marks else "INTEGER"
     required = " NOT NULL" if "!" in marks else ""

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
-from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 
     Columns = Mapping[str, type[int | str]]
 
-RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 _HEADER_BYTES = 100
-_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 
 class Database:
@@ -34,10 +31,16 @@ class Database:
         progress: told of the rows that are read, if somebody wants to know.
         columns: names of columns by table.
         views: names of views, which no exporter makes.
+        remedy: what a user can do about a damaged file.
     """
 
     def __init__(
-        self, path: Path, progress: Progress | None = None, *, file: Path | None = None
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        file: Path | None = None,
+        remedy: str = "write it again",
     ) -> None:
         """Open a report read-only.
 
@@ -45,6 +48,7 @@ class Database:
             path: the report.
             progress: told of the rows that are read.
             file: the SQLite file, where it is not the report itself.
+            remedy: what a user can do about a damaged file.
 
         Raises:
             TraceFormatError: the file is damaged, or its writer has not finished.
@@ -52,6 +56,8 @@ class Database:
         """
         self.path = path
         self.progress = progress
+        self.remedy = remedy
+        self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
         self.file = (file or path).resolve()
         self._check_complete(self.file)
@@ -73,10 +79,9 @@ class Database:
         """Close the connection."""
         self.connection.close()
 
-    def after_fork(self, progress: Progress | None) -> None:
-        """Connect anew, as SQLite asks of a copy of a process, and tell this of progress."""
-        self._of_first_process = self.connection  # not to be closed here
-        self.progress = progress
+    def reopen(self) -> None:
+        """Connect anew and leave the connection so far alone, which another process uses."""
+        self._connections_of_others.append(self.connection)  # closing it would disturb them
         self.connection = self.connect()
 
     def connect(self) -> sqlite3.Connection:
@@ -94,9 +99,9 @@ class Database:
         except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
             raise self.damaged(str(error) or type(error).__name__) from error
 
-    def damaged(self, why: str, remedy: str = RE_EXPORT) -> TraceFormatError:
+    def damaged(self, why: str, remedy: str | None = None) -> TraceFormatError:
         """Return the error that says why the file cannot be read."""
-        return TraceFormatError(f"cannot read {self.path}", why, remedy)
+        return TraceFormatError(f"cannot read {self.path}", why, remedy or self.remedy)
 
     def misplaced(self, table: str, column: str, value: object) -> TraceFormatError:
         """Return the error that says what stands where an integer belongs."""
@@ -161,20 +166,6 @@ class Database:
         query = f"SELECT {names} FROM {quote(table)}{condition}"  # noqa: S608
         return self.query(query, table, columns, arguments)
 
-    def strings(self, ids: Iterable[int]) -> dict[int, str]:
-        """Return what these ids of strings mean, as far as the export tells."""
-        wanted = sorted(ids)
-        found: dict[int, str] = {}
-        for first in range(0, len(wanted), _IDS_PER_QUERY):
-            some = wanted[first : first + _IDS_PER_QUERY]
-            marks = ", ".join("?" * len(some))
-            for row in self.rows(
-                schema.STRINGS, {"id": int, "value": str}, f"id IN ({marks})", some
-            ):
-                if row["value"] is not None:
-                    found[row["id"]] = row["value"]
-        return found
-
     def query(
         self, sql: str, table: str, columns: Columns, arguments: Any = ()  # noqa: ANN401
     ) -> list[dict[str, Any]]:  # fmt: skip
@@ -236,14 +227,14 @@ class Database:
         if size < _HEADER_BYTES or (is_kept and size < whole):
             raise self.damaged(
                 f"the file is cut short: {size} bytes where there must be {whole}",
-                f"copy it again, or {RE_EXPORT}",
+                f"copy it again, or {self.remedy}",
             )
         for suffix in ("-journal", "-wal"):
             beside = file.with_name(file.name + suffix)
             if _holds_unfinished_work(beside):
                 raise self.damaged(
                     f"{beside.name} beside it holds changes that are not in it yet",
-                    f"wait until its writer has finished, or {RE_EXPORT}",
+                    f"wait until its writer has finished, or {self.remedy}",
                 )
 
 

@@ -1,0 +1,161 @@
+"""Waits and event records of real exports, against a second computation in plain Python."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from traceprof.trace.model.kinds import SynchronizationKind
+from traceprof.trace.model.special_values import NULL
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+KINDS = {
+    "cudaEventSynchronize": SynchronizationKind.HOST_FOR_EVENT,
+    "cuEventSynchronize": SynchronizationKind.HOST_FOR_EVENT,
+    "cudaStreamWaitEvent": SynchronizationKind.STREAM_FOR_EVENT,
+    "cuStreamWaitEvent": SynchronizationKind.STREAM_FOR_EVENT,
+    "cudaStreamSynchronize": SynchronizationKind.HOST_FOR_STREAM,
+    "cuStreamSynchronize": SynchronizationKind.HOST_FOR_STREAM,
+    "cudaDeviceSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
+    "cuCtxSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
+}
+
+
+class Export:
+    """Rows of an export, by process."""
+
+    def __init__(self, path: Path) -> None:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            self.has_waits, self.has_records = WAITS in tables, RECORDS in tables
+            names = dict(map(tuple, database.execute("SELECT id, value FROM StringIds")))
+            self.calls: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
+            for row in database.execute(f"SELECT * FROM {CALLS}") if CALLS in tables else ():
+                if row["globalTid"] is not None and row["correlationId"] is not None:
+                    name = re.sub(r"_v\d+(_pt[sd][sz])?$", "", names.get(row["nameId"], ""))
+                    key = row["globalTid"] & ~0xFFFFFF, row["correlationId"]
+                    self.calls[key].append((row["start"], name))
+            self.waits = self._rows(database, WAITS) if self.has_waits else {}
+            self.records = self._rows(database, RECORDS) if self.has_records else {}
+
+    @staticmethod
+    def _rows(database: sqlite3.Connection, table: str) -> dict[int, list[dict[str, Any]]]:
+        rows = defaultdict(list)
+        for row in database.execute(f"SELECT * FROM {table}"):
+            rows[row["globalPid"]].append(dict(row))
+        return rows
+
+
+def known(number: int | None) -> int:
+    return NULL if number in (None, 0xFFFFFFFF) else number
+
+
+def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
+    export = Export(real_trace)
+    with closing(open_trace(real_trace)) as trace:
+        for process, rows in export.waits.items():
+            expected = []
+            for row in rows:
+                calls = export.calls.get((process, row["correlationId"]), [])
+                assert len(calls) <= 1  # else this computation does not say which
+                kind = KINDS.get(calls[0][1], 0) if calls else SynchronizationKind.UNKNOWN
+                times = row["start"], max(row["start"], row["end"])
+                ids = known(row["streamId"]), known(row["eventId"])
+                expected.append((*times, row["correlationId"], int(kind), *ids))
+            waits = trace.synchronizations(process)
+            assert waits is not None
+            columns = (
+                waits.start_ns,
+                waits.end_ns,
+                waits.correlation,
+                waits.kind,
+                waits.stream,
+                waits.event,
+            )
+            assert sorted(zip(*(each.tolist() for each in columns), strict=True)) == sorted(
+                expected
+            )
+            assert (waits.start_ns[1:] >= waits.start_ns[:-1]).all()
+        if not export.has_waits:
+            assert trace.synchronizations(1) is None
+
+
+def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
+    export = Export(real_trace)
+    with closing(open_trace(real_trace)) as trace:
+        for process, rows in export.records.items():
+            expected = []
+            for row in rows:
+                calls = export.calls.get((process, row["correlationId"]), [])
+                assert len(calls) <= 1
+                asked = calls[0][0] if calls else NULL
+                ids = known(row["streamId"]), known(row["eventId"]), known(row.get("eventSyncId"))
+                expected.append((asked, row["correlationId"], *ids))
+            records = trace.event_records(process)
+            assert records is not None
+            columns = (
+                records.asked_ns,
+                records.correlation,
+                records.stream,
+                records.event,
+                records.recording,
+            )
+            found = list(zip(*(each.tolist() for each in columns), strict=True))
+            assert sorted(found) == sorted(expected)
+            assert (records.asked_ns[1:] >= records.asked_ns[:-1]).all()
+        if not export.has_records:
+            assert trace.event_records(1) is None
+
+
+def test_a_real_run_has_all_kinds(traces: Path) -> None:
+    """Nsight gives both kinds of waits for streams the same number in this export."""
+    with closing(open_trace(traces / "a100_single_dali_amp_bf16.sqlite")) as trace:
+        kinds: dict[int, int] = defaultdict(int)
+        num_records = 0
+        for process in {key.process for key in trace.operations}:
+            waits, records = trace.synchronizations(process), trace.event_records(process)
+            assert waits is not None
+            assert records is not None
+            num_records += len(records)
+            for kind in waits.kind.tolist():
+                kinds[kind] += 1
+    assert kinds == {
+        SynchronizationKind.UNKNOWN: 1,
+        SynchronizationKind.HOST_FOR_EVENT: 89,
+        SynchronizationKind.HOST_FOR_STREAM: 31,
+        SynchronizationKind.STREAM_FOR_EVENT: 120,
+    }
+    assert num_records == 443
+
+
+@pytest.mark.parametrize("name", ["a100_single_dali_amp_bf16", "a100x4_ddp_baseline_rank0"])
+def test_stream_waits_wait_for_what_was_recorded(traces: Path, name: str) -> None:
+    """Each stream's wait has a record of its event before it, by the order of the calls."""
+    with closing(open_trace(traces / f"{name}.sqlite")) as trace:
+        num_waits = 0
+        for process in {key.process for key in trace.operations}:
+            waits, records = trace.synchronizations(process), trace.event_records(process)
+            assert waits is not None
+            assert records is not None
+            chosen = waits.kind == SynchronizationKind.STREAM_FOR_EVENT
+            first: dict[int, int] = {}
+            for event, asked in zip(records.event.tolist(), records.asked_ns.tolist(), strict=True):
+                first.setdefault(event, asked)
+            for event, start in zip(
+                waits.event[chosen].tolist(), waits.start_ns[chosen].tolist(), strict=True
+            ):
+                assert first[event] < start
+                num_waits += 1
+    assert num_waits > 100

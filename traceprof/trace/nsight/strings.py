@@ -1,0 +1,32 @@
+"""The strings of an Nsight export, which other tables name by their ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.trace.nsight import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from traceprof.trace.sqlite.database import Database
+
+_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
+
+
+def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
+    """Return what these ids of strings mean, as far as the export tells.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    wanted = sorted(ids)
+    strings: dict[int, str] = {}
+    columns = {"id": int, "value": str}
+    for first in range(0, len(wanted), _IDS_PER_QUERY):
+        some = wanted[first : first + _IDS_PER_QUERY]
+        condition = f"id IN ({', '.join('?' * len(some))})"
+        for row in database.rows(schema.STRINGS, columns, condition, some):
+            if row["value"] is not None:
+                strings[row["id"]] = row["value"]
+    return strings
