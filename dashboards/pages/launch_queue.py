@@ -109,12 +109,6 @@ def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 
     It is kept; what it was made from is released.
     """
-
-    def measure() -> tuple[Int64, npt.NDArray[np.int32]]:
-        series = launch_queue.depth_over_time(rank, rank.window)
-        rank.release()
-        return series
-
     with _lock:
         return rank.cache.get_alone(_depth_over_window, rank, rank.release)
 
