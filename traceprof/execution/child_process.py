@@ -1,12 +1,9 @@
 """Work in child processes, which begin with all that this process has read.
 
-A child is a fork of this process: it sends what it makes, item by item, and ends when it is done,
-when the block of its `Child` ends, or when this process does, however that was. A child can have
-children.
-
-They are made on Linux, and only while this process has no other threads, whose locks a child would
-never see released. Elsewhere the callers do all work themselves. What a child was to make and did
-not they make, too: so errors are those of one process, and a child that is killed costs only time.
+A child is a fork: it sends what it makes, item by item, and ends with the block of its `Child`, or
+when this process does, however that was. It is made on Linux, and only while this process has no
+other threads, whose locks it would never see released. Elsewhere the callers do the work, as they
+do what a child was to make and did not: so errors are those of one process.
 """
 
 from __future__ import annotations
@@ -92,15 +89,13 @@ class Child(Generic[Item]):
     """A child process that makes items, as long as a block runs.
 
     Args:
-        make: makes the items, in the child. They can be pickled; the memory of an item's large
-            arrays is free when all of them are gone.
-        progress: the same object that counts rows in the child.
+        make: makes the items, in the child; they can be pickled.
+        progress: the object that counts rows in the child.
         niceness: how much other processes go before it.
         forwards: whether the parent of this process, itself a child, gets the items, too.
 
     Attributes:
         socket: what to wait for.
-        has_ended: whether nothing comes any more.
     """
 
     def __init__(
@@ -124,8 +119,7 @@ class Child(Generic[Item]):
         parent = os.getpid()
         held_up = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is ready
         with warnings.catch_warnings():
-            # Python 3.12 warns of threads: numpy's for linear algebra wait for work.
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)  # of numpy's threads, which wait
             self._pid = os.fork()
         if self._pid == 0:
             self._run(_Channel(theirs, state), parent, held_up)
@@ -155,9 +149,8 @@ class Child(Generic[Item]):
                 yield self._items.popleft()
             else:
                 self.receive(_POLL_S)
-        ended = self._state[_ENDED]
-        if ended != _WHOLE or self._is_broken:
-            raise ChildError(was_killed=ended != _FAILED)
+        if self._state[_ENDED] != _WHOLE or self._is_broken:
+            raise ChildError(was_killed=self._state[_ENDED] != _FAILED)
 
     def receive(self, seconds: float = 0) -> None:
         """Take all that has come; wait for something at most so long."""

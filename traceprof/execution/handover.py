@@ -1,7 +1,4 @@
-"""Objects sent from a child process to its parent, their arrays in memory that both see.
-
-Through a pipe an array would be copied five times, by two processes, in pieces of a few pages.
-"""
+"""Objects sent from a child process to its parent, their arrays in memory that both see."""
 
 from __future__ import annotations
 
