@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
-from tests.support.serving import Serve
+    from tests.support.serving import Serve
+
 
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
