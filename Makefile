@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types bench schema sample screenshots clean
+# Of the long tests `make verify PART=1/4` runs a quarter, the first of four.
+PART ?= 1/1
+
+.PHONY: help demo check test verify lint types bench schema sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -11,8 +14,14 @@ help:  ## Show the goals
 demo: $(VENV)/installed  ## Analyse the sample trace
 	$(BIN)/traceprof analyze sample_traces/ddp.sqlite
 
-test: $(VENV)/installed-test lint types  ## Lint, check the types and run every test
+check: $(VENV)/installed-test lint types  ## Lint, check the types and run the quick tests
+	$(BIN)/pytest -n auto -m 'not slow and not long'
+
+test: $(VENV)/installed-test lint types  ## Lint, check the types and run every test but the long ones
 	$(BIN)/pytest -n auto
+
+verify: $(VENV)/installed-test  ## Run the long tests: fuzzing, statistics, more real exports
+	$(BIN)/pytest -n auto -m long --part $(PART)
 
 lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports what
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from dashboards.view import device_text
-from dashboards.widgets.components import labelled
+from dashboards.widgets.components import labelled, part_id
 from traceprof.errors import one_line
 
 if TYPE_CHECKING:
@@ -124,16 +124,16 @@ def run_in_browser(app: Dash) -> None:
     ):
         app.clientside_callback(  # type: ignore[no-untyped-call]
             ClientsideFunction("shell", name),
-            Output({output: MATCH}, "data"),
-            Input({"chart": MATCH}, event),
-            State({"chart": MATCH}, "figure"),
-            State({"places": MATCH}, "data"),
+            Output(part_id(output, MATCH), "data"),
+            Input(part_id("chart", MATCH), event),
+            State(part_id("chart", MATCH), "figure"),
+            State(part_id("places", MATCH), "data"),
             prevent_initial_call=True,
         )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("shell", "save"),
-        Output({"table": MATCH}, "exportDataAsCsv"),
-        Input({"save": MATCH}, "n_clicks"),
+        Output(part_id("table", MATCH), "exportDataAsCsv"),
+        Input(part_id("save", MATCH), "n_clicks"),
         prevent_initial_call=True,
     )
     for name, inputs in (

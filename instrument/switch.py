@@ -54,7 +54,7 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Tell whether `enable` was called last."""
+    """Return whether `enable` was called last."""
     return _installed is not None
 
 

@@ -116,6 +116,6 @@ def _named_generator(function: Callable[..., Any], text: Callable[[], str]) -> C
 
 
 def _is_compiling() -> bool:
-    """Tell whether torch.compile traces this; without PyTorch, nothing does."""
+    """Return whether torch.compile traces this; without PyTorch, nothing does."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()

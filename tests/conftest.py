@@ -14,17 +14,41 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.traces import REAL_FOLDER, REAL_TRACES, real_name
+from tests.support.needs import missing
+from tests.support.traces import REAL_FOLDER, REAL_TRACES, is_long, real_name
 from tests.support.workers import reports_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
+
+
 def pytest_configure() -> None:
     """Let programs that tests start be interrupted, also where a shell's background ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a part of the long tests be run: `--part 1/4` to `--part 4/4` together are all."""
+    parser.addoption(
+        "--part", metavar="N/OF", help="of the long tests, run every OF-th, from the N-th on"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow, by what it takes; keep the part that was asked for."""
+    for item in items:
+        if _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+    if config.option.part:
+        number, _, count = config.option.part.partition("/")
+        chosen = [item for item in items if item.get_closest_marker("long")]
+        kept = set(chosen[int(number) - 1 :: int(count)])
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,7 +72,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "real_trace" not in metafunc.fixturenames:
         return
     if REAL_TRACES:
-        metafunc.parametrize("real_trace", REAL_TRACES, ids=real_name)
+        # By its scope all tests of one export run together, and open and read it once.
+        exports = [
+            pytest.param(
+                path, marks=[pytest.mark.long] if is_long(path) else [], id=real_name(path)
+            )
+            for path in REAL_TRACES
+        ]
+        metafunc.parametrize("real_trace", exports, scope="session")
     else:
         skip = pytest.mark.skip(reason="TRACEPROF_TRACES names no folder of real exports")
         metafunc.parametrize("real_trace", [pytest.param(None, marks=skip)], ids=["none"])
@@ -71,18 +102,14 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
     """Return reports of a run that a test may do with as it likes."""
-    return [Path(shutil.copy(each, tmp_path)) for each in simulated]
+    return [Path(shutil.copy(report, tmp_path)) for report in simulated]
 
 
 @pytest.fixture(scope="session")
 def nsys() -> str:
     """Return the `nsys` on PATH; where CI lacks it, that is a failure."""
-    found = shutil.which("nsys")
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail("nsys is not on PATH, and CI must not skip what needs it")
-        pytest.skip("nsys is not on PATH")
-    return found
+    program = shutil.which("nsys")
+    return program if program is not None else missing("nsys is not on PATH")
 
 
 @pytest.fixture(scope="session")
@@ -92,10 +119,7 @@ def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     done = subprocess.run([*pip, "nvtx==0.2.11"], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:]
-        if os.environ.get("CI"):
-            pytest.fail(f"nvtx==0.2.11 cannot be installed, and CI must not skip: {said}")
-        pytest.skip(f"nvtx==0.2.11 cannot be installed: {said}")
+        missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
     return folder
 
 

@@ -13,13 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceprofError
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis, Options, analyze
     from traceprof.findings import Finding, Severity
     from traceprof.trace.open import open_trace
 
-__version__ = "0.1.0"
 __all__ = [
     "Analysis",
     "Finding",

@@ -166,12 +166,12 @@ def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 def worst_of(group: Sequence[Finding]) -> Finding:
     """Return the one of the highest severity that costs the largest share of its window."""
-    return max(group, key=lambda each: (each.severity, each.impact_fraction))
+    return max(group, key=lambda finding: (finding.severity, finding.impact_fraction))
 
 
 def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:
     """Put together what is missing in the same way for several findings or ranks."""
     groups: dict[tuple[str, str], list[NotApplicable]] = {}
-    for each in missing:
-        groups.setdefault((each.reason, each.how_to_collect), []).append(each)
+    for gap in missing:
+        groups.setdefault((gap.reason, gap.how_to_collect), []).append(gap)
     return list(groups.values())

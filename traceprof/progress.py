@@ -1,8 +1,10 @@
-"""Who is told how far the reading is."""
+"""Who is told how far the reading is, and what is known before all is read."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
 class Progress(Protocol):
@@ -13,3 +15,10 @@ class Progress(Protocol):
 
     def advance(self, number: int, /) -> None:
         """Learn that so many rows were read."""
+
+
+class Listener(Progress, Protocol[Result_contra]):
+    """Somebody who also wants the results that are known while the rest is still being read."""
+
+    def partial(self, result: Result_contra, /) -> None:
+        """Learn what is known so far; a later result holds all that an earlier one did."""

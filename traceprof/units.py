@@ -42,7 +42,7 @@ def ranks_text(ranks: Collection[int]) -> str:
             spans[-1] = [spans[-1][0], rank]
         else:
             spans.append([rank])
-    written = ", ".join("-".join(str(each) for each in span) for span in spans)
+    written = ", ".join("-".join(str(rank) for rank in span) for span in spans)
     return f"rank{'s' if len(ranks) > 1 else ''} {written}"
 
 

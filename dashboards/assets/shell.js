@@ -20,13 +20,13 @@ async function untilOver(waiting) {
   let seen = 0;
   for (;;) {
     try {
-      const state = await (await fetch(`/progress?looks=${seen}`)).json();
+      const state = await (await fetch(`/progress?previews=${seen}`)).json();
       if (state.is_over) break;
-      const { done, expected, looks } = state;
-      if (looks > seen) {
-        seen = looks;
+      const { done, expected, previews } = state;
+      if (previews > seen) {
+        seen = previews;
         waiting.classList.add("beside");
-        window.dash_clientside.set_props("ready", { data: looks });
+        window.dash_clientside.set_props("ready", { data: previews });
         await new Promise((resolve) => { setTimeout(resolve, REDRAWN_MS); });
       }
       document.getElementById("progress").value = expected ? done / expected : 0;
@@ -63,7 +63,7 @@ export function zoom(changed, figure) {
 }
 
 // While the reports are read: say how far that is, and show the page when it is over. A number
-// stands for a first look at what is known so far.
+// stands for a preview of what is known so far.
 export function watch(ready) {
   const waiting = document.getElementById("waiting");
   if (ready === true) waiting.hidden = true;

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ROW = 26
 
 
-def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
+def gain_and_cost(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
     """Return for each rank what overlap hides, to the right, and what it costs, to the left."""
     names = [f"rank {result.rank}" for result in results]
     figure = chart(max(_ROW * len(results), 60), "time (ms)")
@@ -35,7 +35,7 @@ def gain_and_tax(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
         y=names,
         x=[-result.wall_excess_ns / 1e6 for result in results],
         orientation="h",
-        name="tax: kernels run longer",
+        name="cost: kernels run longer",
         marker_color=COMMUNICATION,
         customdata=[result.wall_excess_ns / 1e6 for result in results],
         hovertemplate="<b>%{y}</b><br>kernels run %{customdata:.3f} ms longer<extra></extra>",
@@ -66,7 +66,7 @@ def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> g
         rows: rank and kernels, from top to bottom.
     """
     several = len({rank for rank, _ in rows}) > 1
-    # The number tells kernels of the same name apart.
+    # The number distinguishes kernels of the same name.
     suffixes = [f" · rank {rank}" if several else "" for rank, _ in rows]
     names = [
         f"{position}. {shortened(function_name(signature.name))}{suffix}"

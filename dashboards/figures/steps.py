@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dashboards.figures.reduction import group_starts
-from dashboards.figures.style import chart, rows
+from dashboards.figures.style import chart, color_range, rows
 from dashboards.widgets.palette import GREY, INTENSITY, PARTS
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAX_BARS = 300  # of one rank: more would be thinner than three pixels
 _BAR_ROW = 90
 _ROW = 22
+_LEGIBLE = 60  # pixels, in which the scale of colours can be read
 
 
 class StepBars(NamedTuple):
@@ -135,23 +136,69 @@ def _add_row(figure: go.Figure, row: int, bars: StepBars) -> None:
         )
 
 
-def heat(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.Figure:
-    """Return the longest step of each bar, a row for each rank, dark where it took longest."""
-    longest = max(len(bar.first) for bar in bars)
-    values = np.full((len(bars), longest), np.nan)
-    texts = np.full((len(bars), longest), "", object)
-    for row, rank_bars in enumerate(bars):
-        values[row, : len(rank_bars.first)] = rank_bars.longest_ms
-        texts[row, : len(rank_bars.first)] = rank_bars.label
-    figure = chart(max(_ROW * len(bars), 60), "step, in the order they ran")
+class StepGrid(NamedTuple):
+    """The steps of several ranks in columns: of one step each, or of several that follow.
+
+    Attributes:
+        position: float64[columns], where on the axis: the step's number, or the steps' middle.
+        label: the steps of each column.
+        longest_ms: float64[ranks, columns], the longest step of each; NaN where there is none.
+        first: int64[ranks, columns], index of the rank's first step of each; -1 where none.
+        last: int64[ranks, columns], of the last.
+    """
+
+    position: Float64
+    label: list[str]
+    longest_ms: Float64
+    first: Int64
+    last: Int64
+
+
+def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepGrid:
+    """Put the steps of ranks into at most so many columns, by their numbers.
+
+    Where a rank's numbers come again, which step is which is known by none of them, and the order
+    in which they ran counts for all ranks.
+    """
+    numbers = [np.array([step.number for step in result.steps], np.int64) for result in results]
+    if any((np.diff(row) <= 0).any() for row in numbers):
+        numbers = [np.arange(len(row)) for row in numbers]
+    known = np.unique(np.concatenate(numbers))
+    starts = group_starts(len(known), most)
+    stops = np.append(starts[1:], len(known))[: len(starts)]
+    begin, end = known[starts], known[stops - 1]
+    shape = len(results), len(starts)
+    longest, first, last = np.full(shape, np.nan), np.full(shape, -1), np.full(shape, -1)
+    for row, (result, of_rank) in enumerate(zip(results, numbers, strict=True)):
+        column = np.searchsorted(begin, of_rank, side="right") - 1  # ascending, as the steps are
+        windows = np.array([step.measures.window_ns for step in result.steps], np.float64)
+        taken, place = np.unique(column, return_index=True)
+        first[row, taken] = place
+        last[row, taken] = np.append(place[1:], len(column)) - 1
+        longest[row, taken] = np.maximum.reduceat(windows, place) / 1e6
+    label = [
+        f"step {a}" if a == b else f"longest of steps {a}-{b}"
+        for a, b in zip(begin.tolist(), end.tolist(), strict=True)
+    ]
+    return StepGrid((begin + end) / 2, label, longest, first, last)
+
+
+def heat(results: Sequence[BreakdownResult], grid: StepGrid) -> go.Figure:
+    """Return the time of each step, a row for each rank, dark where it took longest."""
+    figure = chart(max(_ROW * len(results), _LEGIBLE), "step")
+    low, high = color_range(grid.longest_ms)
     figure.add_heatmap(
-        z=values,
+        z=grid.longest_ms,
+        x=grid.position,
         y=[f"rank {result.rank}" for result in results],
-        text=texts,
+        text=np.broadcast_to(np.array(grid.label, object), grid.longest_ms.shape),
         colorscale=INTENSITY,
-        colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0},
-        hovertemplate="<b>%{y}, %{text}</b><br>longest: %{z:.3f} ms<extra></extra>",
-        xgap=1 if longest < 120 else 0,
+        zmin=low,
+        zmax=high,
+        colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0, "nticks": 3},
+        hoverongaps=False,
+        hovertemplate="<b>%{y}, %{text}</b><br>%{z:.3f} ms<extra></extra>",
+        xgap=1 if len(grid.position) < 120 else 0,
         ygap=1,
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -11,6 +12,8 @@ from dashboards.widgets.palette import GREY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
 FONT = {"family": "system-ui, 'Segoe UI', 'Liberation Sans', sans-serif", "size": 12}
 _CLEAR = "rgba(0,0,0,0)"
@@ -114,6 +117,27 @@ def _styled(figure: go.Figure, plot_height: int, x_title: str) -> go.Figure:
     *_, last = figure.select_xaxes()
     last.title.text = x_title
     return figure
+
+
+def color_range(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the values from which and up to which a scale of colours goes.
+
+    These are the extremes, but none that lies further outside of the middle half of the values
+    than 1.5 times its width: one step that takes a hundred times as long would leave one colour to
+    all others. The scale is no narrower than 2 % of the median, or noise would look like much.
+
+    Args:
+        values: float64 of any shape; NaN is no value.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return 0.0, 1.0
+    lower, median, upper = np.percentile(known, (25, 50, 75))
+    margin = max(1.5 * (upper - lower), 0.01 * abs(median))
+    low = max(float(known.min()), lower - margin)
+    high = min(float(known.max()), upper + margin)
+    narrowest = 0.02 * abs(median)
+    return float(low), float(max(high, low + narrowest, np.nextafter(low, np.inf)))
 
 
 def plain(text: str) -> str:

@@ -58,12 +58,12 @@ _QUEUES = (
     Column("late", "late launches", 0, 110, "operations that started late because of it"),
     Column("costly", "cost (ms)", 3, 110, "when something waited for the blocked thread"),
     Column("source", "stalls from", None, 170, "CUPTI's records, or inferred from the launches"),
-    Column("holder", "held mostly by"),
+    Column("holder", "mostly filled by"),
 )
 _HOLDERS = (
     Column("rank", "rank", IDENTIFIER, 70),
-    Column("name", "what the GPU ran while the host was blocked"),
-    Column("held", "time (ms)", 3, 130, "a sum: where operations overlap, more"),
+    Column("name", "operation"),
+    Column("held", "time (ms)", 3, 130, "a sum: operations that overlap count more than once"),
     Column("share", "of the stalls (%)", 1, 130),
 )
 _lock = threading.Lock()
@@ -109,12 +109,6 @@ def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 
     It is kept; what it was made from is released.
     """
-
-    def measure() -> tuple[Int64, npt.NDArray[np.int32]]:
-        series = launch_queue.depth_over_time(rank, rank.window)
-        rank.release()
-        return series
-
     with _lock:
         return rank.cache.get_alone(_depth_over_window, rank, rank.release)
 
@@ -183,10 +177,14 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
     ]
     if not rows:
         return card(
-            "Who held the queue",
-            nothing("No launch was blocked: the queue never was full, or nobody ran into it."),
+            "What the GPU ran while launches were blocked",
+            nothing(
+                "No launch was blocked: the queue was never full, or no launch met a full queue."
+            ),
         )
-    return card("Who held the queue", table("queue-holders", _HOLDERS, rows))
+    return card(
+        "What the GPU ran while launches were blocked", table("queue-holders", _HOLDERS, rows)
+    )
 
 
 def _stalls(view: View, result: LaunchQueueResult) -> Component:

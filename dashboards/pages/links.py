@@ -65,8 +65,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     used: tuple[LinkUsageResult, ...] = tuple(result.copies for result in results)
     counted: tuple[LinkCountersResult, ...] = tuple(result.counters for result in results)
     lead = (
-        "Copies tell a link's rate by their bytes and times, sampled counters by what crossed it,"
-        " NCCL's traffic included. Peaks are of one direction; 1 GB = 1e9 bytes."
+        "Rates come from the sizes and times of copies, and from sampled counters, which include"
+        " NCCL's traffic. Peaks are of one direction; 1 GB = 1e9 bytes."
     )
     rows = [
         (result.rank, use) for source in (used, counted) for result in source for use in result.uses
@@ -131,7 +131,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
         figures.peer_matrix(drawn, [view.rank(result.rank).device for result in drawn]),
         "how much each rank copied to or from each other device",
     )
-    note = "both directions, as the copies of each rank tell"
+    note = "both directions, from the copies of each rank"
     if len(used) > len(drawn):
         note += f"; the first {len(drawn)} of {len(used)} ranks: choose others above"
     return card(title, chart, note=note)

@@ -45,9 +45,9 @@ _MAX_RANKS = 32
 _BY_RANK = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("hidden", "hidden (ms)", 3, 120, "communication that compute hides"),
-    Column("tax", "tax (ms)", 3, 120, "wall time that kernels take longer beside communication"),
-    Column("gain", "net gain (ms)", 3, 120, "hidden less tax"),
-    Column("slowdown", "slowdown (×)", 3, 120, "time taken over time expected alone"),
+    Column("cost", "cost (ms)", 3, 120, "wall time that kernels take longer beside communication"),
+    Column("gain", "net gain (ms)", 3, 120, "hidden less cost"),
+    Column("slowdown", "slowdown (×)", 3, 120, "time taken ÷ time expected alone"),
     Column("compared", "kernels compared", 0, 120),
     Column("matched", "time compared (%)", 1, 120, "of the kernels beside communication"),
     Column("sms", "SMs that communication takes", 0, 150, "the median grid of its kernels"),
@@ -102,12 +102,12 @@ def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
     least = min(results, key=lambda result: result.net_gain_ns)
     return numbers(
         ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
-        ("tax", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}"),
+        ("cost", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}"),
         ("net gain", duration(least.net_gain_ns), f"at least, on rank {least.rank}"),
         (
             "slowdown",
             f"{max(slowdowns):.2f} ×" if slowdowns else UNKNOWN,
-            "time taken over time expected, the worst rank"
+            "time taken ÷ time expected, on the worst rank"
             if slowdowns
             else "no kernel ran both alone and beside communication",
         ),
@@ -119,7 +119,7 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
         {
             "rank": result.rank,
             "hidden": result.hidden_ns / 1e6,
-            "tax": result.wall_excess_ns / 1e6,
+            "cost": result.wall_excess_ns / 1e6,
             "gain": result.net_gain_ns / 1e6,
             "slowdown": result.comparison.slowdown,
             "compared": result.comparison.num_overlapped,
@@ -131,14 +131,16 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
     ]
     drawn = graph(
         "overlap-gain",
-        figures.gain_and_tax(results[:_MAX_RANKS]),
+        figures.gain_and_cost(results[:_MAX_RANKS]),
         "what overlap hides and what it costs, by rank",
     )
-    return card("Gain and tax by rank", drawn, table("overlap-ranks", _BY_RANK, rows))
+    return card(
+        "What overlap gains and costs, by rank", drawn, table("overlap-ranks", _BY_RANK, rows)
+    )
 
 
 def _kernels(view: View, rows: Sequence[Row]) -> Component:
-    title = "Kernels that pay"
+    title = "Kernels that run longer"
     if not rows:
         return card(
             title,

@@ -46,7 +46,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
-def first_look(analysis: Analysis, address: Address) -> Component | None:
+def preview(analysis: Analysis, address: Address) -> Component | None:
     """Return what of the page is known while the reports are still read; None for nothing."""
     view = View(analysis, address)
     results: tuple[BreakdownResult, ...] = view.of(breakdown)
@@ -186,8 +186,8 @@ def _findings(view: View) -> Component | None:
         return card(
             "Findings",
             nothing(
-                "No finding reaches 1 % of the window: what remains cannot be told from the noise"
-                " between two runs."
+                "No finding reaches 1 % of the window: less cannot be distinguished from"
+                " differences between two runs."
             ),
         )
     severities = [worst_of(group).severity for group in groups]

@@ -45,27 +45,33 @@ def layout(analysis: Analysis, address: Address) -> Component:
     return page(
         TITLE,
         lead,
-        _heat(view, results, bars),
+        _heat(view, results),
         _stacked(view, results[:_MAX_ROWS], bars[:_MAX_ROWS], len(results)),
         _table(view, results),
     )
 
 
-def _heat(
-    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars]
-) -> Component | None:
+def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     if len(results) < 2:
         return None
+    grid = figures.step_grid(results)
+    places = [
+        [
+            _place(view, result, first, last) if first >= 0 else None
+            for first, last in zip(grid.first[row].tolist(), grid.last[row].tolist(), strict=True)
+        ]
+        for row, result in enumerate(results)
+    ]
     drawn = graph(
         "steps-heat",
-        figures.heat(results, bars),
+        figures.heat(results, grid),
         "how long each step took, by rank and step",
-        _places(view, results, bars),
+        places,
     )
     return card(
         "Step time by rank",
         drawn,
-        note="a row that stands out is a slow rank, a column a slow step",
+        note="a dark row is a slow rank, a dark column a slow step",
     )
 
 

@@ -15,6 +15,7 @@ from dashboards.address import Address, parse
 from dashboards.pages import overview
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
+from dashboards.server.access import Access
 from dashboards.server.progress import PROGRESS
 from dashboards.timeline import server as timeline_server
 from dashboards.view import View
@@ -36,15 +37,15 @@ _INDEX = (Path(__file__).parents[1] / "index.html").read_text(encoding="utf-8")
 def create_app(
     analysis: Analysis | None,
     *,
-    waiting: AnalysisProgress | None = None,
-    access: guard.Access | None = None,
+    progress: AnalysisProgress | None = None,
+    access: Access | None = None,
 ) -> Dash:
     """Return the application; everything it needs is served by itself.
 
     Args:
         analysis: what it shows; None while it is being made: then it shows how far that is. What a
             browser has loaded of the one application goes on with the other.
-        waiting: how far that is.
+        progress: how far that is.
         access: who may see it; whoever reaches a loopback address where not given.
     """
     app = Dash(
@@ -58,16 +59,16 @@ def create_app(
         add_log_handler=False,
     )
     app.layout = shell.shell(is_ready=analysis is not None)
-    _show_pages(app, analysis, waiting)
+    _show_pages(app, analysis, progress)
     shell.run_in_browser(app)
-    app.server.add_url_rule(PROGRESS, view_func=lambda: _progress(waiting))
-    guard.protect(app, access or guard.Access())
+    app.server.add_url_rule(PROGRESS, view_func=lambda: _progress(progress))
+    guard.protect(app, access or Access())
     if analysis is not None:
         timeline_server.register(app.server, analysis)
     return app
 
 
-def _show_pages(app: Dash, analysis: Analysis | None, waiting: AnalysisProgress | None) -> None:
+def _show_pages(app: Dash, analysis: Analysis | None, progress: AnalysisProgress | None) -> None:
     """Register what an address shows, the same with and without an analysis."""
 
     @app.callback(
@@ -88,7 +89,7 @@ def _show_pages(app: Dash, analysis: Analysis | None, waiting: AnalysisProgress 
         if not isinstance(pathname, str) or not isinstance(search, (str, type(None))):
             raise BadRequest("an address is text")
         if analysis is None:
-            return _first_look(waiting, pathname, search or ""), *[no_update] * 6, "reading"
+            return _preview(progress, pathname, search or ""), *[no_update] * 6, "reading"
         address = Address()
         chosen: tuple[Any, Any] = no_update, no_update
         try:
@@ -110,25 +111,25 @@ def _show_pages(app: Dash, analysis: Analysis | None, waiting: AnalysisProgress 
         )
 
 
-def _first_look(waiting: AnalysisProgress | None, pathname: str, search: str) -> Component | None:
+def _preview(progress: AnalysisProgress | None, pathname: str, search: str) -> Component | None:
     """Return what can be shown at an address while the analysis is made; None for nothing."""
-    found = waiting.first_look if waiting is not None else None
-    if found is None:
+    analysis = progress.preview if progress is not None else None
+    if analysis is None:
         return None
     with suppress(TraceprofError):  # said when all is known
         address = parse(pathname, search)
         if address.path == overview.PATH:
-            return overview.first_look(found, address)
+            return overview.preview(analysis, address)
     return None
 
 
-def _progress(waiting: AnalysisProgress | None) -> dict[str, int | bool]:
+def _progress(progress: AnalysisProgress | None) -> dict[str, int | bool]:
     """Return how far the analysis is."""
-    if waiting is None:
+    if progress is None:
         return {"is_over": True}
-    is_over, num_previews = waiting.wait(0), waiting.num_previews
-    done, expected = waiting.so_far()
-    return {"is_over": is_over, "done": done, "expected": expected, "looks": num_previews}
+    is_over, num_previews = progress.wait(0), progress.num_previews
+    done, expected = progress.so_far()
+    return {"is_over": is_over, "done": done, "expected": expected, "previews": num_previews}
 
 
 def _page(analysis: Analysis, address: Address) -> Component:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -18,7 +17,7 @@ from dash.exceptions import DependencyException
 from flask import Response, abort, redirect, request
 from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
 
-from dashboards.server.serving import is_loopback
+from dashboards.server.access import TOKEN, is_loopback
 from traceprof.errors import one_line
 
 if TYPE_CHECKING:
@@ -26,23 +25,13 @@ if TYPE_CHECKING:
     from flask import Flask
     from werkzeug.wrappers import Response as AnyResponse
 
-TOKEN = "token"  # noqa: S105  (the name of the parameter)
+    from dashboards.server.access import Access
+
 _COOKIE = "traceprof-token"
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 _CALLBACKS = "/_dash-update-component"
 
 _log = logging.getLogger("traceprof.dashboard")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may see the dashboard.
-
-    Attributes:
-        token: what a browser must bring once; None where a loopback address keeps others away.
-    """
-
-    token: str | None = None
 
 
 def protect(app: Dash, access: Access) -> None:

@@ -1,4 +1,4 @@
-"""How far the analysis is, told by one thread and asked by others."""
+"""How far the analysis is: one thread is told, others ask."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ PROGRESS = "/progress"
 
 
 class AnalysisProgress:
-    """Rows read and expected, and whether it is over; passes on what it learns to another listener.
+    """Rows read and expected, what is known so far, and whether it is over.
 
     Attributes:
-        also: who else wants to know.
-        first_look: what is known so far, None where that is nothing.
+        also: who else is told of the rows.
+        preview: what is known so far, None where that is nothing.
         num_previews: how often it changed.
     """
 
     def __init__(self, also: Progress | None = None) -> None:
         self.also = also
-        self.first_look: Analysis | None = None
+        self.preview: Analysis | None = None
         self.num_previews = 0
         self._changed = threading.Condition()
-        self._begun = threading.Event()
         self._is_over = False
         self._done = self._expected = 0
 
@@ -36,7 +35,6 @@ class AnalysisProgress:
         """Learn that so many rows more, or fewer, will be read."""
         with self._changed:
             self._expected += rows
-        self._begun.set()
         if self.also is not None:
             self.also.expect(rows)
 
@@ -49,21 +47,16 @@ class AnalysisProgress:
 
     def end(self) -> None:
         """Learn that there is nothing more to wait for."""
-        self._begun.set()
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
-
-    def wait_for_rows(self, seconds: float) -> None:
-        """Return when rows are being read, or none will be, and after this time at the latest."""
-        self._begun.wait(seconds)
 
     def wait(self, seconds: float, num_previews: int | None = None) -> bool:
         """Return whether it is over, as soon as it is, and after this time at the latest.
 
         Args:
             seconds: this time.
-            num_previews: how often `first_look` had changed when the caller saw it; where it
+            num_previews: how often `preview` had changed when the caller saw it; where it
                 changed since then, there is nothing to wait for.
         """
         with self._changed:
@@ -72,10 +65,10 @@ class AnalysisProgress:
             )
             return self._is_over
 
-    def look(self, analysis: Analysis) -> None:
+    def partial(self, result: Analysis) -> None:
         """Learn what is known so far."""
         with self._changed:
-            self.first_look = analysis
+            self.preview = result
             self.num_previews += 1
             self._changed.notify_all()
 

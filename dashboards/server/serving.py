@@ -1,13 +1,12 @@
 """The server: it answers at once, shows how far the analysis is, and then its results.
 
-Dash is imported in a thread while the reports are read, which both takes time; what a browser has
-loaded meanwhile goes on with the results.
+Dash is imported while the reports are read, which both takes time; what a browser has loaded
+meanwhile goes on with the results.
 """
 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import secrets
 import socket
 import threading
@@ -15,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from dashboards.server.access import TOKEN, Access, is_loopback
 from dashboards.server.progress import PROGRESS, AnalysisProgress
 from traceprof.errors import UsageError
-from traceprof.execution import child_process as processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,14 +24,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from werkzeug.serving import BaseWSGIServer
 
-    from dashboards.server.guard import Access
     from traceprof.analysis import Analysis
 
     Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 HOST = "127.0.0.1"
 _POLL_S = 0.5
-_MAX_OPENING_S = 2.0
 
 
 class DashboardServer:
@@ -45,7 +42,7 @@ class DashboardServer:
     Attributes:
         url: where it is, the token included where there is one.
         is_open: whether others than this machine reach it.
-        waiting: how far the analysis is, to be told by who makes it.
+        progress: how far the analysis is; who makes it tells.
 
     Raises:
         UsageError: the port is taken, or there is no such address.
@@ -56,7 +53,7 @@ class DashboardServer:
         self._host, self._port = host, self._socket.getsockname()[1]
         self.is_open = not is_loopback(self._socket.getsockname()[0])
         self._token = secrets.token_urlsafe(24) if self.is_open else None
-        self.waiting = AnalysisProgress()
+        self.progress = AnalysisProgress()
         self._application: Application | None = None
         self._server: BaseWSGIServer | None = None
         self._failure: BaseException | None = None
@@ -71,7 +68,7 @@ class DashboardServer:
             name = socket.gethostname()
         if ":" in name:
             name = f"[{name}]"
-        query = f"?{urlencode({'token': self._token})}" if self._token else ""
+        query = f"?{urlencode({TOKEN: self._token})}" if self._token else ""
         return f"http://{name}:{self._port}/{query}"
 
     def __enter__(self) -> Self:
@@ -79,7 +76,7 @@ class DashboardServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.waiting.end()
+        self.progress.end()
         self._is_up.wait()
         if self._server is not None:
             self._server.shutdown()
@@ -92,9 +89,9 @@ class DashboardServer:
 
         # In a thread, because an interrupt inside Dash is caught there, and lost.
         with ThreadPoolExecutor(1) as pool:
-            made = pool.submit(create_app, analysis, access=self._access()).result()
+            made = pool.submit(create_app, analysis, access=Access(self._token)).result()
         self._application = made.server
-        self.waiting.end()
+        self.progress.end()
 
     def wait(self) -> None:
         """Return when the server has ended.
@@ -107,10 +104,7 @@ class DashboardServer:
             raise self._failure
 
     def _serve(self) -> None:
-        # By then a copy of this process reads a part: beside an import none could be made.
-        self.waiting.wait_for_rows(_MAX_OPENING_S)
-        with processes.uncopied():
-            self._begin()
+        self._begin()
         if self._server is not None:
             self._server.serve_forever(poll_interval=0.1)
             self._server.server_close()
@@ -128,7 +122,7 @@ class DashboardServer:
                 def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
                     del code, size
 
-            loading = create_app(None, waiting=self.waiting, access=self._access())
+            loading = create_app(None, progress=self.progress, access=Access(self._token))
             self._application = self._application or loading.server
             self._server = make_server(
                 self._host,
@@ -149,14 +143,8 @@ class DashboardServer:
             from werkzeug.wrappers import Request  # noqa: PLC0415  (it is there by now)
 
             # So that who asks again and again learns at once.
-            self.waiting.wait(_POLL_S, Request(environ).args.get("looks", type=int))
-        with processes.uncopied():
-            return self._application(environ, start_response)
-
-    def _access(self) -> Access:
-        from dashboards.server.guard import Access  # noqa: PLC0415
-
-        return Access(self._token)
+            self.progress.wait(_POLL_S, Request(environ).args.get("previews", type=int))
+        return self._application(environ, start_response)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -172,13 +160,3 @@ def _listen(host: str, port: int) -> socket.socket:
         # Python adds the address, which is said already.
         why = (error.strerror or str(error)).partition(" (while")[0]
         raise UsageError(f"cannot serve on {host}:{port}", why, remedy) from error
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host name, or an address, is this machine's own for itself only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -170,7 +170,7 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
     message = int(np.searchsorted(said.kernel, place))
     yield "operation", said.operations[int(said.operation[message])] + said.peer_text(message)
     size = int(said.bytes[message])
-    yield "message", _bytes(size) if size >= 0 else "not known: no range of NCCL tells its bytes"
+    yield "message", _bytes(size) if size >= 0 else "not known: no NCCL range gives its size"
     communicator = said.readable_communicator(message)
     if communicator:
         yield "communicator", communicator

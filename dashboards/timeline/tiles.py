@@ -55,7 +55,7 @@ def tiles(
                 allowed[key] = -(-allowed[key] // 2)
                 views[key] = _view(rows[key], start_ns, end_ns, allowed[key])
         parts = [
-            f"{json.dumps(key)}:{_row(*rows[key], view, start_ns, end_ns)}"
+            f"{json.dumps(key)}:{_row(*rows[key], view, (start_ns, end_ns), columns)}"
             for key, view in views.items()
         ]
         text = f'{{"start":"{start_ns}","end":"{end_ns}","rows":{{{",".join(parts)}}}}}'  # exact
@@ -83,13 +83,17 @@ def _shares(views: Mapping[str, View], budget: int) -> dict[str, float]:
     return shares
 
 
-def _row(timeline: RankTimeline, track: Track, view: View, start_ns: int, end_ns: int) -> str:
+def _row(
+    timeline: RankTimeline, track: Track, view: View, span: tuple[int, int], columns: int
+) -> str:
+    start_ns, end_ns = span
     row, events = track.row, timeline.events[track.source]
     begin = np.maximum(row.start_ns[view.event], start_ns)
     length = np.minimum(row.end_ns[view.event], end_ns) - begin
     index = track.index[view.event]
     name = events.name[index]
-    roomy = length >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // view.columns)
+    # Of the screen's columns: a row can be cut into fewer, and into none narrower than 1 ns.
+    roomy = length >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // columns)
     written: dict[str, Any] = {
         "columns": view.columns,
         "column": np.diff(view.column, prepend=0).tolist(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -77,8 +77,13 @@ def labelled(component: Component, label: str) -> Component:
     return component
 
 
+def part_id(part: str, name: Any) -> dict[str, Any]:  # noqa: ANN401  (or Dash's MATCH)
+    """Return the id of a part of a chart or of a table: parts of one name belong together."""
+    return {"name": name, "part": part}
+
+
 def graph(
-    name: str, figure: go.Figure, label: str, places: Sequence[Sequence[Address]] = ()
+    name: str, figure: go.Figure, label: str, places: Sequence[Sequence[Address | None]] = ()
 ) -> Component:
     """Return a chart.
 
@@ -87,10 +92,10 @@ def graph(
         figure: what it draws.
         label: what it shows, for those who do not see it.
         places: where a click leads, by row and point: the row is the `meta` of a point's trace, or
-            its row in a heat map.
+            its row in a heat map; None where a point leads nowhere.
     """
     drawn = dcc.Graph(
-        id={"chart": name},
+        id=part_id("chart", name),
         figure=figure,
         responsive=True,
         style={"height": f"{figure.layout.height}px"},
@@ -101,11 +106,17 @@ def graph(
         },
     )
     stores = [
-        dcc.Store(id={"places": name}, data=[[place.href() for place in row] for row in places]),
-        dcc.Store(id={"went": name}),
-        dcc.Store(id={"zoomed": name}),
+        dcc.Store(
+            id=part_id("places", name), data=[[_href(place) for place in row] for row in places]
+        ),
+        dcc.Store(id=part_id("went", name)),
+        dcc.Store(id=part_id("zoomed", name)),
     ]
     return labelled(html.Figure([drawn, *stores], className="leads" if places else ""), label)
+
+
+def _href(place: Address | None) -> str | None:
+    return None if place is None else place.href()
 
 
 def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:

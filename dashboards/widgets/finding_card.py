@@ -60,7 +60,7 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
 
 
 def metric_text(name: str, value: MetricValue) -> str:
-    """Write a metric with the unit that its name tells."""
+    """Write a metric with the unit that its name ends with."""
     if value is None:
         return "not known"
     if isinstance(value, str):

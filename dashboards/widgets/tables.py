@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 from dash_ag_grid import AgGrid
 
-from dashboards.widgets.components import UNKNOWN
+from dashboards.widgets.components import UNKNOWN, part_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ IDENTIFIER = -1
 _MAX_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
 _LETTER, _PADDING = 8.5, 36  # of a head, in pixels; no letter of it is wider on average
+_DIGIT = 8.0  # of a cell, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,12 @@ class Column:
     width: int = 0
     tip: str = ""
 
-    def definition(self) -> dict[str, Any]:
-        """Return it as AG Grid takes it."""
+    def definition(self, rows: Sequence[Row] = ()) -> dict[str, Any]:
+        """Return it as AG Grid takes it.
+
+        Args:
+            rows: what it will show: none of its numbers is cut.
+        """
         taken: dict[str, Any] = {
             "field": self.field,
             "headerName": self.head,
@@ -51,6 +56,9 @@ class Column:
         # Columns share what is left of the width, and none is narrower than it says.
         longest = max(map(len, self.head.split()))
         width = max(self.width, round(_LETTER * longest) + _PADDING)
+        if self.decimals is not None:
+            digits = max((len(self._text(row.get(self.field))) for row in rows), default=0)
+            width = max(width, round(_DIGIT * digits) + _PADDING)
         taken |= {"minWidth": width if self.width else 180, "flex": width if self.width else 300}
         if self.decimals is None:
             filtered = {} if self.width else {"filter": "agTextColumnFilter"}
@@ -62,6 +70,12 @@ class Column:
         return taken | {
             "valueFormatter": {"function": f"params.value == null ? '{UNKNOWN}' : {shown}"}
         }
+
+    def _text(self, value: float | None) -> str:
+        """Return a number as the table shows it."""
+        if value is None:
+            return UNKNOWN
+        return str(value) if self.decimals == IDENTIFIER else f"{value:,.{self.decimals}f}"
 
 
 def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = "") -> Component:
@@ -75,8 +89,8 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
     """
     scrolls = len(rows) > _MAX_SHOWN
     grid = AgGrid(
-        id={"table": name},
-        columnDefs=[column.definition() for column in columns],
+        id=part_id("table", name),
+        columnDefs=[column.definition(rows) for column in columns],
         rowData=list(rows),
         columnSize=None,
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
@@ -94,7 +108,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
     )
     if not csv:
         return html.Div(grid, className="table")
-    save = html.Button("Save as CSV", id={"save": name}, className="save")
+    save = html.Button("Save as CSV", id=part_id("save", name), className="save")
     return html.Div([save, grid], className="table")
 
 

@@ -95,7 +95,7 @@ def around(
 ) -> Function:
     """Return the function with a range around its calls.
 
-    `describe` reads the arguments and `label` makes of that the range's text, and tells whether
+    `describe` reads the arguments and `label` makes of that the range's text, and says whether
     the end of the operation will be known; or None, for no range. `level` is what holds for calls
     inside. What fails in here is logged once, and the call goes on without a label; exceptions of
     the function close the range and pass.
@@ -201,7 +201,7 @@ def leave(outer: int) -> None:
 
 
 def is_silent(level: int) -> bool:
-    """Tell whether a call opens no range: from this level on, or in a graph of torch.compile."""
+    """Return whether a call opens no range: from this level on, or in a graph of torch.compile."""
     return not _process.is_on or is_compiling() or _thread.level >= level
 
 

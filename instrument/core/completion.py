@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _labels: ByIdentity[str] = ByIdentity()
 _without_future: set[str] = set()
-"""Functions of Gloo whose operations do not tell when they are done."""
+"""Functions of Gloo whose operations do not report when they are done."""
 
 
 def may_report(name: str) -> bool:
-    """Tell whether this function's operations may tell when they are done."""
+    """Return whether this function's operations may report when they are done."""
     return name not in _without_future
 
 

@@ -23,7 +23,7 @@ class Group:
     Attributes:
         text: name, this process's global rank, size, and the user's description.
         ranks: the members' global ranks, in the order of their ranks in the group.
-        reports: whether the backend tells when an operation on the CPU is done.
+        reports: whether the backend reports when an operation on the CPU is done.
         collectives: their running numbers; c10d wants them in one order on all ranks.
     """
 
@@ -82,9 +82,9 @@ def _members(group: dist.ProcessGroup) -> Sequence[int]:
 
 
 def _reports(group: dist.ProcessGroup) -> bool:
-    """Tell whether a CPU operation completes its future only when it is done: Gloo's do.
+    """Return whether a CPU operation completes its future only when it is done: Gloo's do.
 
-    NCCL's futures are complete when the kernel is queued; there the kernels tell.
+    NCCL's futures are complete when the kernel is queued; there the kernels show when it is done.
     """
     try:
         backends = distributed_c10d.get_backend_config(group).split(",")

@@ -31,7 +31,7 @@ def after_import(name: str, callback: Callable[[], object]) -> Callable[[], None
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module by asking the other finders, and is told when it has been executed."""
+    """Finds one module by asking the other finders, and notices when it has been executed."""
 
     def __init__(self, name: str, callback: Callable[[], object]) -> None:
         self._name = name

@@ -167,7 +167,7 @@ def _complain() -> None:
 
 
 def is_recording() -> bool:
-    """Tell whether a tool takes the ranges; without one, labels need not even be made."""
+    """Return whether a tool takes the ranges; without one, labels need not even be made."""
     return _write is not None
 
 

@@ -38,7 +38,7 @@ def operation(
     is_split: bool = False,
     is_async: bool = False,
 ) -> Operation:
-    """Return what a call's arguments tell of it.
+    """Return what a call's arguments say of it.
 
     Args:
         group: the process group; None is the default group.
@@ -56,7 +56,7 @@ def operation(
 def label(function: str, described: Operation) -> tuple[str, bool] | None:
     """Label this call of a function, and count it.
 
-    Returns the text, and whether the backend will tell when the operation is done; None for who
+    Returns the text, and whether the backend will report when the operation is done; None for who
     is no member of the group.
     """
     group, tensors, direction, peer, group_peer, kind, is_split, is_async = described

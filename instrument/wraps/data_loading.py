@@ -21,5 +21,5 @@ def install(patches: Patches) -> None:
 
 
 def _in_worker() -> bool:
-    """Tell whether this is a loader within a worker's data set."""
+    """Return whether this is a loader within a worker's data set."""
     return get_worker_info() is not None

@@ -62,7 +62,7 @@ class _Bucket(NamedTuple):
         label: of the bucket, prepared.
         operation: the label of the operation that sends it, up to its running number.
         numbers: the running numbers.
-        reports: whether the backend is known to tell when it is done.
+        reports: whether the backend is known to report when it is done.
         is_cpu: else the host learns when the work was queued, not when it is done.
         is_last: whether the next one begins another backward pass.
     """
@@ -139,7 +139,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         """
         tensor = tensors[0]
         dtype = tensor.dtype
-        num_bytes = tensor.numel() * dtype.itemsize  # a sparse tensor does not tell `nbytes`
+        num_bytes = tensor.numel() * dtype.itemsize  # a sparse tensor has no `nbytes`
         key = self._index, self._seen_bytes, num_bytes, dtype
         try:
             bucket = self._buckets[key]

@@ -57,5 +57,5 @@ def _forward(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _in_backward() -> bool:
-    """Tell whether this thread runs a backward pass, also one that another thread began."""
+    """Return whether this thread runs a backward pass, also one that another thread began."""
     return torch._C._current_graph_task_id() != -1  # noqa: SLF001  (no public name)

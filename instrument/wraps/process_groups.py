@@ -53,7 +53,7 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *nam
 
 
 def _is_async(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether the options ask for an operation that is waited for later.
+    """Return whether the options ask for an operation that is waited for later.
 
     Since 2.8 they say so, and come last.
     """

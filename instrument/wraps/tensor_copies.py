@@ -215,7 +215,7 @@ def _bytes(tensor: Tensor, dtype: torch.dtype) -> dict[str, str]:
 
 
 def _is_pinned(tensor: Tensor) -> bool | None:
-    """Tell whether it lies in page-locked memory; None where asking would be noticed.
+    """Return whether it lies in page-locked memory; None where asking would be noticed.
 
     That is under a mode of the user, and while a CUDA graph is captured.
     """

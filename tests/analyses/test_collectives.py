@@ -11,12 +11,12 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
+from tests.support.opened import ranks_of
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import collectives
 from traceprof.communication.latency import best_time_and_latency
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ US = 1_000
 
 
 def results(path: Path, window: Window | None = None) -> list[CollectivesResult]:
-    trace = open_trace(path)
-    try:
-        return [collectives.run(rank, window or rank.window) for rank in open_run([trace]).ranks]
-    finally:
-        trace.close()
+    with ranks_of(path) as ranks:
+        return [collectives.run(rank, window or rank.window) for rank in ranks]
 
 
 def result(
@@ -264,12 +261,8 @@ def test_sizes_are_written_in_decimal_units() -> None:
 
 
 def test_bus_bandwidth_against_the_peak_of_the_machine() -> None:
-    trace = open_trace(SAMPLE_FOLDER / "small-collectives.sqlite")
-    try:
-        ranks = open_run([trace]).ranks
+    with ranks_of(SAMPLE_FOLDER / "small-collectives.sqlite") as ranks:
         uses = [use for rank in ranks for use in collectives.run(rank, rank.window).uses]
-    finally:
-        trace.close()
     assert {use.peak_gb_per_s for use in uses} == {300.0}  # both ranks are here, on an A100-SXM4
     for use in uses:
         assert use.busbw_gb_per_s is not None

@@ -28,6 +28,8 @@ from traceprof.trace.open import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("cpu-straggler-")]
 BOUNDS = {"error_ns": 20_000, "uncertainty_ns": 1_000_000}  # clocks are up to 40 ms apart
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.reference.host import Answer, Export, RankReference
 from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,11 +50,10 @@ def assert_agreement(path: Path, *cuts: tuple[float, float]) -> list[Answer]:
 
     Returns what they say of the whole windows.
     """
-    trace = open_trace(path)
     export = Export(path)
-    try:
+    with ranks_of(path) as ranks:
         answers = []
-        for rank in open_run([trace]).ranks:
+        for rank in ranks:
             expected = RankReference(export, rank.process, rank.key.device)
             answers.append(answer(rank, rank.window))
             assert answers[-1] == expected.answer(expected.window())
@@ -64,8 +63,6 @@ def assert_agreement(path: Path, *cuts: tuple[float, float]) -> list[Answer]:
                 )
                 assert answer(rank, Window(low, high)) == expected.answer((low, high))
         return answers
-    finally:
-        trace.close()
 
 
 def test_agreement_on_real_traces_and_on_a_part_of_them(real_trace: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import launch_queue
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,29 +32,22 @@ PERIOD_NS = KERNEL_NS + GAP_NS
 def results(
     path: Path, time_range: tuple[int, int] | None = None
 ) -> list[launch_queue.LaunchQueueResult]:
-    trace = open_trace(path)
-    try:
-        ranks = open_run([trace]).ranks
+    with ranks_of(path) as ranks:
         return [
             launch_queue.run(rank, rank.window if time_range is None else Window(*time_range))
             for rank in ranks
         ]
-    finally:
-        trace.close()
 
 
 def series(path: Path, time_range: tuple[int, int] | None) -> list[list[tuple[int, int]]]:
     """Return the depth over time of each rank's process."""
-    trace = open_trace(path)
-    try:
+    with ranks_of(path) as ranks:
         found = []
-        for rank in open_run([trace]).ranks:
+        for rank in ranks:
             window = rank.window if time_range is None else Window(*time_range)
             times, depth = launch_queue.depth_over_time(rank, window)
             found.append(list(zip(times.tolist(), depth.tolist(), strict=True)))
         return found
-    finally:
-        trace.close()
 
 
 def judged(path: Path) -> list[Finding | NotApplicable]:
@@ -247,7 +240,7 @@ def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
     assert finding.metrics["usual_launch_ns"] == LAUNCH_NS
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
     assert (finding.metrics["source"], finding.metrics["coverage"]) == ("inferred", 1.0)
-    assert "nothing waited" in finding.title
+    assert "no other work waited" in finding.title
 
 
 @pytest.mark.parametrize("others", ["communicate", "compute", "copy"])

@@ -12,11 +12,11 @@ import pytest
 from tests.reference.communication import kernels_of, serialization, uses
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
+from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,12 +27,8 @@ US, MS = 1_000, 1_000_000
 
 
 def results(path: Path, window: Window | None = None) -> list[SerializationResult]:
-    trace = open_trace(path)
-    try:
-        ranks = open_run([trace]).ranks
+    with ranks_of(path) as ranks:
         return [nccl_serialization.run(rank, window or rank.window) for rank in ranks]
-    finally:
-        trace.close()
 
 
 def result(builder: TraceBuilder, tmp_path: Path, window: Window | None = None) -> Any:
@@ -52,9 +48,8 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
     It reads no labels, which tell the number of ranks.
     """
     expected = kernels_of(path)
-    trace = open_trace(path)
-    try:
-        for rank in open_run([trace]).ranks:
+    with ranks_of(path) as ranks:
+        for rank in ranks:
             kernels = expected.get((rank.pid, rank.key.device), [])
             window = rank.window
             numbers = asdict(nccl_serialization.run(rank, window))
@@ -70,8 +65,6 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
                         assert rate == pytest.approx(expected_rate, rel=1e-12)
                 # The rest is of the GPU's name, or of other ranks.
                 assert {name: row[name] for name in other} == other
-    finally:
-        trace.close()
 
 
 def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBuilder:
@@ -141,7 +134,7 @@ def test_dependence_unknown(tmp_path: Path) -> None:
     finding = only(found)
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 40 * MS)
     assert finding.metrics["independent_blocked_ns"] is None
-    assert "does not tell" in finding.title
+    assert "is not in the export" in finding.title
     assert "--include-blobs=true" in finding.advice[-1]
 
 

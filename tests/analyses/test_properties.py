@@ -24,6 +24,8 @@ from traceprof.trace.sqlite.database import quote
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SHIFT_NS = 1_000_000_007
 _TIMES = {"start", "end", "timestamp", "rawTimestamp"}
 _SHIFTED = {"start_ns", "end_ns", "window_start_ns"}

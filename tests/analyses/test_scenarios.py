@@ -17,6 +17,8 @@ from traceprof.trace.nsight import schema_layouts
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 NAMES = [path.stem for path in SAMPLES]
 
 # The model tells what it did; one report cannot tell waiting from transfer.

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from traceprof.analysis import Options, analyze
 
 if TYPE_CHECKING:
@@ -31,12 +32,11 @@ def test_bytes_of_every_direction(real_trace: Path) -> None:
                 direction = "p2p" if kind == 10 or between else _DIRECTIONS.get(kind)
                 if direction:
                     expected[pid, device, direction] += size
-    analysis = analyze(real_trace)
-    analysis.close()
     found: dict[tuple[int, int, str], int] = defaultdict(int)
-    for rank, result in zip(analysis.run.ranks, analysis.result.links, strict=True):
-        for use in result.uses:
-            found[rank.pid, rank.key.device, use.direction] += use.bytes
+    with analysis_of(real_trace) as analysis:
+        for rank, result in zip(analysis.run.ranks, analysis.result.links, strict=True):
+            for use in result.uses:
+                found[rank.pid, rank.key.device, use.direction] += use.bytes
     assert found == expected
 
 
@@ -52,11 +52,11 @@ def test_communication_kernels_by_operation(real_trace: Path) -> None:
             ):
                 operation = name.split("_")[1]
                 durations[pid, device, operation].append(duration)
-    analysis = analyze(real_trace)
-    analysis.close()
+    with analysis_of(real_trace) as analysis:
+        ranks, collectives = analysis.run.ranks, analysis.result.collectives
     found = {
         (rank.pid, rank.device, use.operation): (use.count, use.total_ns, use.median_ns)
-        for rank, result in zip(analysis.run.ranks, analysis.result.collectives, strict=True)
+        for rank, result in zip(ranks, collectives, strict=True)
         for use in result.uses
     }
     assert found == {

@@ -64,7 +64,7 @@ def cells(page: Page, selector: str) -> list[list[str]]:
 
 def grid(page: Page, name: str) -> list[dict[str, str]]:
     """Return the texts of an AG Grid's rows by column, once it is drawn."""
-    selector = f'[id=\'{{"table":"{name}"}}\']'
+    selector = f'[id=\'{{"name":"{name}","part":"table"}}\']'
     page.wait_for_selector(f"{selector} .ag-center-cols-container .ag-row")
     rows: list[dict[str, str]] = page.eval_on_selector_all(
         f"{selector} .ag-center-cols-container .ag-row",
@@ -93,11 +93,11 @@ def tiles(page: Page) -> dict[str, str]:
 
 
 def test_overview(page: Page, sample_url: str) -> None:
-    found = document("ddp")
+    expected = document("ddp")
     shown(page, sample_url)
     rows = cells(page, "table.breakdown")
-    assert len(rows) == len(found["breakdown"])
-    for row, result in zip(rows, found["breakdown"], strict=True):
+    assert len(rows) == len(expected["breakdown"])
+    for row, result in zip(rows, expected["breakdown"], strict=True):
         window = result["window_ns"]
         parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
         hidden = result["overlapped_communication_ns"] / result["communication_ns"]
@@ -107,10 +107,10 @@ def test_overview(page: Page, sample_url: str) -> None:
             *(f"{100 * result[part] / window:.1f}" for part in parts),
             f"{100 * hidden:.1f}",
         ]
-    for each in dict.fromkeys(each["id"] for each in found["findings"]):
-        ranks = [finding for finding in found["findings"] if finding["id"] == each]
+    for identifier in dict.fromkeys(identifier["id"] for identifier in expected["findings"]):
+        ranks = [finding for finding in expected["findings"] if finding["id"] == identifier]
         worst = max(ranks, key=lambda finding: finding["impact_fraction"])
-        card = page.locator(f"#finding-{each}")
+        card = page.locator(f"#finding-{identifier}")
         assert card.locator(".cost").inner_text() == (
             f"{duration(worst['impact_ns'])} · {percent(worst['impact_fraction'])} of the window"
         )
@@ -119,13 +119,13 @@ def test_overview(page: Page, sample_url: str) -> None:
 
 
 def test_steps(page: Page, sample_url: str) -> None:
-    found = document("ddp")
+    expected = document("ddp")
     shown(page, f"{sample_url}/steps")
     page.wait_for_selector("#page .barlayer .point path")
     rows = cells(page, "#page table")
     for row, rank in zip(rows, (0, 1), strict=True):
-        steps = [each for each in found["steps"] if each["rank"] == rank]
-        slowest = max(steps, key=lambda each: each["window_ns"])
+        steps = [step for step in expected["steps"] if step["rank"] == rank]
+        slowest = max(steps, key=lambda step: step["window_ns"])
         assert row[:3] == [
             f"rank {rank}",
             str(len(steps)),
@@ -137,36 +137,40 @@ def test_steps(page: Page, sample_url: str) -> None:
 
 
 def test_overlap(page: Page, serve: Serve) -> None:
-    found = document("overlap-slowdown")
-    finding = next(each for each in found["findings"] if each["id"] == "overlap-slowdown")
+    expected = document("overlap-slowdown")
+    finding = next(
+        finding for finding in expected["findings"] if finding["id"] == "overlap-slowdown"
+    )
     metrics = finding["metrics"]
     shown(page, f"{serve(SAMPLE.with_stem('overlap-slowdown'))}/overlap?rank={finding['rank']}")
     assert tiles(page) == {
         "hidden": duration(metrics["hidden_ns"]),
-        "tax": duration(finding["impact_ns"]),
+        "cost": duration(finding["impact_ns"]),
         "net gain": duration(metrics["net_gain_ns"]),
         "slowdown": f"{metrics['slowdown']:.2f} ×",
     }
     (row,) = grid(page, "overlap-ranks")
     assert number(row["compared"]) == metrics["num_overlapped"]
     assert number(row["matched"]) == pytest.approx(100 * metrics["matched_fraction"], abs=0.05)
-    excess = sum(number(each["excess"]) or 0 for each in grid(page, "overlap-kernel-table"))
+    excess = sum(number(kernel["excess"]) or 0 for kernel in grid(page, "overlap-kernel-table"))
     assert excess == pytest.approx(metrics["excess_ns"] / 1e6, abs=0.02)
 
 
 def test_nccl(page: Page, serve: Serve) -> None:
-    found = document("nccl-serialization")
+    expected = document("nccl-serialization")
     shown(page, f"{serve(SAMPLE.with_stem('nccl-serialization'))}/nccl")
     rows = grid(page, "nccl-operations")
-    assert len(rows) == len(found["collectives"])
-    for row, use in zip(rows, found["collectives"], strict=True):
+    assert len(rows) == len(expected["collectives"])
+    for row, use in zip(rows, expected["collectives"], strict=True):
         assert (row["rank"], row["operation"]) == (str(use["rank"]), use["operation"])
         assert (row["communicator"], number(row["count"])) == (use["communicator"], use["count"])
         assert number(row["bytes"]) == use["bytes"]
         assert number(row["total"]) == pytest.approx(use["total_ns"] / 1e6, abs=5e-4)
         busbw = number(row["busbw"])
         assert busbw == pytest.approx(use["busbw_gb_per_s"], abs=5e-3)
-    finding = next(each for each in found["findings"] if each["id"] == "nccl-serialization")
+    finding = next(
+        finding for finding in expected["findings"] if finding["id"] == "nccl-serialization"
+    )
     waits = {row["rank"]: row for row in grid(page, "nccl-waits")}[str(finding["rank"])]
     metrics = finding["metrics"]
     assert number(waits["num_blocked"]) == metrics["num_blocked"]
@@ -174,11 +178,13 @@ def test_nccl(page: Page, serve: Serve) -> None:
 
 
 def test_launch_queue(page: Page, serve: Serve) -> None:
-    found = document("launch-queue-stall")
-    (finding,) = (each for each in found["findings"] if each["id"] == "launch-queue-stall")
+    expected = document("launch-queue-stall")
+    (finding,) = (
+        finding for finding in expected["findings"] if finding["id"] == "launch-queue-stall"
+    )
     metrics = finding["metrics"]
     shown(page, f"{serve(SAMPLE.with_stem('launch-queue-stall'))}/launch-queue")
-    row = {each["rank"]: each for each in grid(page, "queues")}[str(finding["rank"])]
+    row = {queue["rank"]: queue for queue in grid(page, "queues")}[str(finding["rank"])]
     assert number(row["depth"]) == metrics["max_queue_depth"]
     assert number(row["stalls"]) == metrics["num_stalls"]
     assert number(row["costly"]) == pytest.approx(finding["impact_ns"] / 1e6, abs=5e-4)
@@ -188,11 +194,11 @@ def test_launch_queue(page: Page, serve: Serve) -> None:
 
 
 def test_links(page: Page, serve: Serve) -> None:
-    found = document("link-counters")
+    expected = document("link-counters")
     shown(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links")
     rows = grid(page, "link-uses")
-    assert len(rows) == len(found["links"])
-    for row, use in zip(rows, found["links"], strict=True):
+    assert len(rows) == len(expected["links"])
+    for row, use in zip(rows, expected["links"], strict=True):
         assert (row["rank"], row["source"]) == (str(use["rank"]), use["source"])
         assert number(row["bytes"]) == use["bytes"]
         assert number(row["rate"]) == pytest.approx(use["gb_per_s"], abs=5e-4)
@@ -204,28 +210,44 @@ def test_links_between_gpus(page: Page, serve: Serve) -> None:
     shown(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links")
     page.wait_for_selector("#page .heatmaplayer image, #page .hm image")
     sizes = [
-        size_text(each["bytes"])
-        for each in document("peer-copies")["links"]
-        if each["direction"] == "p2p"
+        size_text(link["bytes"])
+        for link in document("peer-copies")["links"]
+        if link["direction"] == "p2p"
     ]
     assert sorted(page.locator("#page .heatmap-label").all_text_contents()) == sorted(sizes)
 
 
 def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> None:
-    found = document("ddp")
+    expected = document("ddp")
     shown(page, f"{sample_url}/ranks")
     rows = grid(page, "ranks")
-    assert [row["rank"] for row in rows] == [str(each["rank"]) for each in found["ranks"]]
+    assert [row["rank"] for row in rows] == [str(rank["rank"]) for rank in expected["ranks"]]
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as CSV").click()
     path = tmp_path / "ranks.csv"
     download.value.save_as(path)
     saved = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
-    for row, result in zip(saved, found["breakdown"], strict=True):
+    for row, result in zip(saved, expected["breakdown"], strict=True):
         assert row["rank"] == str(result["rank"])
-        assert float(row["compute (%)"].replace(",", "")) == pytest.approx(
-            100 * result["compute_ns"] / result["window_ns"], abs=0.05
+        assert float(row["compute (%)"]) == pytest.approx(
+            100 * result["compute_ns"] / result["window_ns"], rel=1e-12
         )
+
+
+def test_one_table_of_two_is_saved(page: Page, serve: Serve, tmp_path: Path) -> None:
+    shown(page, f"{serve(SAMPLE.with_stem('overlap-slowdown'))}/nccl")
+    grid(page, "nccl-waits")
+    files: list[str] = []
+    page.on("download", lambda download: files.append(download.suggested_filename))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    download.value.save_as(tmp_path / "nccl.csv")
+    page.wait_for_timeout(500)  # in which another one would come
+    assert files == ["nccl.csv"]
+    saved = csv.DictReader((tmp_path / "nccl.csv").read_text("utf-8-sig").splitlines())
+    uses = document("overlap-slowdown")["collectives"]
+    assert [row["bytes"] for row in saved] == [str(use["bytes"]) for use in uses]
+    assert max(use["bytes"] for use in uses) > 999  # which is shown with a separator
 
 
 FORMULAS = ("=1+1", "+1+1", "-2*3", "@SUM(A1)")
@@ -248,20 +270,25 @@ def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
         page.goto("about:blank")
     saved = list(csv.reader((tmp_path / "ranks.csv").read_text("utf-8-sig").splitlines()))[1:]
     assert [row[1] for row in saved] == [*(f"'{name}" for name in names[:-1]), names[-1]]
-    # All else is what is shown: 10,000.000 ms, 100.0 %, and no number of steps.
+    # Numbers are those shown, without separators; what is not known is empty.
     drawn = [[text for column, text in row.items() if column != "report"] for row in rows]
-    assert [row[:1] + row[2 : len(drawn[0]) + 1] for row in saved] == drawn
-    assert "10,000.000" in saved[0]
+    for row, texts in zip(saved, drawn, strict=True):
+        for value, text in zip(row[:1] + row[2 : len(texts) + 1], texts, strict=True):
+            if re.fullmatch(r"[0-9.,]+", text):
+                assert float(value) == pytest.approx(float(text.replace(",", "")), abs=0.05)
+            else:
+                assert value == ("" if text == "–" else text)  # noqa: RUF001
+    assert "10000" in saved[0]
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.TITLE)
 def test_every_page_of_a_run_without_gpu_work(
-    page: Page, serve: Serve, tmp_path_factory: pytest.TempPathFactory, each: Any
+    page: Page, serve: Serve, tmp_path_factory: pytest.TempPathFactory, module: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "without-gpu.sqlite"
     if not path.exists():
         TraceBuilder().nvtx("step 0", 0, 9).write(path)
-    shown(page, f"{serve(path)}{each.PATH}")
+    shown(page, f"{serve(path)}{module.PATH}")
     assert page.locator(".nothing").count() > 0
     assert "internal error" not in page.inner_text("#page")
 
@@ -270,14 +297,14 @@ def test_every_page_of_a_run_without_gpu_work(
 
 
 def test_a_finding_leads_to_its_evidence(page: Page, sample_url: str) -> None:
-    found = document("ddp")
-    evidence = found["findings"][0]["evidence"][0]
+    expected = document("ddp")
+    evidence = expected["findings"][0]["evidence"][0]
     shown(page, sample_url)
     page.locator(".finding .evidence a").first.click()
     page.wait_for_selector("#timeline")
-    query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
+    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
     assert urlsplit(page.url).path == "/timeline"
-    assert query["finding"] == found["findings"][0]["id"]
+    assert query["finding"] == expected["findings"][0]["id"]
     assert int(query["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(query["end"])
     page.go_back()
     page.wait_for_selector("table.breakdown")
@@ -326,7 +353,7 @@ def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
     page.mouse.move(box["x"] + 0.75 * box["width"], middle, steps=4)
     page.mouse.up()
     page.wait_for_function("() => location.search.includes('start=')")
-    query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
+    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
     whole = document("ddp")["breakdown"][0]
     taken = (int(query["end"]) - int(query["start"])) / whole["window_ns"]
     assert taken == pytest.approx(0.5, abs=0.02)
@@ -351,7 +378,7 @@ def test_a_click_on_a_step_leads_to_it(page: Page, sample_url: str) -> None:
             break
         page.wait_for_timeout(100)
     page.wait_for_selector("#timeline")
-    query = dict(each.split("=") for each in urlsplit(page.url).query.split("&"))
+    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
     assert (query["start"], query["end"]) == (str(step["start_ns"]), str(step["end_ns"]))
 
 
@@ -392,7 +419,7 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(page: Page, sampl
         )
     texts = [text for text, *_ in reached]
     assert texts[0] == "Skip to the page"
-    assert [each.TITLE for each in PAGES] == texts[1 : 1 + len(PAGES)]
+    assert [module.TITLE for module in PAGES] == texts[1 : 1 + len(PAGES)]
     assert "theme" in [name for _, name, _ in reached]
     assert any(text.startswith("at ") for text in texts)
     assert all(outline != "none" for _, name, outline in reached if not name.startswith("choose"))
@@ -434,9 +461,9 @@ def hostile_url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     return serve(trace.write(folder / "<img src=x onerror=window.evil=1>.sqlite"))
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, each: Any) -> None:
-    shown(page, f"{hostile_url}{each.PATH}")
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.TITLE)
+def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, module: Any) -> None:
+    shown(page, f"{hostile_url}{module.PATH}")
     page.wait_for_load_state("networkidle")
     assert page.evaluate("window.evil") is None
     assert page.locator("#page img").count() == 0
@@ -457,8 +484,8 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
     with DashboardServer() as server:
         page.goto(f"{server.url}?rank=1")
         page.wait_for_selector(".loading progress")
-        server.waiting.expect(200)
-        server.waiting.advance(50)
+        server.progress.expect(200)
+        server.progress.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         page.evaluate("window.isStillTheSame = true")
         with closing(analyze(SAMPLE)) as analysis:
@@ -470,16 +497,16 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
             page.goto("about:blank")
 
 
-def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
+def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
     with DashboardServer() as server, closing(analyze(SAMPLE)) as analysis:
         page.goto(server.url)
         page.wait_for_selector(".loading progress")
-        server.waiting.expect(200)
-        server.waiting.advance(50)
+        server.progress.expect(200)
+        server.progress.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         for number in (1, 2):
             known = partial_result(analysis.result.run, analysis.result.breakdown[:number])
-            server.waiting.look(replace(analysis, result=known))
+            server.progress.partial(replace(analysis, result=known))
             page.wait_for_selector(f"table.breakdown tbody tr:nth-child({number})")
             assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 0", "rank 1"][
                 :number
@@ -493,7 +520,7 @@ def test_a_first_look_gives_way_to_the_overview(page: Page) -> None:
         assert page.is_visible(".loading")
         page.go_back()
         page.wait_for_selector("table.breakdown")
-        server.waiting.advance(150)
+        server.progress.advance(150)
         page.wait_for_selector("text=Looking for findings")
         server.show(analysis)
         page.wait_for_selector(".findings")

@@ -1,9 +1,7 @@
-# mypy: disable-error-code="attr-defined"
-"""Work shared with a copy of the process: the same results, whatever becomes of the copy."""
+"""Child processes: what they make arrives, whatever becomes of them, and none is left behind."""
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -15,295 +13,298 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.server.progress import AnalysisProgress
-from traceprof.analysis import analyze
-from traceprof.execution import child_process as processes
-from traceprof.execution import handover, measuring
-from traceprof.reports import json
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
-from traceprof.trace.nsight import export as nsight
-from traceprof.trace.nsight import host
-from traceprof.trace.nsight import nvtx_events as events
+from tests.support.workers import is_running, until
+from traceprof.execution import child_process, sharing
+from traceprof.execution.child_process import Child, ChildError, ProgressOfAll, can_fork, send
+from traceprof.execution.sharing import share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
+    from collections.abc import Callable, Iterator
 
-    from traceprof.progress import Progress
-    from traceprof.trace.sqlite.database import Database
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 
 
-def nothing(_: Progress | None) -> None:
-    """Do nothing in the copy."""
+@pytest.fixture(autouse=True)
+def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have children made although other tests leave threads behind."""
+    monkeypatch.setattr(sharing, "can_fork", lambda: True)
 
 
-def test_every_other_item_is_made_elsewhere() -> None:
-    made = processes.shared(lambda item: (item, os.getpid()), range(7), nothing)
-    assert [item for item, _ in made] == list(range(7))
-    assert {process for _, process in made[::2]} == {os.getpid()}
-    assert len({process for _, process in made[1::2]} - {os.getpid()}) == 1
+class Count:
+    """Rows expected and read."""
+
+    def __init__(self) -> None:
+        self.expected = self.read = 0
+
+    def expect(self, number: int) -> None:
+        self.expected += number
+
+    def advance(self, number: int) -> None:
+        self.read += number
 
 
-def test_a_copy_that_is_killed_costs_only_time() -> None:
-    first = os.getpid()
+def nothing() -> None:
+    """Prepare nothing in a child."""
 
-    def work(item: int) -> int:
-        if os.getpid() != first:
+
+def children() -> list[int]:
+    """Return the ids of this process's children."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in listed.split()]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 9])
+@pytest.mark.parametrize("num_items", [0, 1, 5, 7])
+def test_items_are_shared_by_so_many_processes(num_items: int, num_processes: int) -> None:
+    before = children()
+    made = share(lambda item: (item, os.getpid()), range(num_items), num_processes, nothing)
+    assert [item for item, _ in made] == [*range(num_items)]
+    assert len({pid for _, pid in made}) == min(num_items, num_processes)
+    assert {pid for _, pid in made[::num_processes]} <= {os.getpid()}
+    assert children() == before
+
+
+def test_a_child_prepares_itself() -> None:
+    prepared: list[int] = []
+    made = share(lambda _: [*prepared], range(2), 2, lambda: prepared.append(1))
+    assert made == [[], [1]]
+
+
+@pytest.mark.parametrize("num_killed", [1, 3])
+def test_a_child_that_is_killed_costs_only_time(num_killed: int) -> None:
+    here = os.getpid()
+
+    def work(item: int) -> tuple[int, bool]:
+        if os.getpid() != here and item >= 2 * num_killed - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return 2 * item
+        return item, os.getpid() == here
 
-    assert processes.shared(work, range(5), nothing) == [0, 2, 4, 6, 8]
+    made = share(work, range(8), 2, nothing)
+    assert [item for item, _ in made] == [*range(8)]
+    # What the child had made before is kept.
+    assert [item for item, is_here in made if not is_here] == [1, 3, 5][: num_killed - 1]
 
 
-@pytest.mark.parametrize("where", ["in the copy", "in both"])
+@pytest.mark.parametrize("where", ["in the child", "in both"])
 def test_errors_are_those_of_one_process(where: str) -> None:
-    first = os.getpid()
+    here = os.getpid()
 
     def work(item: int) -> int:
-        if item == 3 and (where == "in both" or os.getpid() != first):
+        if item == 3 and (where == "in both" or os.getpid() != here):
             raise ValueError(str(item))
         return item
 
     if where == "in both":
         with pytest.raises(ValueError, match="3"):
-            processes.shared(work, range(5), nothing)
+            share(work, range(5), 2, nothing)
     else:
-        assert processes.shared(work, range(5), nothing) == [0, 1, 2, 3, 4]
+        assert share(work, range(5), 2, nothing) == [0, 1, 2, 3, 4]
 
 
 def test_what_cannot_be_sent_is_made_here() -> None:
-    first = os.getpid()
+    here = os.getpid()
 
     def work(item: int) -> tuple[int, object]:
-        return item, None if os.getpid() == first else threading.Lock()
+        return item, None if os.getpid() == here else threading.Lock()
 
-    assert processes.shared(work, range(4), nothing) == [(item, None) for item in range(4)]
+    assert share(work, range(4), 2, nothing) == [(item, None) for item in range(4)]
 
 
-def test_the_copy_ends_with_an_error_here() -> None:
-    first, copies, others = os.getpid(), [], {*children()}
+def test_children_end_with_an_error_here() -> None:
+    here, before, seen = os.getpid(), {*children()}, set()
 
     def work(item: int) -> int:
-        if os.getpid() == first:
-            copies.extend(children())
+        if os.getpid() == here:
+            seen.update({*children()} - before)
             raise KeyboardInterrupt
         time.sleep(60)
         return item
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        processes.shared(work, range(2), nothing)
+        share(work, range(3), 3, nothing)
     assert time.monotonic() - began < 30
-    assert {*copies} - others
-    assert not ({*copies} - others) & {*children()}
+    assert len(seen) == 2
+    assert not seen & {*children()}
 
 
-def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+def test_it_is_known_whether_a_child_was_killed() -> None:
+    def fail() -> Iterator[int]:
+        yield 1
+        raise ValueError
+
+    def be_killed() -> Iterator[int]:
+        yield 1
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for make, was_killed in ((fail, False), (be_killed, True)):
+        with Child(make) as child:
+            items = child.items()
+            assert next(items) == 1
+            with pytest.raises(ChildError) as error:
+                next(items)
+            assert error.value.was_killed == was_killed
+            assert child.has_ended
+
+
+def test_a_child_is_killed_with_its_block_and_ignores_ctrl_c() -> None:
+    def make() -> Iterator[int]:
+        yield os.getpid()
+        time.sleep(60)
+
+    with Child(make) as child:
+        pid = next(child.items())
+        os.kill(pid, signal.SIGINT)
+        time.sleep(0.1)
+        assert is_running(pid)
+    assert not is_running(pid)
+
+
+def test_who_comes_first_is_not_kept_waiting() -> None:
+    def niceness() -> list[int]:
+        return [os.nice(0)]
+
+    with Child(niceness) as first, Child(niceness, niceness=5) as second:
+        assert (*first.items(), *second.items()) == (os.nice(0), os.nice(0) + 5)
+
+
+def test_a_child_of_a_child_sends_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grandchild() -> Iterator[tuple[str, int]]:
+        progress.expect(5)
+        progress.advance(3)
+        yield "grandchild", os.getpid()
+        progress.advance(2)
+
+    def make() -> Iterator[tuple[str, int]]:
+        send(("sent", os.getpid()))
+        with Child(grandchild, progress, forwards=True) as inner:
+            seen = [*inner.items()]
+        assert [name for name, _ in seen] == ["grandchild"]
+        yield "child", os.getpid()
+
+    count = Count()
+    progress = ProgressOfAll(count)
+    with Child(make, progress) as child:
+        items = [*child.items()]
+    assert [name for name, _ in items] == ["sent", "grandchild", "child"]
+    assert items[0][1] == items[2][1] != items[1][1]
+    assert (count.expected, count.read) == (5, 5)
+    send("nobody")  # this process is no child
+
+
+def test_progress_of_a_child_is_told_while_this_process_reads() -> None:
+    def make() -> Iterator[None]:
+        progress.expect(10)
+        progress.advance(4)
+        yield None
+        time.sleep(60)
+
+    count = Count()
+    progress = ProgressOfAll(count)
+    with Child(make, progress) as child:
+        next(child.items())
+        progress.expect(2)
+        progress.advance(1)
+        assert (count.expected, count.read) == (12, 5)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_rows_of_what_did_not_come_are_counted_once(*, is_killed: bool) -> None:
+    def make() -> Iterator[int]:
+        progress.expect(10)
+        progress.advance(4)
+        yield 1
+        progress.expect(100)
+        progress.advance(50)
+        if is_killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError
+
+    count = Count()
+    progress = ProgressOfAll(count)
+    with Child(make, progress) as child, pytest.raises(ChildError):
+        list(child.items())
+    assert (count.expected, count.read) == (10, 4)
 
 
 def test_not_beside_other_threads() -> None:
     program = """
 import threading
-from traceprof.execution import child_process as processes
-assert processes.can_fork()
+from traceprof.execution.child_process import can_fork
+assert can_fork()
 done = threading.Event()
 thread = threading.Thread(target=done.wait)
 thread.start()
-assert not processes.can_fork()
+assert not can_fork()
 done.set()
 thread.join()
-assert processes.can_fork()
+assert can_fork()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+    assert can_fork is child_process.can_fork
 
 
-def test_beside_threads_that_hold_nothing() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nobody_is_left_when_the_first_process_is_killed(number: signal.Signals) -> None:
     program = """
-import os, threading, time
-from traceprof.execution import child_process as processes
-begun, done = threading.Event(), threading.Event()
-def work():
-    done.wait()
-    with processes.uncopied():
-        begun.set()
-        time.sleep(0.3)
-        times.append(time.monotonic())
-    done.clear()
-    done.wait()
-times = []
-thread = threading.Thread(target=work)
-thread.start()
-with processes.guarded_threads():
-    assert processes.can_fork()
-    done.set()
-    begun.wait()
-    assert not processes.can_fork()  # it holds something
-    made = processes.shared(lambda item: (os.getpid(), time.monotonic()), range(2), lambda _: None)
-    assert {process for process, _ in made} - {os.getpid()}
-    assert made[1][1] > times[0]  # the copy was made afterwards
-    assert processes.can_fork()
-assert not processes.can_fork()
-done.set()
-thread.join()
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_others_give_way_to_what_is_needed_first() -> None:
-    makes = [lambda: [os.nice(0)]] * 3
-    with processes.ahead(makes, nothing) as found:
-        first, *others = [copy.made() for copy in found]
-    assert first == [os.nice(0)]
-    assert all(other > first for other in others)
-
-
-def test_while_something_is_still_being_made_no_more_copies_are() -> None:
-    def slowly() -> list[float]:
-        time.sleep(0.3)
-        return [time.monotonic()]
-
-    before = [*processes._others.copies]
-    with processes.ahead([slowly], nothing) as (earlier,):
-        with processes.ahead([lambda: [time.monotonic()]], nothing) as (later,):
-            assert later.made() > earlier.made()
-        # What ended is waited for no more.
-        assert processes._others.copies == [*before, earlier]
-    assert processes._others.copies == before
-
-
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("export") / "ddp.sqlite"
-    simulate_ddp(path, gpus=3, steps=3, kernels_per_step=100, seed=1)
-    return path
-
-
-def analysed(path: Path) -> str:
-    result = analyze(path)
-    result.close()
-    return json.render(result.result)
-
-
-def test_an_analysis_is_the_same(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = analysed(export)
-    shared = []
-
-    def noted(*arguments: object) -> object:
-        shared.append(arguments)
-        return sharing(*arguments)  # type: ignore[arg-type]
-
-    sharing = processes.shared
-    monkeypatch.setattr(processes, "shared", noted)
-    monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
-    assert analysed(export) == expected
-    assert not shared  # it is too small
-    monkeypatch.setattr(measuring, "_WORTH_SHARING", 0)
-    assert analysed(export) == expected
-    assert len(shared) == 1
-
-
-def test_what_a_copy_reads_is_the_same_and_is_read_once(
-    export: Path, shared_files: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = analysed(export)
-    read = []
-
-    def noted(module: ModuleType, name: str) -> None:
-        original = getattr(module, name)
-
-        def note_and_read(database: Database) -> object:
-            read.append(name)
-            return original(database)
-
-        monkeypatch.setattr(module, name, note_and_read)
-
-    noted(events, "_read")
-    noted(host, "read_api_calls")
-    monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
-    assert analysed(export) == expected
-    assert sorted(read) == ["_read", "read_api_calls"]  # it is too small
-    read.clear()
-    monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
-    assert analysed(export) == expected
-    assert read == []  # what a copy does is not seen here
-    monkeypatch.setattr(processes, "has_company", lambda: True)  # then all is read elsewhere
-    waiting = AnalysisProgress()
-    monkeypatch.setattr(handover, "_MIN_SHARED", 1)
-    monkeypatch.setattr(nsight.NsightTrace, "_read_operations", only_elsewhere())
-    gc.collect()  # what errors of other tests hold
-    with_copies = analyze(export, progress=waiting)
-    assert len(shared_files()) <= 4  # of how many processes ever: dashboards keep many reports
-    with_copies.close()
-    assert json.render(with_copies.result) == expected
-    done, told = waiting.so_far()
-    assert done == told > 1800  # kernels and what launched them
-
-
-def test_rows_that_a_lost_copy_read_are_not_told_of_twice(
-    export: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
-    monkeypatch.setattr(processes, "has_company", lambda: True)
-    monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
-    whole, waiting = AnalysisProgress(), AnalysisProgress()
-    analyze(export, progress=whole).close()
-    here, read = os.getpid(), nsight.NsightTrace._read_operations
-
-    def read_and_get_lost(trace: nsight.NsightTrace) -> object:
-        made = read(trace)
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return made
-
-    monkeypatch.setattr(nsight.NsightTrace, "_read_operations", read_and_get_lost)
-    analyze(export, progress=waiting).close()
-    assert waiting.so_far() == whole.so_far()
-
-
-def only_elsewhere() -> Callable[[nsight.NsightTrace], object]:
-    """Return what reads operations in a copy of this process, and fails in this one."""
-    here, read = os.getpid(), nsight.NsightTrace._read_operations
-
-    def read_there(trace: nsight.NsightTrace) -> object:
-        assert os.getpid() != here
-        return read(trace)
-
-    return read_there
-
-
-def test_ctrl_c_leaves_nobody_behind(export: Path) -> None:
-    program = f"""
-import os, signal, time
-from traceprof import analyze
-from traceprof.execution import measuring
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-measuring._WORTH_SHARING = 0
-first = os.getpid()
-def slowly(chosen):
+import os, time
+from traceprof.execution.child_process import Child
+def endless():
     os.write(1, b"%d\\n" % os.getpid())
-    time.sleep(60)
-measuring._measure_rank = slowly
-analyze({str(export)!r})
+    while True:
+        time.sleep(1)
+def with_a_child():
+    with Child(endless) as child:
+        os.write(1, b"%d\\n" % os.getpid())
+        yield from child.items()
+with Child(with_a_child) as child, Child(endless):
+    list(child.items())
 """
-    process = subprocess.Popen(
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        pids = [int(first.stdout.readline()) for _ in range(3)]
+        assert all(map(is_running, pids))
+        first.send_signal(number)
+    assert first.returncode == -number
+    until(lambda: not any(map(is_running, pids)))
+
+
+def test_ctrl_c_on_a_terminal_leaves_nobody_behind(tmp_path: Path) -> None:
+    program = """
+import os, signal, time
+from traceprof.execution.child_process import Child
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+def endless():
+    os.write(1, b"%d\\n" % os.getpid())
+    while True:
+        time.sleep(1)
+with Child(endless) as child:
+    list(child.items())
+"""
+    with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    numbers = [int(process.stdout.readline()) for _ in range(2)]
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.stderr.read()
-    assert process.wait(30) != 0
+    ) as first:
+        assert first.stdout is not None
+        assert first.stderr is not None
+        pid = int(first.stdout.readline())
+        os.killpg(first.pid, signal.SIGINT)
+        said = first.stderr.read()
+    assert first.returncode != 0
     assert said.count("KeyboardInterrupt") == 1
-    for number in numbers:
-        with pytest.raises(ProcessLookupError):
-            os.kill(number, 0)
-    process.stdout.close()
-    process.stderr.close()
+    assert not is_running(pid)
+
+
+def test_what_it_writes_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:
+    make: Callable[[], list[int]] = lambda: [1]  # noqa: E731
+    sys.stdout.write("before ")  # in the buffer that the child has, too
+    with Child(make) as child:
+        assert [*child.items()] == [1]
+    sys.stdout.write("after")
+    sys.stdout.flush()
+    assert capfd.readouterr().out == "before after"

@@ -1,4 +1,4 @@
-"""What a copy of the process hands over is what it made, and its memory goes with it."""
+"""What a child hands over is what it made, and its memory goes with it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceprof.execution import child_process as processes
+from traceprof.execution import sharing
+from traceprof.execution.child_process import Child
+from traceprof.execution.sharing import share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere"),
+]
 
 Array = npt.NDArray[Any]
 
@@ -34,32 +39,10 @@ ARRAYS: dict[str, Array] = {
 }
 
 
-def nothing(_: object) -> None:
-    """Do nothing in the copy."""
-
-
 def handed_over(*made: object) -> list[object]:
-    """Return what arrives of pieces that a copy makes; fail where this process makes them."""
-    here = os.getpid()
-
-    def make() -> list[object]:
-        assert os.getpid() != here
-        return [*made]
-
-    with processes.ahead([make], nothing) as (pieces,):
-        return pieces.made()
-
-
-@pytest.fixture(params=["shared memory", "without"], autouse=True)
-def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With what the system has, and where it has no files in memory."""
-
-    def refused(*_: object) -> int:
-        raise PermissionError
-
-    if request.param == "without":
-        monkeypatch.setattr(os, "memfd_create", refused)
-    return str(request.param)
+    """Return what arrives of items that a child makes."""
+    with Child(lambda: iter(made)) as child:
+        return [*child.items()]
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -86,15 +69,14 @@ def test_pieces_come_in_order_with_all_of_their_arrays() -> None:
 
 
 def test_shared_memory_is_free_when_its_arrays_are_gone(
-    memory: str, shared_files: Callable[[], list[str]]
+    shared_files: Callable[[], list[str]],
 ) -> None:
     gc.collect()  # what errors of other tests hold
     found: list[Any] = handed_over(ARRAYS["large"], ARRAYS["flags"])
-    assert shared_mappings() == (2 if memory == "shared memory" else 0)
-    assert len(shared_files()) == shared_mappings()
+    assert shared_mappings() == len(shared_files()) == 2
     found.pop()
     gc.collect()
-    assert shared_mappings() == (1 if memory == "shared memory" else 0)
+    assert shared_mappings() == 1
     found.clear()
     gc.collect()
     assert shared_mappings() == 0
@@ -106,21 +88,44 @@ def shared_mappings() -> int:
     return sum("memfd:traceprof" in line for line in maps.splitlines())
 
 
-def test_memory_that_runs_out_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("function", ["pwrite", "memfd_create"])
+def test_memory_that_runs_out_costs_only_time(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
-    here = os.getpid()
-    made = processes.shared(lambda size: (np.arange(size), os.getpid()), [10**6, 10**6], nothing)
+    monkeypatch.setattr(os, function, full)
+    monkeypatch.setattr(sharing, "can_fork", lambda: True)  # other tests leave threads behind
+    made = share(lambda size: (np.arange(size), os.getpid()), [10**6, 10**6], 2, lambda: None)
     assert all((array == np.arange(10**6)).all() for array, _ in made)
-    is_shared = hasattr(os, "memfd_create") and _has_shared_memory()
-    assert {process == here for _, process in made} == ({True} if is_shared else {True, False})
+    assert {process for _, process in made} == {os.getpid()}
 
 
-def _has_shared_memory() -> bool:
-    try:
-        os.close(os.memfd_create("tried"))
-    except OSError:
-        return False
-    return True
+def test_what_is_forwarded_is_in_the_same_memory(shared_files: Callable[[], list[str]]) -> None:
+    def make() -> Iterator[tuple[str, Array]]:
+        with Child(lambda: [("large", ARRAYS["large"])], forwards=True) as inner:
+            ((_, array),) = inner.items()
+            array[:1] = 7  # which changes nothing elsewhere
+        yield "small", array[:2]
+
+    gc.collect()  # what errors of other tests hold
+    with Child(make) as child:
+        (_, large), (_, small) = child.items()
+    assert (large == ARRAYS["large"]).all()
+    assert small.tolist() == [7, 1]
+    assert len(shared_files()) == 1
+
+
+def num_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_many_large_items_leave_no_file_open() -> None:
+    before = num_files()
+    for _ in range(3):
+        found = handed_over(*[ARRAYS["large"]] * 20)
+        assert len(found) == 20
+    del found
+    gc.collect()
+    assert num_files() == before

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from multiprocessing import active_children
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.cli import run
 from tests.support.workers import alone, hooked_path, is_running, openers, renamed, until, written
+from traceprof.analyses import runner
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
-from traceprof.errors import UsageError, WorkerError
+from traceprof.errors import UsageError
+from traceprof.execution import measuring, places, reading, sharing
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from traceprof.analyses.measured import RankMeasurements
+    from traceprof.run.rank import Rank, Window
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def _deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", hooked_path(tmp_path))
+
+
+@pytest.fixture
+def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have children made although other tests leave threads behind."""
+    if sys.platform != "linux":
+        pytest.skip("no children elsewhere")
+    for module in (places, reading, sharing):
+        monkeypatch.setattr(module, "can_fork", lambda: True)
 
 
 class Count:
@@ -38,55 +53,95 @@ class Count:
         self.done += number
 
 
+def children() -> str:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+
+
+def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Analyse reports by two processes of a program of its own."""
+    command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", "--format", "json"]
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.usefixtures("_can_fork")
 def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"SQLite format 3\0 and no more")
     paths = [reports[0], damaged, *reports[1:]]
-    count = Count()
-    found = analyze_reports(paths, jobs=2, progress=count)
-    assert written(found) == alone(paths)
-    assert [each.path for each in found.failed] == [damaged]
+    count, before = Count(), children()
+    result = analyze_reports(paths, jobs=2, listener=count)
+    assert written(result) == alone(paths)
+    assert [failed.path for failed in result.failed] == [damaged]
     assert (count.expected, count.done) == (5, 5)
-    assert not active_children()
+    assert children() == before
 
 
+@pytest.mark.usefixtures("_can_fork")
 def test_real_runs_find_the_same(traces: Path) -> None:
     for name in ("rtx3090x9_3nodes_tree", "jacobi_mpi"):
         paths = sorted((traces / name).glob("*.sqlite"))
         assert written(analyze_reports(paths, jobs=3)) == alone(paths)
 
 
+@pytest.mark.usefixtures("_can_fork")
+def test_processes_that_are_left_over_share_ranks(
+    reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted, measure = tmp_path / "noted", runner.measure_rank
+
+    def note(rank: Rank, window: Window) -> RankMeasurements:
+        with noted.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return measure(rank, window)
+
+    monkeypatch.setattr(measuring, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(measuring, "measure_rank", note)
+    expected = alone(reports[:2], jobs=1)
+    assert {*noted.read_text().split()} == {str(os.getpid())}
+    for jobs, num_processes in ((2, 2), (4, 4)):
+        noted.unlink()
+        assert written(analyze_reports(reports[:2], jobs=jobs)) == expected
+        pids = noted.read_text().split()
+        assert len(pids) == 4  # two reports of two ranks
+        assert len({*pids}) == num_processes
+        assert str(os.getpid()) not in pids
+
+
+@pytest.mark.usefixtures("_can_fork")
 def test_a_mistake_in_the_options_ends_it_all(reports: list[Path]) -> None:
+    before = children()
     with pytest.raises(UsageError, match="both steps and a time range"):
         analyze_reports(reports, Options(steps=(0, 1), time_range=(0, 1)), jobs=2)
-    assert not active_children()
+    assert children() == before
 
 
 @pytest.mark.usefixtures("_deadly")
 def test_a_report_whose_process_was_killed_is_tried_again(reports: list[Path]) -> None:
     reports[1] = renamed(reports[1], "once")
-    found = written(analyze_reports(reports, jobs=2))
-    (killed,) = openers(reports[1])
-    assert killed != os.getpid()
-    assert found == alone(reports)
+    done = command_line(*reports)
+    assert len(openers(reports[1])) == 1
+    assert (done.stdout, done.stderr) == (alone(reports)[0], "")
 
 
 @pytest.mark.usefixtures("_deadly")
 def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> None:
     deadly = renamed(reports.pop(1), "always")
-    found = analyze_reports([*reports[:2], deadly, *reports[2:]], jobs=2)
+    done = command_line(*reports[:2], deadly, *reports[2:])
     assert len(openers(deadly)) == 2
-    (lost,) = found.failed
-    assert lost.path == deadly
-    assert isinstance(lost.error, WorkerError)
+    (lost,) = json.loads(done.stdout)["lost_reports"]
+    assert lost["path"] == str(deadly)
+    assert "was killed, and so was the next one" in lost["reason"]
+    assert done.stderr == f"traceprof: left out: {lost['reason']}\n"
     assert (
-        written(found)[0].partition('"lost_reports"')[0]
+        done.stdout.partition('"lost_reports"')[0]
         == (alone(reports)[0].partition('"lost_reports"')[0])
     )
 
 
 @pytest.mark.usefixtures("_deadly")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_is_left_when_the_first_one_ends(
     reports: list[Path], number: signal.Signals
 ) -> None:
@@ -99,6 +154,8 @@ def test_no_process_is_left_when_the_first_one_ends(
     workers = openers(stuck[0]) | openers(stuck[1])
     assert first.pid not in workers
     assert not out
+    if number == signal.SIGTERM:
+        assert (err, first.returncode) == (b"", 143)
     if number == signal.SIGINT:
         assert (err, first.returncode) == (b"\n", 130)  # the line ends after the terminal's ^C
     until(lambda: not any(is_running(worker) for worker in workers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
-from traceprof.execution import child_process as processes
-from traceprof.execution.measuring import Options
+from traceprof.execution.options import Options
 from traceprof.execution.preview import previews
+from traceprof.execution.reading import SectionsBeside
 from traceprof.run.opening import assemble_run
-from traceprof.trace.nsight import export as nsight
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -35,15 +34,16 @@ def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:
 
 def assert_agrees(path: Path, options: Options) -> None:
     """Look at a report in both ways."""
-    with closing(analyze(path, options=options)) as analysis:
+    is_usual = options == Options()
+    with analysis_of(path) if is_usual else closing(analyze(path, options=options)) as analysis:
         expected = without_steps(analysis.result.breakdown)
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
         run = assemble_run([trace], [options.ranks_of(trace)])
-        looks = list(previews(run.ranks, options))
-        assert [len(found) for found in looks] == [*range(1, len(expected) + 1)]
-        assert [*(looks[-1] if looks else ())] == expected
+        previewed = list(previews(run.ranks, options))
+        assert [len(found) for found in previewed] == [*range(1, len(expected) + 1)]
+        assert [*(previewed[-1] if previewed else ())] == expected
         assert [(rank.rank, rank.process, rank.device) for rank in run.ranks] == ranks
 
 
@@ -72,67 +72,69 @@ def test_of_some_steps_nothing_is_known_yet() -> None:
 # -- while a report is read -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def _reading_in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    if sys.platform != "linux":
-        pytest.skip("no copies elsewhere")
-    monkeypatch.setattr(processes, "can_fork", lambda: True)  # other tests leave threads behind
-    monkeypatch.setattr(processes, "has_company", lambda: True)
-    monkeypatch.setattr(nsight, "_WORTH_SHARING", 0)
+class Told:
+    """Whoever wants to know what is known so far.
+
+    Attributes:
+        partials: what was told.
+        rows: expected and read.
+    """
+
+    def __init__(self) -> None:
+        self.partials: list[Analysis] = []
+        self.rows = [0, 0]
+
+    def expect(self, number: int) -> None:
+        self.rows[0] += number
+
+    def advance(self, number: int) -> None:
+        self.rows[1] += number
+
+    def partial(self, result: Analysis) -> None:
+        self.partials.append(result)
 
 
-@pytest.mark.usefixtures("_reading_in_copies")
+def still_read(monkeypatch: pytest.MonkeyPatch, *, is_so: bool = True) -> None:
+    monkeypatch.setattr(SectionsBeside, "are_coming", is_so)
+
+
 def test_it_is_told_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes.Copy, "is_over", False)  # as if the calls were many
-    told: list[Analysis] = []
-    with closing(analyze(SAMPLE, early=told.append)) as analysis:
+    still_read(monkeypatch)
+    told = Told()
+    with closing(analyze(SAMPLE, listener=told)) as analysis:
         expected = without_steps(analysis.result.breakdown)
-        for number, each in enumerate(told, start=1):
-            assert [*each.result.breakdown] == expected[:number]
-            assert [*each.findings, *each.not_applicable, *each.notes, *each.result.failed] == []
-            assert [rank.rank for rank in each.run.ranks] == [
+        for number, partial in enumerate(told.partials, start=1):
+            assert [*partial.result.breakdown] == expected[:number]
+            others = (partial.findings, partial.not_applicable, partial.notes)
+            assert [*others, partial.result.failed] == [()] * 4
+            assert [rank.rank for rank in partial.run.ranks] == [
                 rank.rank for rank in analysis.run.ranks
             ]
-    assert len(told) == len(expected) == 2
+    assert len(told.partials) == len(expected) == 2
+    assert told.rows[0] == told.rows[1] > 0
 
 
-@pytest.mark.usefixtures("_reading_in_copies")
-def test_only_as_long_as_the_report_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Analysis] = []
-
-    def tell(analysis: Analysis) -> None:
-        told.append(analysis)
-        monkeypatch.setattr(processes.Copy, "is_over", True)
-
-    monkeypatch.setattr(processes.Copy, "is_over", False)
-    analyze(SAMPLE, early=tell).close()
-    assert [len(each.result.breakdown) for each in told] == [
-        1
-    ]  # the other rank comes with all the rest
+def test_only_as_long_as_the_report_is_being_read() -> None:
+    told = Told()
+    analyze(SAMPLE, listener=told).close()
+    # The other rank comes with all the rest.
+    assert [len(partial.result.breakdown) for partial in told.partials] == [1]
 
 
-@pytest.mark.usefixtures("_reading_in_copies")
 @pytest.mark.parametrize("second", ["healthy", "missing"])
 def test_only_of_a_single_report(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes.Copy, "is_over", False)
-    told: list[Analysis] = []
-    analyze(SAMPLE, SAMPLE.with_stem(second), early=told.append).close()
-    assert told == []
+    still_read(monkeypatch)
+    told = Told()
+    analyze(SAMPLE, SAMPLE.with_stem(second), listener=told).close()
+    assert told.partials == []
 
 
-def test_of_the_first_rank_where_nothing_is_left_to_read() -> None:
-    told: list[Analysis] = []
-    analyze(SAMPLE, early=told.append).close()
-    assert [len(each.result.breakdown) for each in told] == [1]
-
-
-@pytest.mark.usefixtures("_reading_in_copies")
 def test_errors_are_those_of_the_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes.Copy, "is_over", False)
-    told: list[Analysis] = []
+    still_read(monkeypatch)
+    told = Told()
     with pytest.raises(UsageError, match="time range"):
-        analyze(SAMPLE, options=Options(time_range=(5, 4)), early=told.append)
+        analyze(SAMPLE, options=Options(time_range=(5, 4)), listener=told)
     path = TraceBuilder().kernel(0, 10).without("CUPTI_ACTIVITY_KIND_KERNEL", "start")
     with pytest.raises(TraceFormatError, match="start"):
-        analyze(path.write(tmp_path / "t.sqlite"), early=told.append)
-    assert told == []
+        analyze(path.write(tmp_path / "t.sqlite"), listener=told)
+    assert told.partials == []

@@ -16,6 +16,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import instrument
 from tests.support.recording import pushed
 
+pytestmark = pytest.mark.slow
+
 Program = Callable[[torch.Tensor], torch.Tensor]
 
 

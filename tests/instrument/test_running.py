@@ -13,6 +13,8 @@ import pytest
 
 from instrument.core import importing
 
+pytestmark = pytest.mark.slow
+
 SHOW = '''
 """A script that tells what it finds."""
 import os, pickle, sys, threading, warnings
@@ -76,17 +78,17 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder with the programs as scripts, as modules and as packages that can be run."""
-    made = tmp_path_factory.mktemp("programs")
-    package = made / "package"
+    result = tmp_path_factory.mktemp("programs")
+    package = result / "package"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(SHOW)
     for name, (text, _) in PROGRAMS.items():
-        (made / f"{name}.py").write_text(text)
+        (result / f"{name}.py").write_text(text)
         (package / f"{name}.py").write_text(text)
-    (made / "link.py").symlink_to(package / "show.py")
-    zipapp.create_archive(package, made / "archive.pyz")
-    return made
+    (result / "link.py").symlink_to(package / "show.py")
+    zipapp.create_archive(package, result / "archive.pyz")
+    return result
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -107,8 +109,8 @@ def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
 def test_a_script_runs_as_without(folder: Path, name: str) -> None:
     expected = run(folder, f"{name}.py", "--lr", "0.1", "--", "-m", "--help")
     assert expected[0] == PROGRAMS[name][1]
-    found = run(folder, "-m", "instrument", f"{name}.py", "--lr", "0.1", "--", "-m", "--help")
-    assert found == expected
+    ranges = run(folder, "-m", "instrument", f"{name}.py", "--lr", "0.1", "--", "-m", "--help")
+    assert ranges == expected
 
 
 @pytest.mark.parametrize("name", ["show", "children", "fail", "status"])

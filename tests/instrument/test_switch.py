@@ -18,6 +18,8 @@ from instrument import switch
 if TYPE_CHECKING:
     from instrument.core.patching import Patches
 
+pytestmark = pytest.mark.slow
+
 
 def run(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from torch.multiprocessing.spawn import spawn
 
+from tests.support import rank_processes
 from tests.support.programs import three_ranks
 from tests.support.recording import pushed
 from traceprof import labels
 
-if TYPE_CHECKING:
-    from pathlib import Path
+pytestmark = pytest.mark.slow
 
 Seen = list[dict[str, Any]]
 
@@ -104,22 +102,14 @@ BY_RANK_1 = {
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the program once; return what each rank saw."""
-    folder = tmp_path_factory.mktemp("ranks")
-    arguments = (str(folder / "store"), folder)
-    spawn(three_ranks.run, arguments, nprocs=three_ranks.SIZE)  # type: ignore[no-untyped-call]
-    return [read(folder / f"{rank}.json") for rank in range(three_ranks.SIZE)]
-
-
-def read(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
+    return rank_processes.run(three_ranks.run, three_ranks.SIZE, tmp_path_factory.mktemp("ranks"))
 
 
 def written(seen: Seen, rank: int, scenario: str) -> list[labels.Label]:
     """Return the labels of a scenario's push/pop ranges, without the barrier that ends it."""
-    found = [labels.parse(text) for text in pushed(seen[rank][scenario]["events"])]
-    assert found[-1].operation == "barrier"
-    return found[:-1]
+    lines = [labels.parse(text) for text in pushed(seen[rank][scenario]["events"])]
+    assert lines[-1].operation == "barrier"
+    return lines[:-1]
 
 
 @pytest.mark.parametrize("scenario", BY_RANK_1)
@@ -202,7 +192,7 @@ def test_the_k_th_send_is_the_k_th_receive(seen: Seen) -> None:
                 received.add((facts["src"], facts["rank"], *transfer))
     assert received < sent
     # Two more were taken by a rank that had asked for anybody's.
-    assert {each[:2] for each in sent - received} == {("0", "1")}
+    assert {key[:2] for key in sent - received} == {("0", "1")}
     assert len(sent) == len(received) + 2
 
 

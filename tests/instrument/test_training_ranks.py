@@ -13,6 +13,8 @@ from tests.support.programs.training_ranks import ACCUMULATED, CASES, LAYER_BYTE
 from tests.support.recording import pushed
 from traceprof import labels
 
+pytestmark = pytest.mark.slow
+
 Seen = list[dict[str, Any]]
 
 TOTAL_BYTES = LAYERS * LAYER_BYTES
@@ -60,23 +62,25 @@ def test_nothing_is_named_any_more_after_disabling(seen: Seen) -> None:
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "unused" not in way])
 def test_buckets_are_numbered_and_hold_all_gradients(seen: Seen, way: str) -> None:
-    found = buckets(of_rank_0(seen, way))
+    steps = buckets(of_rank_0(seen, way))
     passes: list[list[dict[str, str]]] = []
-    for bucket in found:
+    for bucket in steps:
         if bucket["index"] == "0":
             passes.append([])
         assert bucket["index"] == str(len(passes[-1]))
         passes[-1].append(bucket)
     assert len(passes) == STEPS
-    for each in passes:
-        assert [bucket["last"] for bucket in each] == ["0"] * (len(each) - 1) + ["1"]
+    for buckets_of_pass in passes:
+        assert [bucket["last"] for bucket in buckets_of_pass] == ["0"] * (
+            len(buckets_of_pass) - 1
+        ) + ["1"]
     if "half" in way:
-        assert {bucket["dtype"] for bucket in found} == {"float16"}
-        assert {sum(int(each["bytes"]) for each in buckets_) for buckets_ in passes} == {
+        assert {bucket["dtype"] for bucket in steps} == {"float16"}
+        assert {sum(int(bucket["bytes"]) for bucket in buckets_) for buckets_ in passes} == {
             TOTAL_BYTES // 2
         }
     elif "mixed" not in way:
-        assert {sum(int(each["bytes"]) for each in buckets_) for buckets_ in passes} == {
+        assert {sum(int(bucket["bytes"]) for bucket in buckets_) for buckets_ in passes} == {
             TOTAL_BYTES
         }
         assert len(passes[-1]) == LAYERS  # once they are made anew, by the order of the first pass
@@ -89,7 +93,7 @@ def test_each_bucket_is_sent_by_one_named_call(seen: Seen, way: str) -> None:
         if not event.startswith("start bucket"):
             continue
         facts = labels.parse(event).facts
-        call = labels.parse(next(each for each in events[place:] if each.startswith("push")))
+        call = labels.parse(next(event for event in events[place:] if event.startswith("push")))
         assert call.operation == "push all_reduce"
         assert (call.facts["bytes"], call.facts["dtype"]) == (facts["bytes"], facts["dtype"])
     sent = [
@@ -149,8 +153,8 @@ def test_ranks_that_ran_out_of_batches_go_on_sending(seen: Seen) -> None:
 def test_sharded_models_gather_and_scatter_once_for_each_layer(
     seen: Seen, way: str, gather: str, scatter: str
 ) -> None:
-    found = Counter(label.split(" ")[0] for label in pushed(of_rank_0(seen, way)))
-    assert found == {
+    lines = Counter(label.split(" ")[0] for label in pushed(of_rank_0(seen, way)))
+    assert lines == {
         "forward": 1,
         "backward": 1,
         "optimizer": 1,

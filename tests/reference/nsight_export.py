@@ -111,8 +111,8 @@ class Export:
                 *(s._replace(name="JIT") for s in self._named(db, "CUPTI_ACTIVITY_KIND_JIT", "id")),
             ]
             self.libraries = [
-                *self._named(db, "CUBLAS_EVENTS", "textId"),
-                *self._named(db, "CUDNN_EVENTS", "textId"),
+                *self._named(db, "CUBLAS_EVENTS", "nameId"),
+                *self._named(db, "CUDNN_EVENTS", "nameId"),
             ]
             self.profiler = sorted(self._named(db, "PROFILER_OVERHEAD", "nameId"))
             self.os_calls: dict[int, list[NamedSpan]] = defaultdict(list)

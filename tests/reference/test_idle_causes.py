@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 US, MS = 1_000, 1_000_000
-SLEEPY = 5  # the id of a text that no builder's numbering reaches in these exports
 # Every export begins with a kernel that was launched before it began and ends at 10 ms.
 END = 10 * MS
 
@@ -35,9 +34,8 @@ def switched(trace: TraceBuilder, *rows: tuple[int, int], tid: int | None = None
 
 
 def os_call(trace: TraceBuilder, name: str, start: int, end: int) -> TraceBuilder:
-    number = 90_000 + hash(name) % 1000
-    trace.raw("StringIds", id=number, value=name)
-    return trace.raw("OSRT_API", start=start, end=end, globalTid=global_tid(), nameId=number)
+    trace.raw("StringIds", id=90_000, value=name)
+    return trace.raw("OSRT_API", start=start, end=end, globalTid=global_tid(), nameId=90_000)
 
 
 def found(
@@ -348,6 +346,13 @@ def test_records_of_loading(tmp_path: Path) -> None:
     }
 
 
+def test_handles_of_libraries(tmp_path: Path) -> None:
+    trace = begun().raw("StringIds", id=90_000, value="cublasCreate_v2")
+    thread = global_tid()
+    trace.raw("CUBLAS_EVENTS", start=END, end=END + MS, globalTid=thread, nameId=90_000)
+    assert found(late(trace, MS, call=MS), tmp_path) == {"setup": 1000}
+
+
 @pytest.mark.parametrize(
     ("name", "is_setup"),
     [
@@ -472,6 +477,12 @@ def test_asleep_means_both(
     trace = switched(handed_over(begun()), *main)
     trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
     assert found(trace, tmp_path) == expected
+
+
+def test_only_the_stand_in_is_asleep(tmp_path: Path) -> None:
+    trace = switched(handed_over(begun()), (END, 0))
+    trace = switched(trace, (END - MS, 0), (END + MS, 1), tid=1001)
+    assert found(trace, tmp_path) == {"waiting": 1000, "host_code": 1000, "launch_bound": 10}
 
 
 def test_no_stand_in_that_launches_elsewhere(tmp_path: Path) -> None:

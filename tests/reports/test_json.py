@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.schema import validator
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.registry import METRICS
@@ -69,7 +70,8 @@ def test_nothing_may_be_added_to_a_row(tmp_path: Path) -> None:
 
 
 def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
-    document(real_trace)
+    with analysis_of(real_trace) as analysis:
+        validator().validate(json.loads(json_report.render(analysis.result)))
 
 
 def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:

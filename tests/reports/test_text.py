@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from traceprof.analysis import analyze
 from traceprof.reports import html, text
 
@@ -43,8 +44,9 @@ def many_ranks(tmp_path: Path, count: int) -> Path:
     return builder.write(tmp_path / "t.sqlite")
 
 
-def test_every_real_export_is_shown(real_trace: Path, opened: list[Analysis]) -> None:
-    shown_text = shown(real_trace, opened)
+def test_every_real_export_is_shown(real_trace: Path) -> None:
+    with analysis_of(real_trace) as analysis:
+        shown_text = text.render(analysis.result)
     assert max(len(line) for line in shown_text.splitlines()) <= max(
         text.PLAIN_WIDTH, len(str(real_trace)) + 60
     )

@@ -7,36 +7,62 @@ from __future__ import annotations
 
 import atexit
 from collections import OrderedDict
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tests.support.traces import REAL_TRACES, SAMPLES, WITHOUT_RANKS
+from traceprof.analysis import Analysis, analyze
 from traceprof.run.opening import open_run
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from traceprof.run.opening import Rank, Run
 
+    class Closable(Protocol):
+        def close(self) -> None: ...
+
+
 _MAX_OPEN = 4  # real exports and samples that stay open; some hold 100 MB of columns
 _KNOWN = frozenset((*REAL_TRACES, *SAMPLES))
-_open: OrderedDict[Path, Run] = OrderedDict()
 
 
-def _opened(path: Path) -> Run:
-    trace = open_trace(path)
-    try:
-        return open_run([trace])
-    except BaseException:
-        trace.close()
-        raise
+class _OpenRun:
+    """An open report, whose ranks are read."""
+
+    def __init__(self, path: Path) -> None:
+        self._trace = open_trace(path)
+        try:
+            self.run: Run = open_run([self._trace])
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._trace.close()
 
 
-def _close(run: Run) -> None:
-    for trace in run.traces:
-        trace.close()
+_runs: OrderedDict[Path, _OpenRun] = OrderedDict()
+_analyses: OrderedDict[Path, Analysis] = OrderedDict()
+Opened = TypeVar("Opened", bound="Closable")
+
+
+@contextmanager
+def _opened(
+    path: Path, cache: OrderedDict[Path, Opened], opening: Callable[[Path], Opened]
+) -> Iterator[Opened]:
+    if path not in _KNOWN:
+        with closing(opening(path)) as opened:
+            yield opened
+        return
+    if path not in cache:
+        cache[path] = opening(path)
+        if len(cache) > _MAX_OPEN:
+            cache.popitem(last=False)[1].close()
+    cache.move_to_end(path)
+    yield cache[path]
 
 
 @contextmanager
@@ -45,24 +71,23 @@ def ranks_of(path: Path) -> Iterator[Sequence[Rank]]:
 
     At most `_MAX_OPEN` known exports may be in use at once.
     """
-    if path not in _KNOWN:
-        run = _opened(path)
-        try:
-            yield run.ranks
-        finally:
-            _close(run)
-        return
-    if path not in _open:
-        _open[path] = _opened(path)
-        if len(_open) > _MAX_OPEN:
-            _close(_open.popitem(last=False)[1])
-    _open.move_to_end(path)
-    ranks = _open[path].ranks
-    assert bool(ranks) != (path.stem in WITHOUT_RANKS), path
-    yield ranks
+    with _opened(path, _runs, _OpenRun) as opened:
+        ranks = opened.run.ranks
+        assert path not in _KNOWN or bool(ranks) != (path.stem in WITHOUT_RANKS), path
+        yield ranks
+
+
+@contextmanager
+def analysis_of(path: Path) -> Iterator[Analysis]:
+    """Analyse an export with default options, and keep it open."""
+    with _opened(path, _analyses, analyze) as analysis:
+        assert path not in _KNOWN or bool(analysis.run.ranks) != (path.stem in WITHOUT_RANKS), path
+        yield analysis
 
 
 @atexit.register
 def _close_all() -> None:
-    while _open:
-        _close(_open.popitem()[1])
+    for run in _runs.values():
+        run.close()
+    for analysis in _analyses.values():
+        analysis.close()

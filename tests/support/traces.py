@@ -19,12 +19,23 @@ REAL_TRACES = sorted(REAL_FOLDER.glob("**/*.sqlite")) if REAL_FOLDER else []
 WITHOUT_RANKS = {"no_gpu_info_3.16.1", "non_utf8_metadata_3.24.7", "runtime_only_3.17.2"}
 """Real exports in which nothing ran on a GPU, and nothing is known of communication either."""
 
+LIKE_ANOTHER = {
+    *("a100_loader_1_8workers", "a100_loader_2_dali", "a100_loader_3_dali_amp"),
+    *("a100x4_ddp_nobroadcast_rank0", "v100_mpas_1_async"),
+}
+"""Real exports of the same program and machine as another one, for `make verify`."""
+
 WITH_DDP = {
     "a100x4_ddp_baseline_rank0",
     "a100x4_ddp_bucketcap100mb_2021",
     "a100x4_ddp_nobroadcast_rank0",
 }
 """Real exports with training steps whose gradients are reduced, some beside the backward."""
+
+
+def is_long(path: Path) -> bool:
+    """Say whether tests of every real export read this one with `make verify` only."""
+    return path.stem in LIKE_ANOTHER or path.parts[-2:] == ("jacobi_mpi", "rank_1.sqlite")
 
 
 def real_name(path: Path) -> str:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     Maker = Callable[[Path], Path]
 
+pytestmark = pytest.mark.slow
+
 KERNEL = schema.KERNEL.name
 KINETO = json.dumps({"schemaVersion": 1, "traceEvents": []}).encode()
 NOBODY = 65534

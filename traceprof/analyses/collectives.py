@@ -17,7 +17,7 @@ from traceprof.analyses.results import RankResult
 from traceprof.communication.latency import (
     DISTINCT_SIZES,
     LARGE_BYTES,
-    LATENCY_AT_MOST_NS,
+    MAX_LATENCY_NS,
     SMALL_BYTES,
     SmallMessages,
     small_messages,
@@ -359,7 +359,7 @@ PAGE = {
     "large": str(LARGE_BYTES >> 20),
     "small": str(SMALL_BYTES >> 10),
     "distinct": str(DISTINCT_SIZES),
-    "max_latency": f"{LATENCY_AT_MOST_NS // 1000} µs",
+    "max_latency": f"{MAX_LATENCY_NS // 1000} µs",
     "min_operations": str(MIN_OPERATIONS),
     "advice": bullets(_ADVICE),
 }

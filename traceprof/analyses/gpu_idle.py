@@ -218,7 +218,7 @@ def _cause(rank: Rank, gaps: IdleGaps, gap: int) -> str:
     if late == len(gaps.late) or gaps.late[late] != gap:
         return OTHER
     start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
-    parts = [int(each[late]) for each in (gaps.launch_bound_ns, gaps.sync_ns, gaps.data_loading_ns)]
+    parts = [int(part[late]) for part in (gaps.launch_bound_ns, gaps.sync_ns, gaps.data_loading_ns)]
     parts.append(end - start - sum(parts))
     cause = CAUSES[parts.index(max(parts))]
     call = int(gaps.sync_call[late])
@@ -281,7 +281,7 @@ def _advice(result: GpuIdleResult) -> tuple[str, ...]:
         return (f"Cause unknown: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
     parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
     worth = [cause for cause in CAUSES if parts[cause] >= _MINOR * result.idle_ns]
-    worth.sort(key=lambda each: -parts[each])
+    worth.sort(key=lambda cause: -parts[cause])
     lines = [line for cause in worth for line in _of_cause(cause, result.how_to_collect)]
     if LAUNCH_BOUND in worth and not result.names_data_loading:
         lines.append(_NAME_DATA_LOADING)

@@ -53,8 +53,10 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
     signatures: dict[Signature, int] = {}
     columns: list[tuple[Int64, ...]] = []
     for index, (result, start) in enumerate(results):
-        group = [groups.setdefault(each, len(groups)) for each in result.groups]
-        signature = [signatures.setdefault(each, len(signatures)) for each in result.signatures]
+        group = [groups.setdefault(name, len(groups)) for name in result.groups]
+        signature = [
+            signatures.setdefault(operation, len(signatures)) for operation in result.signatures
+        ]
         columns.append(
             (
                 result.start_ns + start,
@@ -65,7 +67,7 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
             )
         )
     start_ns, end_ns, rank, of_group, of_signature = (
-        np.concatenate(each) for each in zip(*columns, strict=True)
+        np.concatenate(parts) for parts in zip(*columns, strict=True)
     )
     return MachineOperations(
         start_ns, end_ns, rank, of_group, of_signature, tuple(groups), tuple(signatures)
@@ -93,12 +95,14 @@ def groups_at_once(operations: MachineOperations) -> Int64:
     """
     start, end, group = operations.start_ns, operations.end_ns, operations.group
     busy = [
-        intervals.union(start[group == each], end[group == each])
-        for each in range(len(operations.groups))
+        intervals.union(start[group == number], end[group == number])
+        for number in range(len(operations.groups))
     ]
     if not any(map(len, busy)):  # without any length
         return np.ones(len(start), np.int64)
-    time = np.concatenate([*(each.start_ns for each in busy), *(each.end_ns for each in busy)])
+    time = np.concatenate(
+        [*(busy_group.start_ns for busy_group in busy), *(busy_group.end_ns for busy_group in busy)]
+    )
     order = np.argsort(time, kind="stable")
     time, num_busy = time[order], np.cumsum(np.where(order < len(time) // 2, 1, -1))
     area = np.concatenate((np.zeros(1, np.int64), np.cumsum(num_busy[:-1] * np.diff(time))))

@@ -176,7 +176,8 @@ def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
     chosen = synchronizing_calls(rank, calls)
     index = np.flatnonzero(chosen)
     start = calls.start_ns[index]
-    counts = window.holds_start(start)
+    # A call at the very end of a window is after it: operations end a window, calls do not.
+    counts = (start >= window.start_ns) & (start < window.end_ns)
     if rank.step_ranges is not None:
         ranges = rank.step_ranges
         steps = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
@@ -184,7 +185,9 @@ def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
         inside = last >= 0
         inside[inside] = start[inside] < steps.end_ns[last[inside]]
         counts &= inside
-    launches = np.concatenate([each[each >= 0] for each in rank.launched_by])
+    launches = np.concatenate(
+        [calls_of_group[calls_of_group >= 0] for calls_of_group in rank.launched_by]
+    )
     counts &= np.isin(calls.packed_thread.at(index), calls.packed_thread.counted(launches)[0])
     chosen[index[~counts]] = False
     return chosen
@@ -246,7 +249,7 @@ def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple
     for gap in laid[order].tolist():
         if not gaps.sync_ns[gap]:
             break
-        start, end = (int(each[gaps.late[gap]]) for each in (gaps.start_ns, gaps.end_ns))
+        start, end = (int(times[gaps.late[gap]]) for times in (gaps.start_ns, gaps.end_ns))
         api = rank.trace.api_names.get(calls.name_id(int(gaps.sync_call[gap])), "unnamed call")
         after = rank.name_at(end)
         label = f"{api}, before {after}" if after else api

@@ -279,12 +279,12 @@ def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> 
 def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(
-            max(each.idle_since_ns, result.window.start_ns),
-            each.start_ns,
-            f"stream {each.stream} idle until {each.name} was launched,"
-            f" {duration(each.late_ns)} late",
+            max(launch.idle_since_ns, result.window.start_ns),
+            launch.start_ns,
+            f"stream {launch.stream} idle until {launch.name} was launched,"
+            f" {duration(launch.late_ns)} late",
         )
-        for each in result.late[:_MAX_LATE]
+        for launch in result.late[:_MAX_LATE]
     )
 
 
@@ -305,11 +305,7 @@ def _title(
     blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
     if cost is not None:
         return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
-    waited = (
-        f"other work waited {duration(impact)} for them"
-        if impact
-        else "no other work waited for them"
-    )
+    waited = f"other work waited {duration(impact)}" if impact else "no other work waited"
     return f"{blocked}{holder}; {waited} for them"
 
 

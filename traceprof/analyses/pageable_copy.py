@@ -106,7 +106,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         direction: intervals.total(copies.bytes[known & mask])
         for direction, mask in pageable.items()
     }
-    direction = max(carried, key=lambda each: carried[each]) if len(chosen) else None
+    direction = max(carried, key=lambda way: carried[way]) if len(chosen) else None
     rate = pinned_rate = None
     if direction is not None:
         rate = _gb_per_s(rank, known & pageable[direction])

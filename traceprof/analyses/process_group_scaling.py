@@ -146,8 +146,8 @@ class HostScaling:
     @property
     def growth(self) -> float | None:
         """How many times as long operations take with the most groups as with the fewest."""
-        most = sum(each[-1].num_operations * each[-1].median_ns for each in self.compared)
-        fewest = sum(each[-1].num_operations * each[0].median_ns for each in self.compared)
+        most = sum(levels[-1].num_operations * levels[-1].median_ns for levels in self.compared)
+        fewest = sum(levels[-1].num_operations * levels[0].median_ns for levels in self.compared)
         return most / fewest if fewest else None
 
 
@@ -155,20 +155,20 @@ def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
     """Compare the operations of all ranks of each machine."""
     run = measured.run
     hosts: dict[tuple[str | None, int], list[tuple[ProcessGroupsResult, int]]] = defaultdict(list)
-    for each in measured.process_groups:
-        session = run.reports[each.report].session
+    for result in measured.process_groups:
+        session = run.reports[result.report].session
         start = 0 if session.is_utc else session.start_utc_ns
         if session.host is None or start is None:  # not to be compared with another report
-            hosts[None, each.report].append((each, 0))
+            hosts[None, result.report].append((result, 0))
         else:
-            hosts[session.host, -1].append((each, start))
+            hosts[session.host, -1].append((result, start))
     return tuple(_measure(run, results) for results in hosts.values())
 
 
 def findings(result: tuple[HostScaling, ...]) -> list[Finding | NotApplicable]:
     """Judge each machine."""
-    judged = [_judge(each) for each in result]
-    return [each for each in judged if each is not None]
+    judged = [_judge(machine) for machine in result]
+    return [claim for claim in judged if claim is not None]
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]
         num_compared=int((least_ns > 0).sum()),
         operations_per_group=int(np.median(per_group[per_group > 0])) if len(small) else 0,
         levels=levels,
-        losses=tuple(sorted(losses, key=lambda each: -share(each.impact_ns, each.window_ns))),
+        losses=tuple(sorted(losses, key=lambda loss: -share(loss.impact_ns, loss.window_ns))),
     )
 
 
@@ -237,7 +237,7 @@ def _loss(
     exposed_ns = _exposed_ns(operations, own, result, start)
     duration_ns = operations.end_ns[own] - operations.start_ns[own]
     longest = own[intervals.largest(duration_ns, MAX_EVIDENCE)]
-    threads = [results[each][0].num_threads for each in _beside(operations, index)]
+    threads = [results[member][0].num_threads for member in _beside(operations, index)]
     return Loss(
         rank=result.rank,
         impact_ns=round(exposed_ns * share(extra, intervals.total(typical_ns[own]))),
@@ -247,11 +247,11 @@ def _loss(
         num_threads=None if None in threads else sum(thread or 0 for thread in threads),
         longest=tuple(
             Evidence(
-                int(operations.start_ns[each]) - start,
-                int(operations.end_ns[each]) - start,
-                _name(operations, each, int(at_once[each])),
+                int(operations.start_ns[operation]) - start,
+                int(operations.end_ns[operation]) - start,
+                _name(operations, operation, int(at_once[operation])),
             )
-            for each in longest.tolist()
+            for operation in longest.tolist()
         ),
     )
 
@@ -297,7 +297,9 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
     if severity is None or growth < MIN_GROWTH:
         return None
     # What most operations with the most groups are.
-    typical = max(host.compared, key=lambda each: each[-1].num_operations * each[-1].median_ns)
+    typical = max(
+        host.compared, key=lambda levels: levels[-1].num_operations * levels[-1].median_ns
+    )
     fewest, most = typical[0], typical[-1]
     metrics: dict[str, MetricValue] = {
         "num_groups": most.num_groups,
@@ -338,10 +340,10 @@ def _crowd(host: HostScaling, loss: Loss) -> str:
 def _no_comparison(host: HostScaling) -> NotApplicable | None:
     """Say that nothing is known of fewer groups, where small operations of several cost enough."""
     several = [level[-1] for level in host.levels if level[-1].num_groups > 1]
-    worst = max(host.losses, key=lambda each: share(each.small_ns, each.window_ns))
+    worst = max(host.losses, key=lambda loss: share(loss.small_ns, loss.window_ns))
     if not several or severity_of_cost(share(worst.small_ns, worst.window_ns)) is None:
         return None
-    most = max(several, key=lambda each: each.num_operations * each.median_ns)
+    most = max(several, key=lambda level: level.num_operations * level.median_ns)
     return NotApplicable(
         IDS[0],
         f"small operations take {duration(most.median_ns)} each while {most.num_groups} process"

@@ -127,10 +127,10 @@ def _stragglers(
     """Return one straggler for each root, by the rank whose lateness costs most."""
     causes = Causes(waits, arrivals)
     by_root: dict[int, Straggler] = {}
-    for each in sorted(late, key=lambda each: -each.total_ns):
-        if not each.num_last or not each.is_habit(_num_others(each, waits) + 1):
+    for lateness in sorted(late, key=lambda lateness: -lateness.total_ns):
+        if not lateness.num_last or not lateness.is_habit(_num_others(lateness, waits) + 1):
             continue
-        found = _root(each, causes)
+        found = _root(lateness, causes)
         if found is not None and found.member not in by_root:
             by_root[found.member] = found
     return list(by_root.values())
@@ -164,7 +164,7 @@ def _root(late: Lateness, causes: Causes) -> Straggler | None:
         what=what,
         num_alike=len(alike),
         num_looked_at=looked_at,
-        late_ns=int(np.median([each.late_ns for each in alike])),
+        late_ns=int(np.median([cause.late_ns for cause in alike])),
         worst=tuple(alike[:MAX_EVIDENCE]),
     )
 
@@ -238,7 +238,7 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
             unsure[host] = max(unsure.get(host) or 0, own) if is_known else None
     if not unsure:
         return []
-    known = [each for each in unsure.values() if each is not None]
+    known = [uncertainty_ns for uncertainty_ns in unsure.values() if uncertainty_ns is not None]
     how_well = f"to {duration(max(known))}" if known else "not at all"
     return [
         NotApplicable(

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.analyses.run_result import RunResult
-    from traceprof.execution.measuring import Options
+    from traceprof.execution.options import Options
     from traceprof.run.windows import Range
 
-_WORTH_A_PROCESS = 100_000_000  # bytes of reports, which take more than a second
-_SEVERITIES = [str(each) for each in Severity]
+_SEVERITIES = [str(severity) for severity in Severity]
 
 
 @click.command("analyze", short_help="Say where the time went and what to change.")
@@ -52,8 +51,8 @@ _SEVERITIES = [str(each) for each in Severity]
     "--jobs",
     type=click.IntRange(1),
     metavar="N",
-    help="Processes that analyse several reports side by side; by default one for each processor"
-    " core, or this process alone where reports are small.",
+    help="How many processes may analyse: reports side by side, and the ranks of a report; by"
+    " default one for each processor core. Small reports are analysed by fewer.",
 )
 @click.option(
     "--scheduler",
@@ -95,9 +94,7 @@ def command(
     paths = expand(reports)
     _check_output(output, paths)
     with progress("rows" if len(paths) == 1 else "reports") as shown:
-        analysis = analyze_reports(
-            paths, options, jobs=jobs or _jobs(paths), scheduler=scheduler, progress=shown
-        )
+        analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     print_failures(analysis.failed)
     _write(analysis, output_format, output)
     if fail_on is not None and any(
@@ -105,18 +102,6 @@ def command(
     ):
         return EXIT_FINDINGS
     return EXIT_DONE
-
-
-def _jobs(paths: Sequence[Path]) -> int:
-    """Return how many processes are worth their start, some tenths of a second."""
-    size = 0
-    for path in paths:
-        with suppress(OSError):  # it is said when it is opened
-            size += path.stat().st_size
-    if size < _WORTH_A_PROCESS:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, len(paths))
 
 
 def _range(text: str, option: str, read: Callable[[str], int]) -> Range:

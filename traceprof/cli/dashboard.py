@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import webbrowser
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,7 @@ from traceprof.cli.judging import judging_options
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
-    from dashboards.server.serving import DashboardServer
-    from traceprof.execution.measuring import Options
+    from traceprof.execution.options import Options
 
 
 @click.command("dashboard", short_help="Show the findings in a browser.")
@@ -52,63 +47,34 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
                 "install the extra: pip install 'traceprof[dashboard]'",
             )
     from dashboards.server.serving import DashboardServer
-    from traceprof.execution.child_process import guarded_threads
+    from traceprof.analysis import begun_analysis
     from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
     options.check()
     paths = expand(reports)
-    with guarded_threads(), _interruptible(), DashboardServer(host, port) as server:
-        click.echo(server.url)
-        if server.is_open:
-            click.echo(
-                f"traceprof: {host} can be reached from other machines: whoever has the address"
-                " with its token can see the reports",
-                err=True,
-            )
-        if opens:
-            webbrowser.open(server.url)
-        from traceprof.analysis import analyze
-
-        keep_freed_memory()
-        with progress() as shown:
-            server.waiting.also = shown
-            analysis = analyze(
-                *paths, options=options, progress=server.waiting, early=server.waiting.look
-            )
+    server = DashboardServer(host, port)
+    click.echo(server.url)
+    if server.is_open:
+        click.echo(
+            f"traceprof: {host} can be reached from other machines: whoever has the address"
+            " with its token can see the reports",
+            err=True,
+        )
+    if opens:
+        webbrowser.open(server.url)
+    keep_freed_memory()
+    with ExitStack() as stack:
+        with progress() as bar:
+            server.progress.also = bar
+            begun = begun_analysis(*paths, options=options, listener=server.progress)
+            with begun as analysis_of_reports:
+                stack.enter_context(server)
+                analysis = analysis_of_reports()
         print_failures(analysis.result.failed)
-        with closing(analysis):
-            server.show(analysis)
-            give_freed_memory_back()
-            _serve(server)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C wait until an import is over.
-
-    Two threads import at once. An interrupt inside the machinery of imports leaves a lock taken for
-    which the other thread then waits for ever.
-    """
-
-    def interrupt(_number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                signal.setitimer(signal.ITIMER_REAL, 0.02)
-                return
-            frame = frame.f_back
-        raise KeyboardInterrupt
-
-    previous = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGALRM)}
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _serve(server: DashboardServer) -> None:
-    try:
-        server.wait()
-    except KeyboardInterrupt:
-        click.echo("", err=True)  # after the terminal's ^C
+        stack.enter_context(closing(analysis))
+        server.show(analysis)
+        give_freed_memory_back()
+        try:
+            server.wait()
+        except KeyboardInterrupt:
+            click.echo("", err=True)  # after the terminal's ^C

@@ -16,7 +16,7 @@ from traceprof.errors import TraceFileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from traceprof.progress import Progress
+    from traceprof.cli.progress import CountBar
     from traceprof.run.summary import FailedReport
 
 # Existence is checked on opening, where every other fault of a file is found too.
@@ -52,7 +52,7 @@ def print_failures(lost: Iterable[FailedReport]) -> None:
 
 
 @contextmanager
-def progress(unit: str = "rows") -> Iterator[Progress | None]:
+def progress(unit: str = "rows") -> Iterator[CountBar | None]:
     """Show a bar on stderr while reports are read, if stderr is a terminal.
 
     Args:

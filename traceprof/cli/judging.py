@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -49,9 +49,9 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         step_pattern: str | None,
         communication_kernels: tuple[str, ...],
         link_peaks: tuple[str, ...],
-        **others: Any,  # noqa: ANN401  (whatever else the command takes)
+        **others: object,  # whatever else the command takes
     ) -> Result:
-        from traceprof.execution.measuring import Options
+        from traceprof.execution.options import Options
 
         options = Options(
             only=_ids(only),
@@ -69,4 +69,4 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _ids(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+    return [id_.strip() for id_ in text.split(",") if id_.strip()]

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-import traceprof
 from traceprof.errors import TraceprofError, one_line
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
 EXIT_DONE = 0
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
+_EXIT_TERMINATED = 143
+
+
+class _Terminated(BaseException):
+    """SIGTERM: nothing is left behind."""
 
 
 class _Commands(click.Group):
@@ -43,7 +50,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(traceprof.__version__, prog_name="traceprof")
+@click.version_option(__version__, prog_name="traceprof")
 def cli() -> None:
     """Where the time of a multi-GPU training run went, read from Nsight Systems exports."""
 
@@ -55,16 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
-    # Read when numpy is imported. Its arrays are of memory that was used before (see `memory.py`),
-    # and of huge pages more is cleared than an array needs.
-    os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
-    # Threads for large matrices, of which there are none, would only look for work.
+    signal.signal(signal.SIGTERM, _terminate)
+    # Read when numpy is imported. Threads for large matrices, of which there are none, would only
+    # look for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         return _EXIT_INTERRUPTED
+    except _Terminated:
+        return _EXIT_TERMINATED
     except (BrokenPipeError, SystemExit):
         # The reader of stdout has gone (`traceprof … | head`); nothing is wrong with the analysis.
         # click and rich make a SystemExit of it.
@@ -76,6 +84,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             click.echo(f"traceprof: {line}", err=True)
         return EXIT_ERROR
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated
 
 
 def _prepare_streams() -> None:

@@ -27,7 +27,7 @@ class CountBar:
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
-            auto_refresh=False,  # a thread of its own would keep large reports from being shared
+            auto_refresh=False,  # `advance` does
         )
         self._task = self._bar.add_task("", total=0)
         self._expected = 0
@@ -48,3 +48,6 @@ class CountBar:
         """Learn that so many were done."""
         self._bar.advance(self._task, number)
         self._bar.refresh()
+
+    def partial(self, _result: object) -> None:
+        """Learn a result that is not whole, which this does not show."""

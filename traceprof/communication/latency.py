@@ -30,7 +30,7 @@ SMALL_BYTES = 64 << 10
 DISTINCT_SIZES = 4
 # By NCCL's own model (src/graph/tuning.cc) a tree over a network needs 14 µs and 4 µs for each of
 # its steps, of which 1024 GPUs take 20: what goes beyond was waiting for another rank.
-LATENCY_AT_MOST_NS = 100_000
+MAX_LATENCY_NS = 100_000
 
 _PAUSE_NS = 20_000  # what follows within this time is one stretch
 
@@ -71,8 +71,8 @@ def small_messages(
     start, end = kernels.start_ns[sent.kernel[sized]], kernels.ends(sent.kernel[sized])
     size, best, latency = sent.bytes[sized], np.zeros(len(sized)), np.zeros(len(sized))
     for number in np.unique(row[sized]).tolist():
-        of = row[sized] == number
-        best[of], latency[of] = best_time_and_latency(size[of], (end - start)[of])
+        alike = row[sized] == number
+        best[alike], latency[alike] = best_time_and_latency(size[alike], (end - start)[alike])
     is_small = (2 * latency >= best) & (best > 0)
     few = np.flatnonzero(is_small)
 
@@ -81,7 +81,7 @@ def small_messages(
     together = intervals.intersect(intervals.union(start[few], end[few]), exposed).measure_ns
     avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together)
     took = float(best.sum())
-    names = [sent.operations[each] for each in np.unique(sent.operation[sized[few]]).tolist()]
+    names = [sent.operations[kind] for kind in np.unique(sent.operation[sized[few]]).tolist()]
     return SmallMessages(
         num_operations=len(few),
         median_bytes=int(np.median(size[few])) if len(few) else None,
@@ -122,7 +122,7 @@ def best_time_and_latency(size: Int64, duration_ns: Int64) -> tuple[Float64, Flo
         transfer = sizes.astype(np.float64) * slope
     else:
         transfer = np.where(sizes <= SMALL_BYTES, 0.0, fastest)
-    best = np.minimum(fastest, transfer + LATENCY_AT_MOST_NS)
+    best = np.minimum(fastest, transfer + MAX_LATENCY_NS)
     latency = np.clip(best - transfer, 0.0, None)
     of_message = np.empty(len(size), np.int64)
     of_message[order] = at.reshape(-1)
@@ -139,10 +139,10 @@ def _stretches(start: Int64, end: Int64, size: Int64, names: str) -> tuple[Evide
     worst = intervals.largest(length, MAX_EVIDENCE)
     return tuple(
         Evidence(
-            int(start[first[each]]),
-            int(reach[stop[each] - 1]),
-            f"{stop[each] - first[each]} × {names} of"
-            f" {size_text(int(np.median(size[first[each] : stop[each]])))} at the median",
+            int(start[first[index]]),
+            int(reach[stop[index] - 1]),
+            f"{stop[index] - first[index]} × {names} of"
+            f" {size_text(int(np.median(size[first[index] : stop[index]])))} at the median",
         )
-        for each in worst.tolist()
+        for index in worst.tolist()
     )

@@ -109,7 +109,7 @@ def _read(rank: Rank) -> Messages:
     names = (*OPERATIONS, *sorted({*rank.communication_operations.values()} - {*OPERATIONS}))
     number = {name: index for index, name in enumerate(names)}
     ids = np.array(sorted(rank.communication_operations), np.int64)
-    of_id = [number[rank.communication_operations[each]] for each in ids.tolist()]
+    of_id = [number[rank.communication_operations[name]] for name in ids.tolist()]
     at = np.searchsorted(ids, rank.operations.kernels.name[kernel])
     operation = np.array(of_id, np.int64)[at]
 
@@ -117,15 +117,15 @@ def _read(rank: Rank) -> Messages:
     known = launched_by >= 0
     start, end, thread = (np.full(len(kernel), UNKNOWN, np.int64) for _ in range(3))
     if calls is not None:
-        by = launched_by[known]
-        start[known], end[known] = calls.start_ns[by], calls.ends(by)
-        thread[known] = calls.packed_thread.at(by)
-    found = rank.trace.communication_calls(rank.process)
+        launching = launched_by[known]
+        start[known], end[known] = calls.start_ns[launching], calls.ends(launching)
+        thread[known] = calls.packed_thread.at(launching)
+    known_calls = rank.trace.communication_calls(rank.process)
     order = np.argsort(start, kind="stable")
     num_devices = sum(key.process == rank.process for key in rank.trace.operations)
     nccl, labelled = (
-        _facts(each, operation, each.launch_ranges_of(start, end, thread), order, num_devices)
-        for each in (found.nccl, found.labelled)
+        _facts(source, operation, source.launch_ranges_of(start, end, thread), order, num_devices)
+        for source in (known_calls.nccl, known_calls.labelled)
     )
     operation = np.where(operation != _ANY, operation, nccl.operation)
     return Messages(
@@ -143,8 +143,8 @@ def _read(rank: Rank) -> Messages:
         world_size=_first_known(nccl.world_size, labelled.world_size),
         sequence=labelled.sequence,
         operations=names,
-        communicators=found.nccl.communicators,
-        groups=found.labelled.communicators,
+        communicators=known_calls.nccl.communicators,
+        groups=known_calls.labelled.communicators,
     )
 
 
@@ -193,38 +193,42 @@ def _facts(
     call = calls.members[first[kernel] + place]
 
     fits = (kind[kernel] == call_kind[call]) | (kind[kernel] == _ANY) | (call_kind[call] == _ANY)
-    has_own = np.bincount(kernel[fits], minlength=num) > 0
-    keep = fits | ~has_own[kernel]
+    has_fitting = np.bincount(kernel[fits], minlength=num) > 0
+    keep = fits | ~has_fitting[kernel]
     kernel, call = kernel[keep], call[keep]
     is_alone = _num_alike(launch, kind) == 1
     if not is_alone[launch >= 0].all():
-        own = _own_communicators(calls, kernel, call, (launch, kind, order), ~is_alone)
-        keep = (own[kernel] < 0) | (own[kernel] == calls.communicator[call])
+        chosen_communicator = _own_communicators(
+            calls, kernel, call, (launch, kind, order), ~is_alone
+        )
+        keep = (chosen_communicator[kernel] < 0) | (
+            chosen_communicator[kernel] == calls.communicator[call]
+        )
         kernel, call = kernel[keep], call[keep]
-        is_alone |= own >= 0
+        is_alone |= chosen_communicator >= 0
 
-    each = _Pairs(kernel, call, num)
+    pairs = _Pairs(kernel, call, num)
     is_exchange = kind == _EXCHANGE
     receives = calls.operation == OPERATIONS.index("Recv")
-    received = each.total(np.where(receives, calls.bytes, 0))
-    size = np.maximum(received, each.total(np.where(receives, 0, calls.bytes)))
+    received = pairs.total(np.where(receives, calls.bytes, 0))
+    size = np.maximum(received, pairs.total(np.where(receives, 0, calls.bytes)))
     # Other devices' kernels may belong to the same calls, and calls of a kind that no kernel of the
     # range is named after were done by one that is named after another.
-    is_complete = has_own & is_alone & (each.least(calls.bytes) >= 0)
+    is_complete = has_fitting & is_alone & (pairs.least(calls.bytes) >= 0)
     is_complete &= ~_has_strangers(calls, launch, kind, call_kind)
-    is_complete &= (each.count == 1) | (num_devices == 1)
+    is_complete &= (pairs.count == 1) | (num_devices == 1)
     sends = calls.operation == OPERATIONS.index("Send")
     rooted = np.isin(calls.operation, [OPERATIONS.index(name) for name in ROOTED])
-    direction = (each.total(sends) > 0) + 2 * (each.total(receives) > 0)
+    direction = (pairs.total(sends) > 0) + 2 * (pairs.total(receives) > 0)
     return _Facts(
-        operation=each.common(call_kind),
+        operation=pairs.common(call_kind),
         bytes=np.where(is_complete, size, UNKNOWN),
-        communicator=each.common(calls.communicator),
-        peer=np.where(is_exchange, each.common(calls.peer), UNKNOWN),
-        root=each.common(np.where(rooted, calls.peer, UNKNOWN)),
+        communicator=pairs.common(calls.communicator),
+        peer=np.where(is_exchange, pairs.common(calls.peer), UNKNOWN),
+        root=pairs.common(np.where(rooted, calls.peer, UNKNOWN)),
         direction=np.where(is_exchange & (direction > 0), direction, UNKNOWN),
-        world_size=each.common(calls.world_size),
-        sequence=each.common(calls.sequence),
+        world_size=pairs.common(calls.world_size),
+        sequence=pairs.common(calls.sequence),
     )
 
 
@@ -270,16 +274,16 @@ def _own_communicators(
     there is not one kernel for each. A loop over such ranges: they are rare.
     """
     launch, kind, order = keys
-    own = np.full(len(launch), UNKNOWN, np.int64)
+    communicator = np.full(len(launch), UNKNOWN, np.int64)
     sharing: dict[tuple[int, int], list[int]] = {}
-    for each in order[(shares & (launch >= 0))[order]].tolist():
-        sharing.setdefault((int(launch[each]), int(kind[each])), []).append(each)
+    for index in order[(shares & (launch >= 0))[order]].tolist():
+        sharing.setdefault((int(launch[index]), int(kind[index])), []).append(index)
     for alike in sharing.values():
         first, stop = np.searchsorted(kernel, [alike[0], alike[0] + 1])
-        found = dict.fromkeys(calls.communicator[call[first:stop]].tolist())
-        if len(found) == len(alike) and UNKNOWN not in found:
-            own[alike] = list(found)
-    return own
+        names = dict.fromkeys(calls.communicator[call[first:stop]].tolist())
+        if len(names) == len(alike) and UNKNOWN not in names:
+            communicator[alike] = list(names)
+    return communicator
 
 
 def _num_alike(launch: Int64, kind: Int64) -> Int64:

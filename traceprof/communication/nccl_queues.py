@@ -89,9 +89,9 @@ def queue_of(rank: Rank) -> Queue:
     blocked_ns = np.zeros(len(sent), np.int64)
     covered = {}
     for number in np.unique(stream).tolist():
-        here = stream == number
-        covered[number] = intervals.union(start[here], end[here])
-        judged = candidate & here
+        on_stream = stream == number
+        covered[number] = intervals.union(start[on_stream], end[on_stream])
+        judged = candidate & on_stream
         # What starts later on this stream covers nothing before this start.
         ready = np.minimum(sent.launch_ns[judged], start[judged])
         blocked_ns[judged] = intervals.covered_within(covered[number], ready, start[judged])
@@ -116,18 +116,18 @@ def _independence(sent: Messages, before: Int64) -> Int64:
     """
     differ, same = np.zeros(len(before), np.bool_), np.zeros(len(before), np.bool_)
     for column in (sent.communicator, sent.group):
-        other = np.where(before >= 0, column[before], UNKNOWN)
-        known = (column != UNKNOWN) & (other != UNKNOWN) & ~same & ~differ
-        differ |= known & (column != other)
-        same |= known & (column == other)
+        previous = np.where(before >= 0, column[before], UNKNOWN)
+        known = (column != UNKNOWN) & (previous != UNKNOWN) & ~same & ~differ
+        differ |= known & (column != previous)
+        same |= known & (column == previous)
     exchanges = sent.direction != UNKNOWN
     both_exchange = exchanges & np.where(before >= 0, exchanges[before], False)
     peers_unknown = both_exchange.copy()
     for column in (sent.peer, sent.peer_in_communicator):
-        other = np.where(before >= 0, column[before], UNKNOWN)
-        known = both_exchange & (column != UNKNOWN) & (other != UNKNOWN)
+        previous = np.where(before >= 0, column[before], UNKNOWN)
+        known = both_exchange & (column != UNKNOWN) & (previous != UNKNOWN)
         peers_unknown &= ~known
-        differ |= known & (column != other)
+        differ |= known & (column != previous)
     known_same = np.where(same & ~peers_unknown, Independence.DEPENDENT, Independence.UNKNOWN)
     return np.where(differ, Independence.INDEPENDENT, known_same)
 

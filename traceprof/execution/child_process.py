@@ -1,254 +1,219 @@
-"""Work shared with a second process, a copy of this one: what was read is there already."""
+"""Work in child processes, which begin with all that this process has read.
+
+A child is a fork: it sends what it makes, item by item, and ends with the block of its `Child`, or
+when this process does, however that was. It is made on Linux, and only while this process has no
+other threads, whose locks it would never see released. Elsewhere the callers do the work, as they
+do what a child was to make and did not: so errors are those of one process.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import select
 import signal
 import sys
 import threading
 import warnings
-from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from collections import deque
+from dataclasses import dataclass
+from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import numpy as np
+
+from traceprof.execution import handover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+    from socket import socket
 
-    from traceprof.execution.handover import Handover
+    from typing_extensions import Self
+
+    from traceprof.intervals import Int64
     from traceprof.progress import Progress
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
-if TYPE_CHECKING:
-    Make = Callable[[], Iterable[Made]]
-    InCopy = Callable[[Progress | None], None]
+
+_POLL_S = 0.05  # how old the progress is of a child that is waited for
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Places in a channel's state.
+_SO_FAR, _SENT = slice(0, 2), slice(2, 4)  # rows expected and read: now, and at the last item
+_ENDED, _WHOLE, _FAILED = 4, 1, 2
 
 
-# How much nicer other copies are than the one that is needed first; more would starve them where
-# every core is busy with somebody else's work.
-_PATIENCE = 5
+class ChildError(Exception):
+    """A child did not make all items: it was killed, or there was an error."""
+
+    def __init__(self, *, was_killed: bool) -> None:
+        super().__init__(was_killed)
+        self.was_killed = was_killed
 
 
-class _Threads:
-    """What is known of the other threads of this process.
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """What a child and its parent have in common: a socket each, and memory that both see."""
 
-    Attributes:
-        changed: held while a copy is made.
-        are_guarded: whether they hold locks within `uncopied` only.
-        num_busy: how many are within it.
-        copies: of this process that may still make something.
-    """
+    socket: socket
+    state: Int64
 
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.are_guarded = False
-        self.num_busy = 0
-        self.copies: list[Copy[Any]] = []
+    def send(self, item: object) -> None:
+        handover.send(item, self.socket)
+        self.state[_SENT] = self.state[_SO_FAR]
 
+    def expect(self, number: int) -> None:
+        self.state[0] += number
 
-_others = _Threads()
+    def advance(self, number: int) -> None:
+        self.state[1] += number
 
 
-@contextmanager
-def guarded_threads() -> Iterator[None]:
-    """Promise that, during the block, other threads hold locks of others within `uncopied` only."""
-    _others.are_guarded = True
-    try:
-        yield
-    finally:
-        _others.are_guarded = False
-
-
-@contextmanager
-def uncopied() -> Iterator[None]:
-    """Have this process not copied while the block runs, on another thread than the first."""
-    with _others.changed:
-        _others.num_busy += 1
-    try:
-        yield
-    finally:
-        with _others.changed:
-            _others.num_busy -= 1
-            _others.changed.notify_all()
+_children: list[Child[Any]] = []
+_parent: _Channel | None = None  # of this process, if it is a child
 
 
 def can_fork() -> bool:
-    """Say whether a copy of this process would work.
-
-    Not on macOS, whose own libraries forbid it; not beside other threads of Python's, whose locks
-    the copy would never see released, but those that hold none just now.
-    """
-    if sys.platform != "linux":
-        return False
-    are_idle = _others.are_guarded and not _others.num_busy
-    return are_idle or threading.active_count() == 1
+    """Say whether children can be made."""
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
-def has_company() -> bool:
-    """Say whether other threads, which hold no locks just now, may want this process's time."""
-    return _others.are_guarded
+def send(item: object) -> None:
+    """Send the parent an item before those that come anyway; nobody where this is no child."""
+    if _parent is not None:
+        _parent.send(item)
 
 
-@contextmanager
-def ahead(
-    makes: Sequence[Make[Made]], in_copy: InCopy, told: Progress | None = None
-) -> Iterator[list[Copy[Made]]]:
-    """Have copies of this process make something while the block goes on with something else.
+class Child(Generic[Item]):
+    """A child process that makes items, as long as a block runs.
 
     Args:
-        makes: each makes something in a copy of its own, piece by piece: what is kept and let go of
-            together. What is needed first comes first: the others give way to it.
-        in_copy: what each copy has to do before, given whom to tell of its progress, if anybody
-            wants to know.
-        told: who is told of the progress of copies, by threads.
+        make: makes the items, in the child; they can be pickled.
+        progress: the object that counts rows in the child.
+        niceness: how much other processes go before it.
+        forwards: whether the parent of this process, itself a child, gets the items, too.
 
-    Yields:
-        The copies, which end with the block.
+    Attributes:
+        socket: what to wait for.
     """
-    copies: list[Copy[Made]] = []
-    try:
-        for copy in _others.copies:
-            copy.wait()  # the thread that takes what comes would hold locks while others are made
-        for number, make in enumerate(makes):
-            copies.append(Copy(make, in_copy, told, patience=_PATIENCE if number else 0))
-            copies[-1].start()
-        _others.copies += copies
-        for copy in copies:
-            copy.receive()
-        yield copies
-    finally:
-        for copy in copies:
-            copy.end()
-
-
-class Copy(Generic[Made]):
-    """A copy of this process that makes something."""
 
     def __init__(
-        self, make: Make[Made], in_copy: InCopy, told: Progress | None, *, patience: int
+        self,
+        make: Callable[[], Iterable[Item]],
+        progress: ProgressOfAll | None = None,
+        *,
+        niceness: int = 0,
+        forwards: bool = False,
     ) -> None:
-        from multiprocessing import get_context  # noqa: PLC0415  (small exports need no copy)
+        self._make, self._progress, self._niceness = make, progress, niceness
+        self._forward_to = _parent.socket if _parent is not None and forwards else None
+        self._items: deque[Item] = deque()
+        self._told = np.zeros(2, np.int64)  # rows expected and read
+        self.has_ended = self._is_broken = False
 
-        from traceprof.execution.handover import Handover  # noqa: PLC0415
+    def __enter__(self) -> Self:
+        state = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
+        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self.socket, self._state = ours, state
+        parent = os.getpid()
+        held_up = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is ready
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of numpy's threads, which wait
+            self._pid = os.fork()
+        if self._pid == 0:
+            self._run(_Channel(theirs, state), parent, held_up)
+        theirs.close()
+        _children.append(self)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_up)
+        except BaseException:  # of the handler of a signal that was held up
+            self.__exit__()
+            raise
+        return self
 
-        self._make, self._told = make, told
-        self._handover = Handover()
-        telling = None if told is None else _Telling(self._handover)
-        arguments = (self._handover, make, partial(in_copy, telling), patience)
-        self._process = get_context("fork").Process(target=_send, args=arguments, daemon=True)
-        self._pieces: list[Made] = []
-        self._is_whole = False
-        self._receiver: threading.Thread | None = None
+    def __exit__(self, *_: object) -> None:
+        _children.remove(self)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self.socket.close()
 
-    def start(self) -> None:
-        """Make the copy."""
-        with _others.changed, _no_warning_of_threads():
-            _others.changed.wait_for(lambda: not _others.num_busy)
-            self._process.start()
-        self._handover.receive()
+    def items(self) -> Iterator[Item]:
+        """Yield what the child makes, as it comes.
 
-    def receive(self) -> None:
-        """Take what comes: a channel holds a few pages, and without this the copy would wait."""
-        self._receiver = threading.Thread(target=self._receive, daemon=True)
-        self._receiver.start()
+        Raises:
+            ChildError: not all came.
+        """
+        while self._items or not self.has_ended:
+            if self._items:
+                yield self._items.popleft()
+            else:
+                self.receive(_POLL_S)
+        if self._state[_ENDED] != _WHOLE or self._is_broken:
+            raise ChildError(was_killed=self._state[_ENDED] != _FAILED)
 
-    def _receive(self) -> None:
-        expected, read, told = 0, 0, self._told
-        with suppress(EOFError, OSError):
-            for piece in self._handover.pieces():
-                if not isinstance(piece, _Rows):
-                    self._pieces.append(piece)
-                elif told is not None:
-                    expected, read = expected + piece.expected, read + piece.read
-                    told.expect(piece.expected)
-                    told.advance(piece.read)
-            self._is_whole = True
-        if told is not None and not self._is_whole:  # this process will read them again
-            told.expect(-expected)
-            told.advance(-read)
+    def receive(self, seconds: float = 0) -> None:
+        """Take all that has come; wait for something at most so long."""
+        while not self.has_ended and select.select([self.socket], [], [], seconds)[0]:
+            seconds = 0
+            try:
+                self._items.append(handover.receive(self.socket, self._forward_to))
+            except EOFError:
+                self.has_ended = True
+            except OSError:  # there is no memory, or no file can be opened
+                self.has_ended = self._is_broken = True
+        # What did not come others will read again.
+        is_lost = self.has_ended and self._state[_ENDED] != _WHOLE
+        expected, read = (self._state[_SENT if is_lost else _SO_FAR] - self._told).tolist()
+        self._told += expected, read
+        if self._progress is not None and (expected or read):
+            self._progress.tell(expected, read)
+        if _parent is not None and self._forward_to is not None and self._items:
+            _parent.state[_SENT] = _parent.state[_SO_FAR]
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all has come that will."""
-        return self._receiver is None or not self._receiver.is_alive()
-
-    def wait(self) -> None:
-        """Return when all has come that will."""
-        if self._receiver is not None:
-            self._receiver.join()
-
-    def made(self) -> list[Made]:
-        """Return the pieces when all are there; what the copy could not make, this process does."""
-        self.wait()
-        return self._pieces if self._is_whole else list(self._make())
-
-    def end(self) -> None:
-        """End the copy."""
-        if self._process.pid is not None:
-            self._process.kill()
-            self._process.join()
-        self.wait()
-        self._handover.close()
-        if self in _others.copies:
-            _others.copies.remove(self)
-
-
-class _Rows(NamedTuple):
-    """What a copy tells of its progress."""
-
-    expected: int
-    read: int
+    def _run(
+        self, parent: _Channel, parent_pid: int, held_up: set[int | signal.Signals]
+    ) -> NoReturn:
+        """Be the child."""
+        global _parent  # noqa: PLW0603  (it is what makes this process a child)
+        try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent_pid:  # it was gone before
+                os._exit(1)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers Ctrl-C
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_up)
+            os.nice(self._niceness)
+            _parent = parent
+            _children.clear()
+            try:
+                for item in self._make():
+                    send(item)
+                parent.state[_ENDED] = _WHOLE
+            except Exception:  # noqa: BLE001  (the parent sees what it is when it does this itself)
+                parent.state[_ENDED] = _FAILED
+        finally:
+            os._exit(0)
 
 
-class _Telling:
-    """Tells the first process of the progress in a copy."""
+class ProgressOfAll:
+    """Tells somebody of progress, from whichever process it is called in."""
 
-    def __init__(self, handover: Handover) -> None:
-        self._handover = handover
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def tell(self, expected: int, read: int) -> None:
+        """Tell that so many rows more will be read, and so many were."""
+        progress = _parent or self._progress
+        progress.expect(expected)
+        progress.advance(read)
 
     def expect(self, number: int) -> None:
         """Tell that so many rows more, or fewer, will be read."""
-        self._handover.send(_Rows(number, 0))
+        self.tell(number, 0)
 
     def advance(self, number: int) -> None:
-        """Tell that so many rows were read."""
-        self._handover.send(_Rows(0, number))
-
-
-def shared(work: Callable[[Item], Made], items: Sequence[Item], in_copy: InCopy) -> list[Made]:
-    """Return what work makes of each item, every other one made by a copy of this process.
-
-    What the copy cannot do, for whatever reason, this process does: so errors are those of one
-    process, and a copy that was killed costs only time.
-
-    Args:
-        work: makes the same of an item in either process; what it makes can be pickled.
-        items: the items.
-        in_copy: what the copy has to do before; nobody is told of its progress.
-    """
-    with ahead([lambda: map(work, items[1::2])], in_copy) as (others,):
-        made = [work(item) for item in items[::2]]
-        pairs = zip_longest(made, others.made())
-    return [each for pair in pairs for each in pair][: len(items)]
-
-
-def _send(handover: Handover, make: Make[Any], in_copy: Callable[[], None], patience: int) -> None:
-    # The first process answers Ctrl-C, and ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(patience)
-    handover.begin()
-    # Whatever is wrong, the first process meets it, too.
-    with suppress(Exception):
-        in_copy()
-        for piece in make():
-            handover.send(piece)
-        handover.end()
-
-
-@contextmanager
-def _no_warning_of_threads() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Python 3.12 warns of threads: numpy's for linear algebra wait for work.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+        """Tell that so many rows were read, and what children say."""
+        self.tell(0, number)
+        for child in _children:
+            child.receive()

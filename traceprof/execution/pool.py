@@ -1,120 +1,77 @@
-"""Reports measured by processes of this machine, which may die.
-
-A process is started afresh, not copied from this one: so it has none of its threads' locks and
-nothing in memory that it does not need, on every platform.
-"""
+"""Reports measured by child processes, some of which may be killed."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
+import select
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import active_children, connection, get_context, parent_process
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from traceprof.errors import WorkerError
+from traceprof.execution.child_process import Child, ChildError
 from traceprof.execution.measuring import measure_file
 from traceprof.run.summary import FailedReport
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.measured import MeasuredReport
     from traceprof.execution.measuring import Task
 
-    Done = Iterator[tuple[int, MeasuredReport | FailedReport]]
+    Measured = MeasuredReport | FailedReport
 
 
-def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Done:
+def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Measured]]:
     """Yield the index of each report, as it is done, and what was measured of it.
 
-    If a process dies, those reports that were being measured are tried once more, each in a process
-    of its own, so that it is known which of them is the cause.
+    Each report has a child process of its own, of which there are some at a time. Where it is
+    killed, another one tries once more.
 
     Args:
         tasks: the reports.
-        jobs: the most processes at a time.
+        jobs: the most processes at a time, but this one; those that are left over when all reports
+            are being measured share the ranks of one.
 
     Raises:
         UsageError: the options are impossible.
     """
-    to_do = deque(range(len(tasks)))
-    while to_do:
-        interrupted = yield from _until_one_dies(tasks, to_do, jobs)
-        for index in interrupted:
-            for again in (yield from _until_one_dies(tasks, deque([index]), 1)):
-                yield again, FailedReport(tasks[again].path, _died(tasks[again]))
+    waiting = deque(range(len(tasks)))
+    running: dict[Child[Measured], tuple[int, ExitStack]] = {}
+    killed: set[int] = set()
+    with ExitStack() as stack:
+        while waiting or running:
+            # Who was killed has all memory for itself the second time.
+            while waiting and len(running) < (1 if waiting[0] in killed else jobs):
+                index = waiting.popleft()
+                num_processes = jobs // min(jobs, len(running) + len(waiting) + 1)
+                own = stack.enter_context(ExitStack())
+                child = own.enter_context(Child(partial(_measured, tasks[index], num_processes)))
+                running[child] = index, own
+            sockets = {child.socket: child for child in running}
+            for socket in select.select([*sockets], [], [])[0]:
+                child = sockets[socket]
+                index, own = running.pop(child)
+                with own:
+                    try:
+                        (measured,) = child.items()
+                    except ChildError as error:
+                        if not error.was_killed:
+                            measured = measure_file(tasks[index])  # which raises the same error
+                        elif index not in killed:
+                            killed.add(index)
+                            waiting.append(index)
+                            continue
+                        else:
+                            measured = FailedReport(tasks[index].path, _killed(tasks[index]))
+                yield index, measured
 
 
-def _until_one_dies(
-    tasks: Sequence[Task], to_do: deque[int], jobs: int
-) -> Generator[tuple[int, MeasuredReport | FailedReport], None, list[int]]:
-    """Work until all is done, or a process dies; return what was being measured then."""
-    running: dict[Future[MeasuredReport | FailedReport], int] = {}
-    number = min(jobs, len(to_do))
-    with _processes(number) as pool:
-        try:
-            while to_do or running:
-                # No more than are worked at: then it is known what died with a process.
-                while to_do and len(running) < number:
-                    with _held_up(signal.SIGINT):
-                        future = pool.submit(measure_file, tasks[to_do[0]])
-                    running[future] = to_do.popleft()
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for each in done:
-                    result = each.result()
-                    yield running.pop(each), result
-        except BrokenProcessPool:
-            return sorted(running.values())
-    return []
+def _measured(task: Task, num_processes: int) -> Iterator[Measured]:
+    yield measure_file(task, None, num_processes)
 
 
-@contextmanager
-def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Start processes; whatever happens, none is left."""
-    others = {*active_children()}
-    context = get_context("spawn")
-    with ProcessPoolExecutor(number, mp_context=context, initializer=_begin) as pool:
-        try:
-            yield pool
-        except BaseException:
-            # Ctrl-C, or an error: nobody waits for what they are doing.
-            for each in {*active_children()} - others:
-                each.kill()
-            raise
-
-
-@contextmanager
-def _held_up(number: signal.Signals) -> Iterator[None]:
-    """Have a signal wait, and in processes that are started meanwhile until they are ready."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin() -> None:
-    """Have this process end on Ctrl-C without a word, and when the one that started it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # Beside this thread `processes` shares nothing with copies: the cores have work already.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _died(task: Task) -> WorkerError:
+def _killed(task: Task) -> WorkerError:
     return WorkerError(
         f"cannot analyse {task.path}",
         "the process that did it was killed, and so was the next one: perhaps memory ran out",

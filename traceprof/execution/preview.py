@@ -1,6 +1,6 @@
-"""What can be told of ranks before all of their report is read: where their time went.
+"""What is known of ranks before all of their report is read: where their time went.
 
-Nothing but what the GPU did is needed for that; no steps, which the API calls tell apart.
+Nothing but what the GPU did is needed for that; no steps, which need the API calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.execution.measuring import Options
+    from traceprof.execution.options import Options
     from traceprof.run.rank import Rank
 
 
@@ -31,11 +31,11 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
     """
     if options.steps is not None:
         return
-    found: tuple[BreakdownResult, ...] = ()
-    for each in sorted(ranks, key=lambda rank: rank.rank):
-        rank = replace(each, step_ranges=None)
-        (window,) = choose_windows([rank], None, options.time_range)
+    results: tuple[BreakdownResult, ...] = ()
+    for rank in sorted(ranks, key=lambda rank: rank.rank):
+        without_steps = replace(rank, step_ranges=None)
+        (window,) = choose_windows([without_steps], None, options.time_range)
         if window is not None:
-            found = (*found, breakdown.run(rank, window))
-        rank.release()
-        yield found
+            results = (*results, breakdown.run(without_steps, window))
+        without_steps.release()
+        yield results

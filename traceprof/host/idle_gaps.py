@@ -94,7 +94,8 @@ class IdleGaps:
     def parts_ns(self) -> tuple[int, int, int, int]:
         """Launch-bound, sync, data loading and other time, which add up to the idle time."""
         bound, sync, data = (
-            int(each.sum()) for each in (self.launch_bound_ns, self.sync_ns, self.data_loading_ns)
+            int(part_ns.sum())
+            for part_ns in (self.launch_bound_ns, self.sync_ns, self.data_loading_ns)
         )
         return bound, sync, data, int(self.length_ns.sum()) - bound - sync - data
 
@@ -164,8 +165,8 @@ def _split_gaps(rank: Rank, window: Window) -> IdleGaps | UnknownCause:
 
 def _gaps(rank: Rank, window: Window) -> Intervals:
     """Return the rank's gaps that lie in the window at least in part, in full length."""
-    own = rank.window
-    low, high = min(own.start_ns, window.start_ns), max(own.end_ns, window.end_ns)
+    whole = rank.window
+    low, high = min(whole.start_ns, window.start_ns), max(whole.end_ns, window.end_ns)
     gaps = intervals.complement(rank.busy, low, high)
     inside = (gaps.end_ns > window.start_ns) & (gaps.start_ns < window.end_ns)
     return intervals.Intervals(gaps.start_ns[inside], gaps.end_ns[inside])
@@ -191,20 +192,22 @@ def _parts(
     held_end, late_end = np.clip(held_until, start, end), np.clip(until, start, end)
     held_data, data, inside = (np.zeros(len(gaps), np.int64) for _ in range(3))
     longest = np.full(len(gaps), -1, np.int64)
-    for each in np.unique(thread).tolist():
-        own = np.flatnonzero(thread == each)
-        loads, waits = loading.get(each), syncs.get(each)
+    for number in np.unique(thread).tolist():
+        indices = np.flatnonzero(thread == number)
+        loads, waits = loading.get(number), syncs.get(number)
         if loads is not None:
-            held_data[own] = intervals.covered_within(loads, start[own], held_end[own])
-            data[own] = intervals.covered_within(loads, start[own], late_end[own])
+            held_data[indices] = intervals.covered_within(loads, start[indices], held_end[indices])
+            data[indices] = intervals.covered_within(loads, start[indices], late_end[indices])
         if waits is not None:
             waiting = waits.covered if loads is None else intervals.subtract(waits.covered, loads)
-            inside[own] = intervals.covered_within(waiting, held_end[own], late_end[own])
-            longest[own] = _longest_inside(waits, gaps.start_ns[own], until[own])
+            inside[indices] = intervals.covered_within(
+                waiting, held_end[indices], late_end[indices]
+            )
+            longest[indices] = _longest_inside(waits, gaps.start_ns[indices], until[indices])
     held = held_end - start - held_data
     sync = held + inside
-    by = np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by)
-    return late_end - start - data - sync, sync, data, by
+    sync_call = np.where((longest >= 0) & ((held_by < 0) | (inside > held)), longest, held_by)
+    return late_end - start - data - sync, sync, data, sync_call
 
 
 def _longest_inside(waits: ThreadCalls, start: Int64, until: Int64) -> Int64:
@@ -232,24 +235,24 @@ def _held_by(
     held_by = np.full(len(gaps), -1, np.int64)
 
     def look(chosen: Int64, threads: Int64, returned_by: Int64 | None) -> None:
-        for each in np.unique(threads).tolist():
-            waits = syncs.get(each)
+        for number in np.unique(threads).tolist():
+            waits = syncs.get(number)
             if waits is None:
                 continue
-            own = chosen[threads == each]
-            running = waits.running_at(gaps.start_ns[own])
+            indices = chosen[threads == number]
+            running = waits.running_at(gaps.start_ns[indices])
             holds = running >= 0
             if returned_by is not None:
-                holds &= waits.end_ns[running] <= returned_by[own]
-            held_by[own[holds]] = waits.call[running[holds]]
+                holds &= waits.end_ns[running] <= returned_by[indices]
+            held_by[indices[holds]] = waits.call[running[holds]]
 
     look(np.arange(len(gaps)), thread, None)
     free = np.flatnonzero(held_by < 0)
     before = _launch_before(rank, calls, gaps.start_ns[free])
     handed_over = before >= 0
     free, before = free[handed_over], calls.packed_thread.at(before[handed_over])
-    other = before != thread[free]
-    look(free[other], before[other], call_start)
+    is_other = before != thread[free]
+    look(free[is_other], before[is_other], call_start)
     return held_by
 
 
@@ -265,7 +268,7 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
         times: int64[m], ascending and distinct.
     """
     nothing = np.empty(0, np.int64)
-    found, launched = [nothing], [nothing]
+    gaps, launched = [nothing], [nothing]
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         if len(times) == 0 or len(group) == 0:
             continue
@@ -273,16 +276,16 @@ def _next_launch(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
         gap[gap == len(times)] = 0
         index = np.flatnonzero(times[gap] == group.start_ns)
         index = index[group.packed_length.at(index) > 0]
-        found.append(gap[index])
+        gaps.append(gap[index])
         launched.append(launched_by[index])
-    gap, call = np.concatenate(found), np.concatenate(launched)
+    gap, call = np.concatenate(gaps), np.concatenate(launched)
     return _one_per_gap(calls, len(times), gap[call >= 0], call[call >= 0], last=False)
 
 
 def _launch_before(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
     """Return the call that launched what ends at each time, -1 if unknown; the last of several."""
     nothing = np.empty(0, np.int64)
-    found, launched = [nothing], [nothing]
+    gaps, launched = [nothing], [nothing]
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         if len(times) == 0 or len(group) == 0:
             continue
@@ -290,10 +293,10 @@ def _launch_before(rank: Rank, calls: ApiCalls, times: Int64) -> Int64:
         gap = np.searchsorted(times, end)
         gap[gap == len(times)] = 0
         ending = (launched_by >= 0) & (end > group.start_ns) & (times[gap] == end)
-        found.append(gap[ending])
+        gaps.append(gap[ending])
         launched.append(launched_by[ending])
     return _one_per_gap(
-        calls, len(times), np.concatenate(found), np.concatenate(launched), last=True
+        calls, len(times), np.concatenate(gaps), np.concatenate(launched), last=True
     )
 
 

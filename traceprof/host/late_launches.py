@@ -72,27 +72,27 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
     candidates &= window.holds_start(start)
     thread = np.append(calls.thread, 0)[operations.call]
     waits = _waits(rank, calls)
-    found, costly = [np.empty((3, 0), np.int64)], [intervals.empty()]
-    for each in np.unique(stalls.thread).tolist():
-        chosen = np.flatnonzero(candidates & (thread == each))
-        wait_end = np.sort(calls.end_ns[waits & (calls.thread == each)])
+    rows, costly = [np.empty((3, 0), np.int64)], [intervals.empty()]
+    for number in np.unique(stalls.thread).tolist():
+        chosen = np.flatnonzero(candidates & (thread == number))
+        wait_end = np.sort(calls.end_ns[waits & (calls.thread == number)])
         wait_end = np.append(-intervals.BEYOND_NS, wait_end)
         called = calls.start_ns[operations.call[chosen]]
         last_wait = wait_end[np.searchsorted(wait_end, called, side="right") - 1]
         first = np.maximum(operations.idle_since_ns[chosen], last_wait)
         stop = np.maximum(np.minimum(start[chosen], returned[chosen]), first)
-        of_thread = stalls.thread == each
+        of_thread = stalls.thread == number
         blocked = intervals.union(stalls.start_ns[of_thread], stalls.end_ns[of_thread])
         late = intervals.covered_within(blocked, first, stop)
         is_late = late > 0
         chosen, first, stop, late = chosen[is_late], first[is_late], stop[is_late], late[is_late]
-        found.append(np.stack((chosen, first, late)))
+        rows.append(np.stack((chosen, first, late)))
         communicates = operations.communicates[chosen]
         waited_for = intervals.union(first[communicates], stop[communicates])
         without_compute = intervals.subtract(intervals.union(first, stop), rank.compute)
         cost = intervals.merge(waited_for, without_compute)
         costly.append(intervals.intersect(cost, blocked))
-    chosen, first, late = np.concatenate(found, axis=1)
+    chosen, first, late = np.concatenate(rows, axis=1)
     order = np.lexsort((chosen, start[chosen], -late))
     chosen, first, late = chosen[order], first[order], late[order]
     return LateLaunches(

@@ -119,11 +119,11 @@ def _inferred(queue: LaunchQueue) -> Stalls:
     if suspect.any():
         cap, scope, at_cap = _learned(queue, suspect)
         suspect &= at_cap
-    found = np.flatnonzero(suspect)
-    found = found[np.lexsort((launches.call[found], queue.called_ns[found]))]
-    call = launches.call[found]
+    indices = np.flatnonzero(suspect)
+    indices = indices[np.lexsort((launches.call[indices], queue.called_ns[indices]))]
+    call = launches.call[indices]
     return Stalls(
-        "inferred", queue.called_ns[found] + usual_ns, queue.returned_ns[found],
+        "inferred", queue.called_ns[indices] + usual_ns, queue.returned_ns[indices],
         queue.calls.thread[call], call, _devices(queue, call), cap, scope, usual_ns,
     )  # fmt: skip
 
@@ -168,9 +168,9 @@ def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None,
     """
     at_cap = np.zeros(len(blocked), np.bool_)
     of_streams = [
-        found
+        limit
         for stream in range(len(queue.streams))
-        if (found := _limit(queue.stream_depth, queue.launches.stream == stream, blocked, at_cap))
+        if (limit := _limit(queue.stream_depth, queue.launches.stream == stream, blocked, at_cap))
     ]
     of_process = _limit(queue.depth, queue.launches.call >= 0, blocked, at_cap)
     if of_streams:
@@ -183,12 +183,12 @@ def _limit(depth: Int64, of_queue: Mask, blocked: Mask, at_cap: Mask) -> int | N
     greatest = int(depth[of_queue].max(initial=0))
     if greatest < MIN_CAP:
         return None
-    there = of_queue & (100 * depth >= _AT_CAP_PERCENT * greatest)
-    num_there = np.count_nonzero(there & blocked)
+    at_limit = of_queue & (100 * depth >= _AT_CAP_PERCENT * greatest)
+    num_there = np.count_nonzero(at_limit & blocked)
     num_deep = np.count_nonzero(of_queue & blocked & (2 * depth >= greatest))
     if num_there < _MIN_AT_CAP or 2 * num_there < num_deep:
         return None
-    at_cap |= there
+    at_cap |= at_limit
     return greatest
 
 
@@ -200,5 +200,5 @@ def _devices(queue: LaunchQueue, call: Int64) -> Int64:
     launched = queue.launches.call >= 0
     by_call[queue.launches.call[launched]] = queue.device[launched]
     device = by_call[call]
-    device[device < 0] = min(each for each, _ in queue.streams)
+    device[device < 0] = min(number for number, _ in queue.streams)
     return device

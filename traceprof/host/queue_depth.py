@@ -189,8 +189,8 @@ class LaunchQueue:
         """How many were pending on each launch's own stream, int64[n]; -1 if it takes no place."""
         depth = np.full(len(self.launches.call), -1, np.int64)
         for stream in range(len(self.streams)):
-            own = np.flatnonzero((self.launches.stream == stream) & self.launches.takes_place)
-            depth[own] = self._pending(own)
+            indices = np.flatnonzero((self.launches.stream == stream) & self.launches.takes_place)
+            depth[indices] = self._pending(indices)
         return depth
 
     def release(self) -> None:
@@ -273,7 +273,7 @@ def _rows(
             if key == rank.key
             else [launching_calls(group, calls) for group in groups]
         )
-        numbers = np.unique(np.concatenate([each.packed_stream.distinct for each in groups]))
+        numbers = np.unique(np.concatenate([group.packed_stream.distinct for group in groups]))
         for group, call in zip(groups, launched_by, strict=True):
             stream = group.packed_stream.places_in(numbers).astype(np.int32)
             stream += np.int32(len(streams))

@@ -112,12 +112,12 @@ def data_loading(rank: Rank) -> Mapping[int, Intervals]:
     ranges = _data_ranges(rank.trace).get(rank.process)
     if ranges is None:
         return {}
-    by: dict[int, Intervals] = {}
+    covered: dict[int, Intervals] = {}
     end = np.minimum(ranges.end_ns, BEYOND_NS)
     for thread in np.unique(ranges.thread).tolist():
-        own = ranges.thread == thread
-        by[thread] = intervals.union(ranges.start_ns[own], end[own])
-    return by
+        of_thread = ranges.thread == thread
+        covered[thread] = intervals.union(ranges.start_ns[of_thread], end[of_thread])
+    return covered
 
 
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:

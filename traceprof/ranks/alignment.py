@@ -63,7 +63,9 @@ def shift_between(first: OperationList, second: OperationList, *, one_clock: boo
     shifts = _promising(
         first, second, _candidates(first, second, one_clock=one_clock), one_clock=one_clock
     )
-    costs = np.array([_cost(first, second, each, one_clock=one_clock) for each in shifts.tolist()])
+    costs = np.array(
+        [_cost(first, second, shift, one_clock=one_clock) for shift in shifts.tolist()]
+    )
     if not np.isfinite(costs).any():
         return None
     best = int(np.argmin(costs))
@@ -93,11 +95,11 @@ def _promising(
     num = len(second.end_ns)
     chosen = np.unique(np.linspace(0, num - 1, min(num, _FEW_SAMPLES)).astype(np.int64))
     at = chosen[np.newaxis, :] + shifts[:, np.newaxis]
-    there = (at >= 0) & (at < len(first.end_ns))
+    is_alike = (at >= 0) & (at < len(first.end_ns))
     at = np.clip(at, 0, len(first.end_ns) - 1)
-    there &= first.signature[at] == second.signature[chosen]
-    apart = np.where(there, first.end_ns[at] - second.end_ns[chosen], np.nan)
-    enough = there.sum(axis=1) * 2 >= len(chosen)
+    is_alike &= first.signature[at] == second.signature[chosen]
+    apart = np.where(is_alike, first.end_ns[at] - second.end_ns[chosen], np.nan)
+    enough = is_alike.sum(axis=1) * 2 >= len(chosen)
     shifts, apart = shifts[enough], apart[enough]
     middle = np.nanmedian(apart, axis=1)
     residuals = np.nanmedian(np.abs(apart - middle[:, np.newaxis]), axis=1)

@@ -92,16 +92,16 @@ class Causes:
         late = int(waits.late_ns[row, column])
         what = self._what(waits, since, row, column)
         if what == "communication" and member not in via:
-            found = self._upstream(number, row, column, since, (*via, member))
-            if found is not None:
-                return found
-        own, place = self._arrivals[member], waits.group.place[:, column]
+            cause = self._upstream(number, row, column, since, (*via, member))
+            if cause is not None:
+                return cause
+        arrivals, place = self._arrivals[member], waits.group.place[:, column]
         return Cause(
             root=member,
             what=what,
             late_ns=late,
-            start_ns=int(own.end_ns[place[since]]),
-            end_ns=int(own.start_ns[place[row]]),
+            start_ns=int(arrivals.end_ns[place[since]]),
+            end_ns=int(arrivals.start_ns[place[row]]),
             via=via,
         )
 
@@ -114,7 +114,10 @@ class Causes:
         def beyond(ends: Sequence[Int64], starts: Sequence[Int64]) -> tuple[Int64, Int64]:
             """Return what the member did of something and what the others at their median did."""
             done = np.stack(
-                [of[j] - was[i] for was, of, i, j in zip(ends, starts, before, at, strict=True)]
+                [
+                    start[j] - end[i]
+                    for end, start, i, j in zip(ends, starts, before, at, strict=True)
+                ]
             )
             others = np.delete(done, column, axis=0)
             return done[column], np.median(others, axis=0).astype(np.int64)
@@ -132,13 +135,13 @@ class Causes:
         # Copying, and idling until a copy is over, are one cause.
         parts = dict(zip(TIME_CATEGORIES, (own - others).tolist(), strict=True))
         parts["blocking copy"] += parts.pop("copy")
-        most = max(parts, key=lambda name: parts[name])
-        if 2 * parts[most] < late:
+        largest = max(parts, key=lambda name: parts[name])
+        if 2 * parts[largest] < late:
             return UNEXPLAINED
         if all(member.device is None for member in members):
-            return _ON_HOSTS.get(most, most)
-        if most != "compute":
-            return most
+            return _ON_HOSTS.get(largest, largest)
+        if largest != "compute":
+            return largest
         own, others = beyond(
             [member.kernels_at_end for member in members],
             [member.kernels_at_start for member in members],
@@ -152,23 +155,25 @@ class Causes:
         """Return why a rank was late that this one waited for, None if it waited for none."""
         waits = self._waits[number]
         member = waits.group.members[column]
-        own, place = self._arrivals[member], waits.group.place[:, column]
-        begin, stop = int(own.end_ns[place[since]]), int(own.start_ns[place[row]])
-        longest, found = 0, None
-        for other, each in enumerate(self._waits):
-            if other == number or member not in each.group.members:
+        arrivals, place = self._arrivals[member], waits.group.place[:, column]
+        begin, stop = int(arrivals.end_ns[place[since]]), int(arrivals.start_ns[place[row]])
+        longest, place_of_wait = 0, None
+        for index, others in enumerate(self._waits):
+            if index == number or member not in others.group.members:
                 continue
-            mine = each.group.members.index(member)
-            start = own.start_ns[each.group.place[:, mine]]
+            own_column = others.group.members.index(member)
+            start = arrivals.start_ns[others.group.place[:, own_column]]
             waited = np.where(
-                (start >= begin) & (start < stop) & (each.last != mine), each.wait_ns[:, mine], 0
+                (start >= begin) & (start < stop) & (others.last != own_column),
+                others.wait_ns[:, own_column],
+                0,
             )
             if len(waited) and int(waited.max()) > longest:
                 longest = int(waited.max())
-                found = other, int(waited.argmax())
-        if found is None:
+                place_of_wait = index, int(waited.argmax())
+        if place_of_wait is None:
             return None
-        number, row = found
+        number, row = place_of_wait
         last = int(self._waits[number].last[row])
         # Where the capture does not reach back far enough, it is known who, but not why.
         return self._of(number, row, last, via) or self._unexplained(number, row, last, via)

@@ -36,7 +36,7 @@ _MAX_DRIFT = 200e-6
 # A slope between operations that are close together is noise.
 _MIN_FOR_DRIFT = 12
 _PAIRS = 4096
-_STRAYING = 3.0
+_MAX_TIMES_BEST = 3.0  # what residuals may be of those of the best group
 _QUANTILE = 0.95
 
 
@@ -67,11 +67,17 @@ class _Times(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Operations that two machines share: by the known clock, by its own, and how far apart."""
+    """Operations that two machines share.
 
-    by: _Times
-    own: _Times
-    within: Int64
+    Attributes:
+        reference: by the clock that is known.
+        measured: by the clock to be measured.
+        apart: int64[m], how far apart the members on one machine left, on the worse of both.
+    """
+
+    reference: _Times
+    measured: _Times
+    apart: Int64
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
@@ -85,85 +91,85 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
         arrivals: of each rank.
         groups: matched operations.
     """
-    ends = _ends_by_host(clocks, arrivals, groups)
-    hosts = list(clocks.hosts)
+    ends = _ends_by_machine(clocks, arrivals, groups)
+    machines = list(clocks.hosts)
     reached = {
-        index: MachineClock(hosts[index].host, "reference", 0, 0.0, 0, 0, 0)
+        index: MachineClock(machines[index].host, "reference", 0, 0.0, 0, 0, 0)
         for index in clocks.references
     }
     frontier = list(reached)
     while frontier:
         known = frontier.pop(0)
-        for host in range(len(hosts)):
-            shared = None if host in reached else _shared(ends, known, host)
+        for machine in range(len(machines)):
+            shared = None if machine in reached else _shared(ends, known, machine)
             if shared is not None:
-                reached[host] = _fitted(hosts[host].host, shared, reached[known])
-                frontier.append(host)
+                reached[machine] = _fitted(machines[machine].host, shared, reached[known])
+                frontier.append(machine)
     return replace(
-        clocks, hosts=tuple(reached.get(index, each) for index, each in enumerate(hosts))
+        clocks, hosts=tuple(reached.get(index, clock) for index, clock in enumerate(machines))
     )
 
 
-def _ends_by_host(
+def _ends_by_machine(
     clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
 ) -> list[_Ends]:
     """Return for each group when the members on each machine left, and how far apart they were."""
     # Groups that are known by their order alone may be of several communicators, and are used only
     # for machines that no better one reaches, the longest first.
-    found: list[_Ends] = []
-    for group in sorted(groups, key=lambda each: (each.source == "order", -len(each))):
+    ends: list[_Ends] = []
+    for group in sorted(groups, key=lambda group: (group.source == "order", -len(group))):
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
-        host_of = [clocks.host_of[member.report] for member in members]
-        column = {host: index for index, host in enumerate(dict.fromkeys(host_of))}
-        known = {host for each in found for host in each.column}
+        machine_of = [clocks.host_of[member.report] for member in members]
+        column = {machine: index for index, machine in enumerate(dict.fromkeys(machine_of))}
+        known = {machine for group_ends in ends for machine in group_ends.column}
         is_superfluous = group.source == "order" and column.keys() <= known
         if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
         end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])
         duration = together.times([member.end_ns - member.start_ns for member in members])
         middle, apart, latest, first = [], [], [], []
-        for host in column:
-            of_host = [index for index, each in enumerate(host_of) if each == host]
-            own = end[:, of_host]
-            middle.append(np.median(own, axis=1).astype(np.int64))
+        for machine in column:
+            indices = [index for index, number in enumerate(machine_of) if number == machine]
+            left = end[:, indices]
+            middle.append(np.median(left, axis=1).astype(np.int64))
             # With one member alone, only the time that it was inside bounds when it left.
-            alone = duration[:, of_host].min(axis=1)
-            apart.append(alone if len(of_host) == 1 else own.max(axis=1) - own.min(axis=1))
-            latest.append((own - duration[:, of_host]).max(axis=1))
-            first.append(own.min(axis=1))
-        columns = [np.stack(each, axis=1) for each in (middle, apart, latest, first)]
-        found.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
-    return found
+            alone = duration[:, indices].min(axis=1)
+            apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
+            latest.append((left - duration[:, indices]).max(axis=1))
+            first.append(left.min(axis=1))
+        columns = [np.stack(times, axis=1) for times in (middle, apart, latest, first)]
+        ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
+    return ends
 
 
-def _shared(ends: Sequence[_Ends], known: int, host: int) -> _Shared | None:
+def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared | None:
     """Return the ends of two machines' common operations and their spread; None without any."""
-    found = [
+    shared = [
         _Shared(
-            by=_Times(*(each[:, column[known]] for each in (end, latest, first))),
-            own=_Times(*(each[:, column[host]] for each in (end, latest, first))),
-            within=np.maximum(apart[:, column[known]], apart[:, column[host]]),
+            reference=_Times(*(times[:, column[known]] for times in (end, latest, first))),
+            measured=_Times(*(times[:, column[machine]] for times in (end, latest, first))),
+            apart=np.maximum(apart[:, column[known]], apart[:, column[machine]]),
         )
         for end, apart, latest, first, column in ends
-        if known in column and host in column
+        if known in column and machine in column
     ]
-    if not found:
+    if not shared:
         return None
-    # Operations that were matched wrongly do not end together: groups that stray are left out.
-    residuals = [spread((each.by.end - each.own.end).astype(np.float64)) for each in found]
-    least = min(residuals)
-    kept = [
-        each
-        for each, stray in zip(found, residuals, strict=True)
-        if stray <= _STRAYING * least + ONE_MACHINE_NS
+    # Operations that were matched wrongly do not end together: groups with large residuals are left
+    # out.
+    residuals = [
+        spread((group.reference.end - group.measured.end).astype(np.float64)) for group in shared
     ]
-    order = np.argsort(np.concatenate([each.by.end for each in kept]), kind="stable")
-    by, own = (
+    limit = _MAX_TIMES_BEST * min(residuals) + ONE_MACHINE_NS
+    groups = [group for group, residual in zip(shared, residuals, strict=True) if residual <= limit]
+    order = np.argsort(np.concatenate([group.reference.end for group in groups]), kind="stable")
+    reference, measured_times = (
         _Times(*(np.concatenate(column)[order] for column in zip(*times, strict=True)))
-        for times in ([each.by for each in kept], [each.own for each in kept])
+        for times in ([group.reference for group in groups], [group.measured for group in groups])
     )
-    return _Shared(by, own, np.concatenate([each.within for each in kept])[order])
+    apart = np.concatenate([group.apart for group in groups])[order]
+    return _Shared(reference, measured_times, apart)
 
 
 def _corrected(clock: MachineClock, times: Int64) -> Int64:
@@ -174,10 +180,10 @@ def _corrected(clock: MachineClock, times: Int64) -> Int64:
 
 def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     """Measure a clock by the times that another one and it show at the same moments."""
-    by = _Times(*(_corrected(known, each) for each in shared.by))
-    own = shared.own
+    reference = _Times(*(_corrected(known, times) for times in shared.reference))
+    own = shared.measured
     at = int(np.median(own.end))
-    apart = (by.end - own.end).astype(np.float64)
+    apart = (reference.end - own.end).astype(np.float64)
     since = (own.end - at).astype(np.float64)
     drift = _slope(since, apart)
     residuals = apart - drift * since - np.median(apart - drift * since)
@@ -185,16 +191,16 @@ def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     if 2 * unsure > _MAX_DRIFT:  # which noise may be
         drift = 0.0
     offset = float(np.median(apart - drift * since))
-    strayed = np.abs(apart - drift * since - offset)
+    distance = np.abs(apart - drift * since - offset)
     # One or two operations do not show how far ends stray: what is seen on one machine does.
-    residual = float(np.quantile(strayed, _QUANTILE))
+    residual = float(np.quantile(distance, _QUANTILE))
     if len(since) < 3:
-        residual = max(residual, float(np.median(shared.within)))
+        residual = max(residual, float(np.median(shared.apart)))
     # No member leaves before the last has come, on whatever machine: as request and reply bound
     # clocks in NTP (RFC 5905), so do they. Threads leave further apart than that, GPUs seldom do.
     slack = unsure * np.abs(since) + ONE_MACHINE_NS
-    low = float((by.latest - own.first - drift * since - slack).max())
-    high = float((by.first - own.latest - drift * since + slack).min())
+    low = float((reference.latest - own.first - drift * since - slack).max())
+    high = float((reference.first - own.latest - drift * since + slack).min())
     if low <= high:
         middle, offset = offset, min(max(offset, low), high)
         bound = max(high - offset, offset - low, abs(middle - offset))
@@ -223,10 +229,10 @@ def _slope(x: Float64, y: Float64) -> float:
     if len(x) < _MIN_FOR_DRIFT:
         return 0.0
     half = len(x) // 2
-    each = np.unique(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
-    run = x[each + half] - x[each]
+    index = np.unique(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
+    run = x[index + half] - x[index]
     rising = run > 0
     if not rising.any():
         return 0.0
-    slope = float(np.median((y[each + half] - y[each])[rising] / run[rising]))
+    slope = float(np.median((y[index + half] - y[index])[rising] / run[rising]))
     return slope if abs(slope) <= _MAX_DRIFT else 0.0

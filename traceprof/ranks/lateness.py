@@ -72,23 +72,23 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
         waits: of all groups.
         arrivals: of all ranks.
     """
-    found = []
+    results = []
     for member in range(len(arrivals)):
         late: list[Int64] = []
         cost: list[Int64] = []
         where: list[Int64] = []
         unsure: list[int] = []
         num = 0
-        for number, each in enumerate(waits):
-            if member not in each.group.members:
+        for number, group_waits in enumerate(waits):
+            if member not in group_waits.group.members:
                 continue
-            column = each.group.members.index(member)
-            judged = each.is_inside & each.group.leaves_together
+            column = group_waits.group.members.index(member)
+            judged = group_waits.is_inside & group_waits.group.leaves_together
             num += int(np.count_nonzero(judged))
-            unsure.append(int(each.uncertainty_ns[column]))
-            rows = np.flatnonzero(judged & each.is_last[:, column])
-            late.append(each.late_ns[rows, column])
-            cost.append(_cost(each, rows, column, arrivals))
+            unsure.append(int(group_waits.uncertainty_ns[column]))
+            rows = np.flatnonzero(judged & group_waits.is_last[:, column])
+            late.append(group_waits.late_ns[rows, column])
+            cost.append(_cost(group_waits, rows, column, arrivals))
             fixed = np.full(len(rows), number), rows, np.full(len(rows), column)
             where.append(np.stack(fixed, axis=1))
         if num == 0:
@@ -96,7 +96,7 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
         lates = np.concatenate(late)
         order = np.argsort(-lates, kind="stable")
         beyond = int(np.iinfo(np.int64).max)
-        found.append(
+        results.append(
             Lateness(
                 member=member,
                 num_operations=num,
@@ -108,13 +108,13 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
                 operations=np.concatenate(where)[order],
             )
         )
-    return found
+    return results
 
 
 def _num_candidates(arrivals: Arrivals) -> int:
     """Return how many operations of a rank could be judged if all were matched."""
     known = arrivals.operations
-    kinds = [known.index(each) for each in LEAVE_TOGETHER if each in known]
+    kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
     chosen = arrivals.is_inside & np.isin(arrivals.operation, np.array(kinds, np.int64))
     return int(np.count_nonzero(chosen))
 
@@ -124,9 +124,11 @@ def _cost(waits: GroupWaits, rows: Int64, column: int, arrivals: Sequence[Arriva
     others = [index for index in range(len(waits.group.members)) if index != column]
     exposed = np.stack(
         [
-            (own.spent_at_end_ns - own.cumulative_ns_at_start)[waits.group.place[rows, index], 1]
+            (member.spent_at_end_ns - member.cumulative_ns_at_start)[
+                waits.group.place[rows, index], 1
+            ]
             for index in others
-            for own in (arrivals[waits.group.members[index]],)
+            for member in (arrivals[waits.group.members[index]],)
         ],
         axis=1,
     )

@@ -83,8 +83,8 @@ class Group:
     def is_one_of(self, names: Sequence[str]) -> Mask:
         """Return which operations have one of these names, bool[m]."""
         ids = [self.operations.index(name) for name in names if name in self.operations]
-        found: Mask = np.isin(self.operation, np.array(ids, np.int64))
-        return found
+        mask: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        return mask
 
     def times(self, columns: Sequence[Int64]) -> Int64:
         """Return a column of the members' `Arrivals` by operation and member, int64[m, r].
@@ -217,7 +217,7 @@ def _joined(
     place, kind, size = place[shared], kind[shared], size[shared]
     if len(place) == 0:
         return "no operation was captured on two of the ranks"
-    uneven = np.array([names.index(each) for each in _UNEVEN], np.int64)
+    uneven = np.array([names.index(name) for name in _UNEVEN], np.int64)
     agree = _is_one(kind) & (_is_one(size) | np.isin(kind.max(axis=1), uneven))
     if agree.mean() < _AGREE:
         return (
@@ -245,21 +245,23 @@ def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Par
     if all(part.sequence is not None for part in parts):
         return [(part, part.sequence) for part in parts if part.sequence is not None]
     first, *left = sorted(parts, key=lambda part: -len(part.at))
-    found = [(first, np.arange(len(first.at)))]
-    of_machine = defaultdict(list, {domains[first.member]: found[:1]})
+    lined_up = [(first, np.arange(len(first.at)))]
+    of_machine = defaultdict(list, {domains[first.member]: lined_up[:1]})
     for _ in range(_PASSES):
-        lost = []
+        unplaced = []
         for part in left:
             machine = of_machine[domains[part.member]]
-            tried = (_like(*other, part, domains) for other in (*machine, *found)[:_MAX_TRIED])
-            number = next((each for each in tried if each is not None), None)
+            candidates = (
+                _like(*reference, part, domains) for reference in (*machine, *lined_up)[:_MAX_TRIED]
+            )
+            number = next((numbers for numbers in candidates if numbers is not None), None)
             if number is None:
-                lost.append(part)
+                unplaced.append(part)
             else:
-                found.append((part, number))
+                lined_up.append((part, number))
                 machine.append((part, number))
-        left = lost
-    return found
+        left = unplaced
+    return lined_up
 
 
 def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) -> Int64 | None:
@@ -274,7 +276,7 @@ def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) ->
 
 def _is_one(values: Int64) -> Mask:
     """Say which rows hold one value, where it is known, bool[m]."""
-    most = values.max(axis=1)
-    least = np.where(values >= 0, values, most[:, np.newaxis]).min(axis=1)
-    one: Mask = most == least
-    return one
+    highest = values.max(axis=1)
+    lowest = np.where(values >= 0, values, highest[:, np.newaxis]).min(axis=1)
+    is_one: Mask = highest == lowest
+    return is_one

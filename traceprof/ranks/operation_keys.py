@@ -58,14 +58,14 @@ def members_of(
         arrivals: of each rank.
         runs: for each rank, which run it is of.
     """
-    found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for each, run in zip(arrivals, runs, strict=True):
-        for index in np.unique(each.communicator[each.communicator >= 0]).tolist():
-            found[run][each.communicators[index]].append(each.rank)
-    for of_run in found.values():
+    members: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, run in zip(arrivals, runs, strict=True):
+        for index in np.unique(rank.communicator[rank.communicator >= 0]).tolist():
+            members[run][rank.communicators[index]].append(rank.rank)
+    for of_run in members.values():
         for ranks in of_run.values():
             ranks.sort()
-    return found
+    return members
 
 
 def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sorted:
@@ -80,24 +80,24 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
         For each key indices into the arrivals, in order, and the operations' numbers, None where
         they must be counted.
     """
-    exchanges = [arrivals.operations.index(each) for each in BETWEEN_TWO]
+    exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
     is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64))
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
     # A group of which one operation has no number is counted by NCCL's order, if by any.
     partly = np.unique(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
     labelled &= ~np.isin(arrivals.group, partly)
-    told = (arrivals.communicator >= 0) & ~is_exchange & ~labelled
+    in_communicator = (arrivals.communicator >= 0) & ~is_exchange & ~labelled
     for name, at in _by(arrivals.group, labelled, arrivals.groups):
         # One call may have launched two kernels: the first stands for it.
         sequence, first = np.unique(arrivals.sequence[at], return_index=True)
         yield Key("labels", f"group {name}"), at[first], sequence
-    for name, at in _by(arrivals.communicator, told, arrivals.communicators):
+    for name, at in _by(arrivals.communicator, in_communicator, arrivals.communicators):
         yield Key("communicator", name), at, None
     paired = _peers(arrivals, members)
     directed = is_exchange & np.isin(arrivals.direction, (1, 2)) & (paired >= 0)
     yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
     yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
-    if labelled.any() or told.any() or directed.any():
+    if labelled.any() or in_communicator.any() or directed.any():
         return  # what is left was launched before the capture began
     kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
     for kind, of_kind in _by(kinds, np.ones(len(kinds), np.bool_), arrivals.operations):
@@ -113,8 +113,8 @@ def _peers(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
     for name, at in _by(arrivals.communicator, unknown, arrivals.communicators):
         ranks = np.array(members[name], np.int64)
         place = arrivals.peer_in_communicator[at]
-        there = place < len(ranks)
-        peers[at[there]] = ranks[place[there]]
+        is_member = place < len(ranks)
+        peers[at[is_member]] = ranks[place[is_member]]
     return peers
 
 

@@ -169,7 +169,7 @@ def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
     sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0] or len(which) < _MIN_TIMES:
         return None
-    times = np.array([np.median(took[known][which == each]) for each in range(len(sizes))])
+    times = np.array([np.median(took[known][which == index]) for index in range(len(sizes))])
     columns = np.stack((1 / times, sizes / times), axis=1)
     (latency, per_byte), *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)
     misfit = 1 - columns @ np.array([latency, per_byte])
@@ -195,12 +195,12 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         times: float64[sizes], their medians.
     """
     residuals = np.abs(took / times[which] - 1)
-    own = np.array([np.median(residuals[which == each]) for each in range(len(count))])
+    residual = np.array([np.median(residuals[which == index]) for index in range(len(count))])
     # Few times of one size do not show how they stray: those of all sizes do.
     few = count < _MIN_TIMES
-    own[few] = max(float(np.median(residuals)), float(own[~few].max(initial=0.0)))
+    residual[few] = max(float(np.median(residuals)), float(residual[~few].max(initial=0.0)))
     # 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
-    sigma = np.maximum(1.4826 * own, _MIN_STRAYING)
+    sigma = np.maximum(1.4826 * residual, _MIN_STRAYING)
     variance: Float64 = sigma**2 * np.where(count > 2, np.pi / 2, 1) / count
     return variance
 
@@ -211,25 +211,25 @@ def _transfer(
     arrivals: Sequence[Arrivals],
     clocks: Clocks,
 ) -> Transfer:
-    size = np.concatenate([each.group.bytes[chosen] for each, _, chosen in parts])
-    took = np.concatenate([each.transfer_ns[chosen] for each, _, chosen in parts])
+    size = np.concatenate([waits.group.bytes[chosen] for waits, _, chosen in parts])
+    took = np.concatenate([waits.transfer_ns[chosen] for waits, _, chosen in parts])
     num_ranks = np.concatenate(
         [
-            np.full(len(chosen), max(each.group.num_ranks, len(each.group.members)))
-            for each, _, chosen in parts
+            np.full(len(chosen), max(waits.group.num_ranks, len(waits.group.members)))
+            for waits, _, chosen in parts
         ]
     )
     total, bus = counted_bytes(key.operation, size, num_ranks)
     fit = latency_and_rate(total, took)
     hosts = {
         clocks.host_of[arrivals[member].report]
-        for each, *_ in parts
-        for member in each.group.members
+        for waits, *_ in parts
+        for member in waits.group.members
     }
     return Transfer(
         num_matched=len(took),
         wait_ns=sum(
-            intervals.total(each.wait_ns[chosen, column]) for each, column, chosen in parts
+            intervals.total(waits.wait_ns[chosen, column]) for waits, column, chosen in parts
         ),
         transfer_ns=intervals.total(took),
         algbw_gb_per_s=rate(total, took),

@@ -132,7 +132,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
             "no operation was captured on all of its ranks",
         )
     start, end = (
-        whole.times([clocks.to_run(each.report, column) for each, column in columns])
+        whole.times([clocks.to_run(member.report, column) for member, column in columns])
         for columns in (
             [(member, member.start_ns) for member in members],
             [(member, member.end_ns) for member in members],
@@ -178,11 +178,11 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
 
 def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
     """Return the column of each operation's root, int64[m]; -1 where there is none or not told."""
-    told = group.times([each.root for each in members])
-    told = np.where((told == told[:, :1]).all(axis=1), told[:, 0], UNKNOWN)
+    root = group.times([member.root for member in members])
+    root = np.where((root == root[:, :1]).all(axis=1), root[:, 0], UNKNOWN)
     columns = np.full(len(group), UNKNOWN, np.int64)
     for column, member in enumerate(members):
-        columns[(told == member.rank) & group.is_one_of(ROOTED)] = column
+        columns[(root == member.rank) & group.is_one_of(ROOTED)] = column
     return columns
 
 
@@ -205,20 +205,20 @@ def _waited(
 def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int64) -> Int64:
     """Return what each operation itself took, int64[m]."""
     shortest: Int64 = stay.min(axis=1)
-    own = stay - wait
+    without_wait = stay - wait
     if between.max() > np.median(shortest):  # clocks do not tell waits
         return shortest
-    took: Int64 = np.median(own, axis=1).astype(np.int64)
+    took: Int64 = np.median(without_wait, axis=1).astype(np.int64)
     row = np.arange(len(root))
     to_root = group.is_one_of(TO_ROOT) & (root >= 0)
-    took[to_root] = own[row, root][to_root]
+    took[to_root] = without_wait[row, root][to_root]
     # Of what came before they did, receivers see but the rest: those that waited tell.
     from_root = np.flatnonzero(group.is_one_of(FROM_ROOT) & (root >= 0))
     if len(from_root):
         received = np.arange(stay.shape[1]) != root[from_root, np.newaxis]
         waited = received & (wait[from_root] > 0)
         chosen = np.where(waited.any(axis=1, keepdims=True), waited, received)
-        took[from_root] = np.nanmedian(np.where(chosen, own[from_root], np.nan), axis=1)
+        took[from_root] = np.nanmedian(np.where(chosen, without_wait[from_root], np.nan), axis=1)
     return took
 
 
@@ -239,13 +239,14 @@ def wait_matrix(waits: Sequence[GroupWaits], num_ranks: int) -> Int64:
 
 def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
     """Return how well times of two members compare, int64[r, r]."""
-    host = np.array([clocks.host_of[member.report] for member in members])
+    machine = np.array([clocks.host_of[member.report] for member in members])
     known = [clock.uncertainty_ns for clock in clocks.hosts]
-    own = np.array([np.inf if each is None else each for each in known])[host]
-    apart = np.hypot(own[:, np.newaxis], own[np.newaxis, :])
+    limits = [np.inf if limit is None else limit for limit in known]
+    of_member = np.array(limits)[machine]
+    apart = np.hypot(of_member[:, np.newaxis], of_member[np.newaxis, :])
     between = np.where(np.isfinite(apart), np.rint(np.minimum(apart, 1 << 60)), 0).astype(np.int64)
     between[~np.isfinite(apart)] = np.iinfo(np.int64).max
-    between[host[:, np.newaxis] == host[np.newaxis, :]] = ONE_MACHINE_NS
+    between[machine[:, np.newaxis] == machine[np.newaxis, :]] = ONE_MACHINE_NS
     return between
 
 

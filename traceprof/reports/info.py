@@ -114,8 +114,8 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         if not trace.holds(part)
     ]
     heading = "cannot analyse"
-    for each in advice:
-        yield heading, each
+    for line in advice:
+        yield heading, line
         heading = ""
     heading = "about the data"
     gaps = run.reports[index].cpu_rank_gaps

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import traceprof
 from traceprof.reports import document as d
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def document(result: RunResult) -> d.Document:
     run = result.run
     return d.Document(
         schema=d.SCHEMA,
-        traceprof_version=traceprof.__version__,
+        traceprof_version=__version__,
         reports=[
             d.Report(
                 index=index,

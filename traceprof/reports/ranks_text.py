@@ -41,31 +41,31 @@ _SOURCES = {
 
 def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
     """Return the section: a line for each rank, and what could not be matched."""
-    met = analysis.ranks
+    comparison = analysis.ranks
     table = new_table(*_HEADINGS, left=("host",))
-    late = {each.member: each for each in met.lateness}
-    order = sorted(range(len(met.ranks)), key=lambda member: met.ranks[member])
+    late = {lateness.member: lateness for lateness in comparison.lateness}
+    order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
     for member in order[:_MAX_RANKS]:
-        clock, own = met.clocks.of(reports[met.ranks[member]]), late.get(member)
+        clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
         table.add_row(
-            str(met.ranks[member]),
-            one_line(met.machines[member]),
+            str(comparison.ranks[member]),
+            one_line(comparison.machines[member]),
             *_clock(clock),
-            "-" if own is None else percent(own.share_last),
-            "-" if own is None or not own.num_last else duration(own.late_ns),
-            duration(int(met.matrix_ns[member].sum())),
-            duration(int(met.matrix_ns[:, member].sum())),
+            "-" if late_rank is None else percent(late_rank.share_last),
+            "-" if late_rank is None or not late_rank.num_last else duration(late_rank.late_ns),
+            duration(int(comparison.matrix_ns[member].sum())),
+            duration(int(comparison.matrix_ns[:, member].sum())),
         )
     yield table
     if len(order) > _MAX_RANKS:
         yield Text(f"… and {len(order) - _MAX_RANKS} ranks more: --format json has them all")
     yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
-    if any(clock.source == "session start" for clock in met.clocks.hosts):
+    if any(clock.source == "session start" for clock in comparison.clocks.hosts):
         yield Text(
             "Clocks marked UTC share no operation with the others: they are as exact as NTP."
         )
-    for waits in met.waits:
+    for waits in comparison.waits:
         captured, there = len(waits.group.members), waits.group.num_ranks
         if captured < there:
             name = one_line(waits.group.name or "a communicator")
@@ -73,10 +73,10 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
                 f"Of the {there} ranks of {name}, {captured} were captured: another one may have"
                 " been later still."
             )
-    for each in met.unmatched:
-        ranks = ", ".join(str(rank) for rank in sorted(each.ranks)[:_MAX_RANKS])
-        name = one_line(each.name) if each.name else "of no known communicator"
-        yield Text(f"Operations {name} of the ranks {ranks} were not matched: {each.reason}.")
+    for group in comparison.unmatched:
+        ranks = ", ".join(str(rank) for rank in sorted(group.ranks)[:_MAX_RANKS])
+        name = one_line(group.name) if group.name else "of no known communicator"
+        yield Text(f"Operations {name} of the ranks {ranks} were not matched: {group.reason}.")
 
 
 def transfer_table(analysis: RunResult) -> Table | None:
@@ -102,7 +102,7 @@ def transfer_table(analysis: RunResult) -> Table | None:
             _short(communicator),
             "-" if use.scope is None else _SCOPES[use.scope],
             str(use.num_matched),
-            duration(int(median(each.wait_ns or 0 for each in uses))),
+            duration(int(median(other.wait_ns or 0 for other in uses))),
             duration(use.transfer_ns or 0),
             _rate(use.busbw_gb_per_s if is_told else None),
             "-" if use.utilization is None or not is_told else percent(use.utilization),

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-import traceprof
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.ranks_text import ranks_on_one_clock, transfer_table
 from traceprof.reports.tables import new_table
 from traceprof.units import duration, percent, ranks_text
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,7 +98,7 @@ def _heading(text: str) -> RenderableType:
 
 
 def _header(analysis: RunResult) -> RenderableType:
-    lines = [Text(f"traceprof {traceprof.__version__}", "bold")]
+    lines = [Text(f"traceprof {__version__}", "bold")]
     lines += [
         Text(f"{one_line(report.path)}  exported by {report.origin}")
         for report in analysis.run.reports
@@ -110,7 +110,7 @@ def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
     headings = [part[1] for part in _PARTS]
     table = new_table("rank", "GPU", "window", "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    by_rank = sorted(analysis.breakdown, key=lambda each: each.rank)
+    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     for result in by_rank[:_MAX_RANKS]:
         whole, rank = result.whole, ranks[result.rank]
         table.add_row(
@@ -186,7 +186,7 @@ def _steps(results: Sequence[BreakdownResult]) -> RenderableType | None:
             str(result.rank),
             str(len(measures)),
             *(
-                duration(int(median(getattr(each, measure) for each in measures)))
+                duration(int(median(getattr(step, measure) for step in measures)))
                 for measure in ("window_ns", *(part[0] for part in _PARTS))
             ),
             f"{slowest.number} ({duration(slowest.measures.window_ns)})",
@@ -207,17 +207,17 @@ def _finding_group(group: list[Finding]) -> RenderableType:
     head = Text.assemble(
         (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
         (f" {worst.id} ", "bold"),
-        f"  {ranks_text([each.rank for each in group])}",
+        f"  {ranks_text([finding.rank for finding in group])}",
     )
     lines: list[RenderableType] = [Text(f"rank {worst.rank}: {worst.title} ({_cost(worst)})")]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(Text(f"{duration(per_step)} in the median step"))
-    least = min(group, key=lambda each: each.impact_fraction)
+    least = min(group, key=lambda finding: finding.impact_fraction)
     if _cost(least) != _cost(worst):
         lines.append(Text(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}"))
     if worst.severity > Severity.INFO:
-        lines += [_evidence(each) for each in worst.evidence[:3]]
+        lines += [_evidence(evidence) for evidence in worst.evidence[:3]]
         lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MAX_ADVICE]]
         more = len(worst.advice) - _MAX_ADVICE
         if more > 0:
@@ -244,9 +244,9 @@ def _evidence(evidence: Evidence) -> Text:
 def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
     """Say once what is missing in the same way for several findings or ranks."""
     for group in by_reason(missing):
-        known = {each.rank for each in group if each.rank is not None}
+        known = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(known)}" if known else ""
-        findings = ", ".join(dict.fromkeys(each.id for each in group))
+        findings = ", ".join(dict.fromkeys(gap.id for gap in group))
         yield Text.assemble((findings, "bold"), f"{where}: {one_line(group[0].reason)}")
         yield Padding(Text(f"→ {group[0].how_to_collect}", "italic"), (0, 0, 0, 3))
 
@@ -256,5 +256,5 @@ def _notes(analysis: RunResult) -> Iterable[RenderableType]:
     for report_index, note in analysis.notes:
         name = f"{one_line(analysis.run.reports[report_index].path.name)}: " if several else ""
         yield Text(f"{name}{one_line(note)}")
-    for each in analysis.failed:
-        yield Text(f"left out: {each.error}")
+    for report in analysis.failed:
+        yield Text(f"left out: {report.error}")

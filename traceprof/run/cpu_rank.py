@@ -141,7 +141,7 @@ def is_rank(ranges: LabelRanges) -> bool:
 def cpu_work(ranges: LabelRanges) -> CpuWork:
     """Return what a process did by its ranges, of which there is at least one."""
     calls = [read_call(label) for label in ranges.kinds]
-    of_kind = [_role(*each) for each in zip(ranges.kinds, calls, strict=True)]
+    of_kind = [_role(label, call) for label, call in zip(ranges.kinds, calls, strict=True)]
     role = np.array(of_kind, np.int64)[ranges.kind]
     start, is_open = ranges.start_ns, ranges.end_ns == OPEN_END
     last = max(int(start.max()), int(ranges.end_ns[~is_open].max(initial=start.max())))

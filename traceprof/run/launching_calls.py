@@ -55,5 +55,5 @@ def _of_distinct(ids: Int64, wanted: Int64) -> Int64:
     place[ids - low] = np.arange(len(ids), dtype=np.int32)
     inside = (wanted >= low) & (wanted <= high)
     # NULL would overflow.
-    found: Int64 = place[np.where(inside, wanted, high + 1) - low].astype(np.int64)
-    return found
+    index: Int64 = place[np.where(inside, wanted, high + 1) - low].astype(np.int64)
+    return index

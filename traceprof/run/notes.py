@@ -18,9 +18,9 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     """Yield (report index, what to know)."""
     for index, number in enumerate(run.run_numbers):
         if number:
-            said = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
-            said += " another time, or of another program; nothing is compared between the two"
-            yield index, said
+            note = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
+            note += " another time, or of another program; nothing is compared between the two"
+            yield index, note
     with_ranks = {rank.report for rank in run.ranks}
     for index, report in enumerate(run.reports):
         for note in report.notes:
@@ -53,7 +53,7 @@ def cpu_rank_notes(
         " forward, backward and optimizer step hold without communication, idle is what no range"
         " tells of; findings that need a GPU are not judged"
     )
-    used_gpu = [rank for rank, each in zip(ranks, gaps, strict=True) if each.used_gpu]
+    used_gpu = [rank for rank, gap in zip(ranks, gaps, strict=True) if gap.used_gpu]
     if used_gpu:
         yield (
             f"{ranks_text(used_gpu)}: ranges tell of copies to or from a GPU: record what it did"

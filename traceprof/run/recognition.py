@@ -100,10 +100,10 @@ def _is_one_run(first: ReportIdentity, second: ReportIdentity) -> bool:
     programs = program(first.session.command_line), program(second.session.command_line)
     if None not in programs and programs[0] != programs[1]:
         return False
-    one, other = _span(first), _span(second)
-    if one is None or other is None:
+    first_span, second_span = _span(first), _span(second)
+    if first_span is None or second_span is None:
         return True  # nothing says otherwise, and they were given as one run
-    return max(one[0], other[0]) <= min(one[1], other[1]) + _APART_NS
+    return max(first_span[0], second_span[0]) <= min(first_span[1], second_span[1]) + _APART_NS
 
 
 def _span(report: ReportIdentity) -> tuple[int, int] | None:

@@ -86,8 +86,10 @@ class Clocks:
         """Return how well times of two reports compare, None where they do not at all."""
         if self.host_of[first] == self.host_of[second]:
             return ONE_MACHINE_NS
-        one, other = self.of(first).uncertainty_ns, self.of(second).uncertainty_ns
-        return None if one is None or other is None else round(float(np.hypot(one, other)))
+        of_first, of_second = self.of(first).uncertainty_ns, self.of(second).uncertainty_ns
+        if of_first is None or of_second is None:
+            return None
+        return round(float(np.hypot(of_first, of_second)))
 
 
 def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Clocks:
@@ -103,7 +105,9 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
         for session in sessions
     ]
     known = [
-        start for start, each in zip(starts, sessions, strict=True) if start and not each.is_utc
+        start
+        for start, session in zip(starts, sessions, strict=True)
+        if start and not session.is_utc
     ]
     known += [
         session.start_utc_ns for session in sessions if session.is_utc and session.start_utc_ns
@@ -123,8 +127,8 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
     distinct = list(dict.fromkeys(hosts))
     return Clocks(
         seeds_ns=tuple(
-            -origin if each.is_utc else (0 if start is None else start - origin)
-            for each, start in zip(sessions, starts, strict=True)
+            -origin if session.is_utc else (0 if start is None else start - origin)
+            for session, start in zip(sessions, starts, strict=True)
         ),
         host_of=tuple(distinct.index(host) for host in hosts),
         hosts=tuple(

@@ -117,7 +117,7 @@ def find_steps(trace: Trace, user: re.Pattern[str] | None = None) -> dict[int, S
     if user is not None:
         return {process: _numbered(ranges, user) for process, ranges in trace.ranges(user).items()}
     any_of = re.compile(
-        "|".join(f"(?:{each.expression.pattern})" for each in PATTERNS), re.IGNORECASE
+        "|".join(f"(?:{pattern.expression.pattern})" for pattern in PATTERNS), re.IGNORECASE
     )
     candidates = trace.ranges(any_of)
     steps = {}
@@ -179,12 +179,12 @@ def _by_launch(
     groups: Sequence[Operations], launched_by: Sequence[Int64], calls: ApiCalls
 ) -> tuple[Int64, Int64, Int64]:
     """Return launch, start and end of all operations with a known launch, by launch."""
-    known = [each >= 0 for each in launched_by]
+    known = [call >= 0 for call in launched_by]
     launched = calls.start_ns[
-        np.concatenate([each[has] for each, has in zip(launched_by, known, strict=True)])
+        np.concatenate([call[has] for call, has in zip(launched_by, known, strict=True)])
     ]
-    start = np.concatenate([each.start_ns[has] for each, has in zip(groups, known, strict=True)])
-    end = np.concatenate([each.end_ns[has] for each, has in zip(groups, known, strict=True)])
+    start = np.concatenate([group.start_ns[has] for group, has in zip(groups, known, strict=True)])
+    end = np.concatenate([group.end_ns[has] for group, has in zip(groups, known, strict=True)])
     order = np.argsort(launched, kind="stable")
     return launched[order], start[order], end[order]
 
@@ -194,7 +194,7 @@ def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
     return type(ranges)(
         ranges.start_ns[chosen],
         ranges.end_ns[chosen],
-        [ranges.names[each] for each in chosen],
+        [ranges.names[index] for index in chosen],
         ranges.thread[chosen],
     )
 

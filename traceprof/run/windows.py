@@ -40,14 +40,14 @@ def choose_windows(
     return [rank.window for rank in ranks]
 
 
-def no_such_steps(steps: Range, found: Iterable[tuple[int, int]]) -> UsageError:
+def no_such_steps(steps: Range, known: Iterable[tuple[int, int]]) -> UsageError:
     """Return the error of steps that no rank of a run has.
 
     Args:
         steps: that were asked for.
-        found: the first and last step of each rank that has some.
+        known: the first and last step of each rank that has some.
     """
-    ends = list(found)
+    ends = list(known)
     return UsageError(
         f"cannot analyse the steps {_written(steps)}",
         f"the steps found are {min(first for first, _ in ends)} to {max(last for _, last in ends)}"
@@ -82,23 +82,23 @@ def _step_window(rank: Rank, steps: Range) -> Window | None:
 def _time_window(rank: Rank, time_range: Range) -> Window:
     """Return the range, an open side being the rank's own; empty where it misses the rank."""
     start, end = time_range
-    own = rank.window
+    whole = rank.window
     if start is None and end is None:
-        return own
+        return whole
     if start is not None and end is not None and end < start:
         raise UsageError(
             f"cannot analyse the time range {_written(time_range)}",
             "it ends before it starts",
             "write it as START:END",
         )
-    if any(each is not None and abs(each) >= intervals.BEYOND_NS for each in time_range):
+    if any(limit is not None and abs(limit) >= intervals.BEYOND_NS for limit in time_range):
         raise UsageError(
             f"cannot analyse the time range {_written(time_range)}",
             "it reaches beyond any clock",
             "write times in ns, or with a unit, such as 1.5s:1.7s",
         )
-    low = own.start_ns if start is None else start
-    return Window(low, max(low, own.end_ns if end is None else end))
+    low = whole.start_ns if start is None else start
+    return Window(low, max(low, whole.end_ns if end is None else end))
 
 
 def _written(limits: Range) -> str:

@@ -59,19 +59,19 @@ class Transfer:
 
 def transfers(operations: Sequence[Operation]) -> dict[str, list[Transfer]]:
     """Return what crossed each link of a rank, by counter; ring all-reduces send what they get."""
-    found: dict[str, list[Transfer]] = {name: [] for name in _NAMES}
+    crossing: dict[str, list[Transfer]] = {name: [] for name in _NAMES}
     for operation in operations:
         work = operation.work
         if isinstance(work, CopyWork):
             counter = {1: "pcie_rx", 2: "pcie_tx"}[work.kind]
-            found[counter].append(Transfer(operation.start_ns, operation.end_ns, work.bytes))
+            crossing[counter].append(Transfer(operation.start_ns, operation.end_ns, work.bytes))
         elif isinstance(work, CommunicationWork):
             ranks = len(work.members)
             size = 2 * (ranks - 1) * work.bytes // ranks
             carried = Transfer(operation.last_arrival_ns, operation.end_ns, size)
-            found["nvlink_tx"].append(carried)
-            found["nvlink_rx"].append(carried)
-    return found
+            crossing["nvlink_tx"].append(carried)
+            crossing["nvlink_rx"].append(carried)
+    return crossing
 
 
 def write(writer: NsightWriter, ranks: Ranks) -> None:
@@ -89,15 +89,15 @@ def links(ranks: Ranks) -> list[dict[str, Any]]:
         crossed = transfers(operations)
         if rank == 0:
             outside = [
-                Transfer(each.start_ns, each.end_ns, each.bytes // _NIC_SHARE)
-                for each in crossed["nvlink_tx"]
+                Transfer(transfer.start_ns, transfer.end_ns, transfer.bytes // _NIC_SHARE)
+                for transfer in crossed["nvlink_tx"]
             ]
             crossed |= {"network_tx": outside, "network_rx": outside}
         for name, carried in crossed.items():
             link, _, direction = name.partition("_")
             if carried:
-                size = sum(each.bytes for each in carried)
-                spans = answers.union((each.start_ns, each.end_ns) for each in carried)
+                size = sum(transfer.bytes for transfer in carried)
+                spans = answers.union((transfer.start_ns, transfer.end_ns) for transfer in carried)
                 busy = sum(end - start for start, end in spans)
                 row = {"rank": rank, "link": link, "direction": direction, "peer": None}
                 rate = {"gb_per_s": size / busy, "peak_gb_per_s": peaks[link]}
@@ -159,7 +159,7 @@ def _samples(operations: Sequence[Operation]) -> Iterator[tuple[int, list[int]]]
         values = dict.fromkeys(_NAMES, 0)
         for name, carried in crossed.items():
             peak = PCIE_PEAK if name.startswith("pcie") else NVLINK_PEAK
-            size = sum(each.during(start, end) for each in carried)
+            size = sum(transfer.during(start, end) for transfer in carried)
             values[name] = round(100 * size / (peak * _SAMPLE_NS))
         values["sms"] = round(100 * answers.covered(start, end, compute) / _SAMPLE_NS)
         values["clock"] = clock
@@ -200,7 +200,7 @@ def _write_nic(writer: NsightWriter, carried: Sequence[Transfer]) -> None:
     rows: dict[str, list[int]] = {name: [] for name in ("start", "end", "metricsIdx", "value")}
     while start < carried[-1].end_ns:
         end = start + _NIC_SAMPLE_NS
-        size = round(sum(each.during(start, end) for each in carried) / _NIC_SHARE)
+        size = round(sum(transfer.during(start, end) for transfer in carried) / _NIC_SHARE)
         rows["start"] += [start] * len(names)
         rows["end"] += [end] * len(names)
         rows["metricsIdx"] += range(len(names))

@@ -142,11 +142,11 @@ def _findings(ranges: Sequence[Sequence[RangeRecord]], operations: int) -> list[
     took: dict[int, list[int]] = {number: [] for number in range(1, most + 1)}
     per_group = []
     for rank, of_rank in enumerate(ranges):
-        small = [each for each in of_rank if f" bytes={_SMALL_BYTES} " in each.action.name]
+        small = [range_ for range_ in of_rank if f" bytes={_SMALL_BYTES} " in range_.action.name]
         per_group.append(2 * len(small))
-        for index, each in enumerate(small):
+        for index, range_ in enumerate(small):
             # A pair begins to work in the step of its own number.
-            took[rank // 2 + index // operations + 1].append(each.end_ns - each.start_ns)
+            took[rank // 2 + index // operations + 1].append(range_.end_ns - range_.start_ns)
     metrics = {
         "num_groups": most,
         "us_per_operation": median(took[most]) / US,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,29 +11,19 @@ import pytest
 
 from tests.reference.links import reference_copies, reference_integral, reference_series
 from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Rank, Window, open_run
+from traceprof.run.opening import Window
 from traceprof.trace.nsight import schema
-from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 A100 = "NVIDIA A100-SXM4-80GB"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
-
-
-@contextmanager
-def ranks_of(path: Path) -> Iterator[list[Rank]]:
-    trace = open_trace(path)
-    try:
-        yield list(open_run([trace]).ranks)
-    finally:
-        trace.close()
 
 
 def judged(path: Path, module: Any = link_usage, **overrides: float) -> list[Any]:
@@ -255,7 +244,7 @@ def test_a_link_at_its_limit(tmp_path: Path) -> None:
     assert (finding.id, finding.severity) == ("link-saturated", Severity.HIGH)
     assert finding.impact_ns == 1_000_000
     assert finding.metrics["gb_per_s"] == 30.0
-    assert "assumed 31.5 GB/s" in finding.title
+    assert "assumed peak of 31.5 GB/s" in finding.title
     assert any("nvidia-smi -q -d PCIE" in line for line in finding.advice)
     # whoever knows the slot says so, and nothing is assumed
     (finding,) = judged(path, pcie=32.0)

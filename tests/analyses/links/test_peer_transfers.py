@@ -5,36 +5,26 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses.links import peer_transfers
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Rank, Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from traceprof.analyses.links.peer_findings import PeerTransfersResult
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
-
-
-@contextmanager
-def ranks_of(path: Path) -> Iterator[list[Rank]]:
-    trace = open_trace(path)
-    try:
-        yield list(open_run([trace]).ranks)
-    finally:
-        trace.close()
 
 
 def results(path: Path) -> list[PeerTransfersResult]:

@@ -17,11 +17,12 @@ from dashboards.figures import nccl as nccl_figures
 from dashboards.figures import overlap as overlap_figures
 from dashboards.figures import steps as step_figures
 from dashboards.figures.reduction import edges
-from dashboards.figures.style import plain, shortened
+from dashboards.figures.style import color_range, plain, shortened
 from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks
 from dashboards.pages.registry import PAGES
 from dashboards.time_axis import Clock
+from tests.support.opened import analysis_of
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import components, named, text
 from traceprof import intervals
@@ -58,26 +59,32 @@ ALL = {path.stem for path in GPU_SAMPLES}
 
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as made:
-        yield made
+    with analysis_of(request.param) as opened:
+        yield opened
 
 
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
     steps = msgspec.to_builtins(json_report.document(analysis.result))["steps"]
     results = [result for result in analysis.result.breakdown if result.steps]
     assert results
-    bars = [step_figures.step_bars(each) for each in results]
+    bars = [step_figures.step_bars(result) for result in results]
     figure = step_figures.stacked(results, bars)
     for row, result in enumerate(results):
-        own = [step for step in steps if step["rank"] == result.rank]
+        steps_of_rank = [step for step in steps if step["rank"] == result.rank]
         traces = [trace for trace in figure.data if trace.meta == row and trace.type == "bar"]
         total = np.sum([trace.y for trace in traces], axis=0)
-        assert total.tolist() == pytest.approx([each["window_ns"] / 1e6 for each in own])
+        assert total.tolist() == pytest.approx([step["window_ns"] / 1e6 for step in steps_of_rank])
         idle = next(trace for trace in traces if trace.name == "idle")
-        assert idle.y.tolist() == pytest.approx([each["idle_ns"] / 1e6 for each in own])
-    heat = step_figures.heat(results, bars).data[0]
-    longest = [step["window_ns"] / 1e6 for step in steps if step["rank"] == results[0].rank]
-    assert heat.z[0][: len(longest)].tolist() == pytest.approx(longest)
+        assert idle.y.tolist() == pytest.approx([step["idle_ns"] / 1e6 for step in steps_of_rank])
+    heat = step_figures.heat(results, step_figures.step_grid(results)).data[0]
+    drawn = {
+        (rank.rank, number): time
+        for rank, row in zip(results, heat.z.tolist(), strict=True)
+        for number, time in zip(heat.x.tolist(), row, strict=True)
+        if not np.isnan(time)
+    }
+    taken = {(step["rank"], step["step"]): step["window_ns"] / 1e6 for step in steps}
+    assert drawn == pytest.approx(taken)
 
 
 def many_steps(num: int) -> BreakdownResult:
@@ -86,7 +93,7 @@ def many_steps(num: int) -> BreakdownResult:
 
     lengths = np.random.default_rng(0).integers(10, 99, num).tolist()
     lengths[num // 2] = 5000  # one slow step among many
-    steps = tuple(StepMeasures(index, measures(each)) for index, each in enumerate(lengths))
+    steps = tuple(StepMeasures(index, measures(length)) for index, length in enumerate(lengths))
     whole = measures(sum(lengths))
     return BreakdownResult(0, whole, steps, (), 0, True, True, HOW_TO_COLLECT)
 
@@ -107,12 +114,55 @@ def test_numbers_that_come_again_are_drawn_in_order() -> None:
     result = many_steps(4)
     again = replace(result, steps=tuple(replace(step, number=7) for step in result.steps))
     assert step_figures.step_bars(again).position.tolist() == [0, 1, 2, 3]
+    grid = step_figures.step_grid([result, again])
+    assert grid.position.tolist() == [0, 1, 2, 3]
+    assert grid.longest_ms[0].tolist() == grid.longest_ms[1].tolist()
+
+
+def test_a_rank_without_the_first_step_stands_under_the_same_steps() -> None:
+    result = many_steps(5)
+    grid = step_figures.step_grid([result, replace(result, steps=result.steps[1:])])
+    assert np.isnan(grid.longest_ms[1, 0])
+    assert grid.longest_ms[1, 1:].tolist() == grid.longest_ms[0, 1:].tolist()
+    assert grid.first.tolist() == [[0, 1, 2, 3, 4], [-1, 0, 1, 2, 3]]
+    assert grid.last.tolist() == grid.first.tolist()
+
+
+def test_columns_of_many_steps_stand_at_the_steps_numbers() -> None:
+    result = many_steps(1250)
+    grid = step_figures.step_grid([result, replace(result, steps=result.steps[600:])])
+    assert len(grid.position) == len(grid.label) == step_figures.MAX_BARS
+    assert grid.position[0] < 5
+    assert 1245 < grid.position[-1] < 1250
+    slow = int(np.nanargmax(grid.longest_ms[0]))
+    assert grid.first[0, slow] <= 625 <= grid.last[0, slow]
+    assert abs(grid.position[slow] - 625) < 5
+    assert grid.longest_ms[0, slow] == grid.longest_ms[1, slow] == 5000 / 1e6
+    for row in (0, 1):  # each step of a rank is in one column
+        taken = grid.first[row] >= 0
+        assert (grid.first[row, taken][1:] == grid.last[row, taken][:-1] + 1).all()
+
+
+def test_one_slow_step_leaves_the_colours_to_the_others() -> None:
+    low, high = color_range(np.array([400.0, *[4.3, 4.5] * 10, np.nan]))
+    assert low == 4.3
+    assert 4.5 <= high < 5
+    assert color_range(np.array([1.0, 2.0, 3.0])) == (1.0, 3.0)
+
+
+def test_the_same_time_everywhere_is_not_a_scale_of_noise() -> None:
+    low, high = color_range(np.array([100.0, 100.001, 100.002]))
+    assert low == 100
+    assert high == pytest.approx(102, abs=0.01)
+    for values in (np.zeros(3), np.full(3, np.nan)):
+        low, high = color_range(values)
+        assert low < high
 
 
 @of_samples({"overlap-slowdown"})
-def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
+def test_gain_and_cost_are_the_finding_s(analysis: Analysis) -> None:
     results = analysis.of(overlap_slowdown)
-    hidden, tax, net = overlap_figures.gain_and_tax(results).data
+    hidden, cost, net = overlap_figures.gain_and_cost(results).data
     findings = {
         finding.rank: finding for finding in analysis.findings if finding.id == "overlap-slowdown"
     }
@@ -120,7 +170,7 @@ def test_gain_and_tax_are_the_finding_s(analysis: Analysis) -> None:
     for index, result in enumerate(results):
         finding = findings[result.rank]
         assert hidden.x[index] == finding.metrics["hidden_ns"] / 1e6  # type: ignore[operator]
-        assert tax.x[index] == -finding.impact_ns / 1e6
+        assert cost.x[index] == -finding.impact_ns / 1e6
         assert net.x[index] == finding.metrics["net_gain_ns"] / 1e6  # type: ignore[operator]
 
 
@@ -165,28 +215,34 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
     )
     peaks = [rate.peak for rate in rates if rate.peak is not None]
     assert [line.y0 for line in figure.layout.shapes] == peaks
-    for row, each in enumerate(rates):
+    for row, link in enumerate(rates):
         most, mean = figure.data[2 * row : 2 * row + 2]
-        assert np.array_equal(mean.y[:-1], each.mean, equal_nan=True)
-        assert np.array_equal(most.y[:-1], each.most, equal_nan=True)
+        assert np.array_equal(mean.y[:-1], link.mean, equal_nan=True)
+        assert np.array_equal(most.y[:-1], link.most, equal_nan=True)
 
 
 @of_samples({"p2p-slower-than-copy", "peer-copies"})
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
-    found = [
-        each
-        for each in msgspec.to_builtins(json_report.document(analysis.result))["links"]
-        if each["direction"] == "p2p"
+    links = [
+        link
+        for link in msgspec.to_builtins(json_report.document(analysis.result))["links"]
+        if link["direction"] == "p2p"
     ]
-    assert found
+    assert links
     devices = [rank.device for rank in analysis.run.ranks]
     (drawn,) = link_figures.peer_matrix(analysis.result.links, devices).data
-    assert np.nansum(drawn.z) == sum(each["bytes"] for each in found)
+    assert np.nansum(drawn.z) == sum(link["bytes"] for link in links)
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
-    tree = each.layout(analysis, Address(each.PATH))
+@pytest.fixture(scope="module")
+def trees(analysis: Analysis) -> dict[str, Any]:
+    """Return the layout of each page, by its title."""
+    return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
+
+
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_axes_have_units_and_heads_too(trees: dict[str, Any], title: str) -> None:
+    tree = trees[title]
     for graph in named(tree, "Graph"):
         title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
         assert "(" in title or "step" in title or "device" in title or "rank" in title
@@ -196,14 +252,14 @@ def test_axes_have_units_and_heads_too(analysis: Analysis, each: Any) -> None:
                 assert column["type"] == "rightAligned"
 
 
-@pytest.mark.parametrize("each", PAGES, ids=lambda each: each.TITLE)
-def test_no_component_reads_text_as_markup(analysis: Analysis, each: Any) -> None:
-    kinds = {type(one).__name__ for one in components(each.layout(analysis, Address(each.PATH)))}
+@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
+def test_no_component_reads_text_as_markup(trees: dict[str, Any], title: str) -> None:
+    kinds = {type(component).__name__ for component in components(trees[title])}
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:
-    with closing(analyze(real_trace)) as analysis:
+    with analysis_of(real_trace) as analysis:
         for page in PAGES:
             tree = page.layout(analysis, Address(page.PATH))
             assert text(tree) or named(tree, "Div"), page.TITLE
@@ -220,15 +276,17 @@ def test_names_are_plain_text_in_charts() -> None:
 def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
     with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as result:
-        met = result.ranks
-        figure = wait_matrix(met, met.ranks)
+        comparison = result.ranks
+        figure = wait_matrix(comparison, comparison.ranks)
         assert figure is not None
         (drawn,) = figure.data
-        order = np.argsort(met.ranks)
-        waited = met.matrix_ns[np.ix_(order, order)]
+        order = np.argsort(comparison.ranks)
+        waited = comparison.matrix_ns[np.ix_(order, order)]
         assert waited.any()
         assert np.nan_to_num(drawn.z).tolist() == (waited / 1e6).tolist()
-        assert list(drawn.x) == list(drawn.y) == [f"rank {rank}" for rank in sorted(met.ranks)]
+        assert (
+            list(drawn.x) == list(drawn.y) == [f"rank {rank}" for rank in sorted(comparison.ranks)]
+        )
         # A rank alone waited for nobody else that is drawn.
-        assert wait_matrix(met, met.ranks[:1]) is None
+        assert wait_matrix(comparison, comparison.ranks[:1]) is None
         assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))

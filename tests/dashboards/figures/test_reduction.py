@@ -22,7 +22,7 @@ series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1,
 def test_an_envelope_has_every_extreme(
     points: list[tuple[int, int]], start: int, length: int, num: int
 ) -> None:
-    times, values = (np.array(each, np.int64) for each in zip(*points, strict=True))
+    times, values = (np.array(column, np.int64) for column in zip(*points, strict=True))
     end = start + length
 
     def at(time: int) -> int:

@@ -32,13 +32,13 @@ SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
 
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as made:
-        yield made
+    with closing(analyze(request.param)) as result:
+        yield result
 
 
 def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
     tree = overview.layout(analysis, Address())
-    bars = [each for each in named(tree, "Div") if getattr(each, "className", "") == "bar"]
+    bars = [element for element in named(tree, "Div") if getattr(element, "className", "") == "bar"]
     assert len(bars) == len(analysis.result.breakdown)
     for bar, result in zip(bars, analysis.result.breakdown, strict=True):
         widths = [float(part.style["width"].removesuffix("%")) for part in bar.children]
@@ -49,28 +49,28 @@ def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
         assert sum(widths) == pytest.approx(100, abs=1e-3)
 
 
-def test_a_first_look_shows_the_ranks_that_are_known() -> None:
+def test_a_preview_shows_the_ranks_that_are_known() -> None:
     with closing(analyze(SAMPLE)) as analysis:
         first = replace(
             analysis,
             result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
         )
-        rows = named(overview.first_look(first, Address()), "Tbody")[0].children
+        rows = named(overview.preview(first, Address()), "Tbody")[0].children
         whole = named(overview.layout(analysis, Address()), "Tbody")[0].children
         assert [text(row) for row in rows] == [text(whole[0])]
-        shown = text(overview.first_look(first, Address()))
+        shown = text(overview.preview(first, Address()))
         assert "1 rank to come" in shown
         assert "Findings" not in shown
         assert "median step" not in shown
-        assert "to come" not in text(overview.first_look(analysis, Address()))
-        assert overview.first_look(first, Address(rank=(1,))) is None  # not known yet
-        assert "to come" not in text(overview.first_look(first, Address(rank=(0,))))
+        assert "to come" not in text(overview.preview(analysis, Address()))
+        assert overview.preview(first, Address(rank=(1,))) is None  # not known yet
+        assert "to come" not in text(overview.preview(first, Address(rank=(0,))))
 
 
 def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:
     tree = overview.layout(analysis, Address())
     shown = text(tree)
-    links = [parse(*each.href.partition("?")[::2]) for each in named(tree, "Link")]
+    links = [parse(*link.href.partition("?")[::2]) for link in named(tree, "Link")]
     for finding in analysis.findings:
         assert finding.title in shown
         assert all(advice in shown for advice in finding.advice)
@@ -88,10 +88,10 @@ def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) ->
 
 def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) -> None:
     shown = text(overview.layout(analysis, Address()))
-    for each in analysis.not_applicable:
-        assert each.id in shown
-        assert each.reason in shown
-        assert each.how_to_collect in shown
+    for gap in analysis.not_applicable:
+        assert gap.id in shown
+        assert gap.reason in shown
+        assert gap.how_to_collect in shown
 
 
 def test_only_the_ranks_chosen_are_shown() -> None:
@@ -116,7 +116,9 @@ def test_a_healthy_run_says_so(tmp_path: Path) -> None:
 
 
 def test_nothing_in_the_page_reads_text_as_markup(analysis: Analysis) -> None:
-    kinds = {type(each).__name__ for each in components(overview.layout(analysis, Address()))}
+    kinds = {
+        type(component).__name__ for component in components(overview.layout(analysis, Address()))
+    }
     assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds
 
 
@@ -155,11 +157,11 @@ def test_reports_that_were_left_out_are_named(tmp_path: Path) -> None:
 
 def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path) -> None:
     truth = made("cpu-ranks-balanced", tmp_path / "run", seed=1)
-    reports = [tmp_path / "run" / each["file"] for each in truth["reports"]]
+    reports = [tmp_path / "run" / report["file"] for report in truth["reports"]]
     with closing(analyze(*reports[::-1])) as analysis:
         tree = overview.layout(analysis, Address())
         _, choices = shell.choices(analysis)
     assert [rank.rank for rank in analysis.run.ranks] != list(range(8))
-    heads = [text(each) for each in named(tree, "Th") if text(each).startswith("rank ")]
-    assert heads[:8] == [f"rank {each}" for each in range(8)]
+    heads = [text(head) for head in named(tree, "Th") if text(head).startswith("rank ")]
+    assert heads[:8] == [f"rank {number}" for number in range(8)]
     assert [choice["value"] for choice in choices] == list(range(8))

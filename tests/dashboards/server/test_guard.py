@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dashboards.server.access import Access
 from dashboards.server.app import create_app
-from dashboards.server.guard import Access
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 

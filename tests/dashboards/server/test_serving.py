@@ -17,21 +17,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dashboards.server.access import is_loopback
 from dashboards.server.progress import AnalysisProgress
-from dashboards.server.serving import HOST, DashboardServer, is_loopback
+from dashboards.server.serving import HOST, DashboardServer
 from tests.support.cli import run
 from tests.support.traces import SAMPLE
+from tests.support.workers import is_running, until
 from traceprof.analysis import analyze
 from traceprof.cli.analyze import command as analyze_command
 from traceprof.cli.dashboard import command as dashboard_command
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
+from traceprof.execution.options import num_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (what the token is for)
 
@@ -189,12 +194,12 @@ def test_it_answers_before_the_analysis_is_there() -> None:
         assert status == 200
         before = get(f"{server.url}_dash-layout")[1]
         dependencies = get(f"{server.url}_dash-dependencies")[1]
-        with closing(analyze(SAMPLE, progress=server.waiting)) as analysis:
-            done, expected = server.waiting.so_far()
+        with closing(analyze(SAMPLE, listener=server.progress)) as analysis:
+            done, expected = server.progress.so_far()
             assert done == expected > 0
-            assert not server.waiting.wait(0)
+            assert not server.progress.wait(0)
             server.show(analysis)
-            assert server.waiting.wait(0)
+            assert server.progress.wait(0)
             # What a browser has loaded of the one goes on with the other.
             assert scripts(get(server.url)[1]) == scripts(page)
             assert get(f"{server.url}_dash-dependencies")[1] == dependencies
@@ -232,49 +237,75 @@ def test_progress_is_passed_on() -> None:
     assert first.so_far() == second.so_far() == (4, 9)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no copies elsewhere")
-def test_a_large_report_is_read_by_two_processes() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nobody_is_left_when_it_ends_while_it_analyses(number: signal.Signals) -> None:
     program = """
-import sys
-from dashboards import serving
-from traceprof.execution import child_process as processes
+import os, sys, time
 from traceprof.cli.main import main
-from traceprof.trace import nsight
-serving._MAX_OPENING_S = 60
-nsight._WORTH_SHARING = 0
-ahead = processes.ahead
-def told(*arguments):
-    print("copied", flush=True)
-    return ahead(*arguments)
-processes.ahead = told
-sys.exit(main(["dashboard", "--port", "0", sys.argv[1]]))
+from traceprof.execution import measuring
+def slowly(*_):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+measuring.measure_rank = slowly
+measuring.MIN_OPERATIONS_OF_A_PROCESS = 1
+sys.argv[0] = "traceprof"
+main(["dashboard", "--port", "0", sys.argv[1]])
 """
     command = [sys.executable, "-c", program, str(SAMPLE)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert process.stdout.readline() == "copied\n"
-            while not json.loads(get(f"{url}progress")[1])["is_over"]:
-                pass
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=10)
-        finally:
-            process.kill()
-    assert process.returncode == EXIT_DONE
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        children = [int(process.stdout.readline()) for _ in range(min(2, num_jobs(None)))]
+        assert process.pid not in children
+        assert not json.loads(get(f"{url}progress")[1])["is_over"]
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    until(lambda: not any(map(is_running, children)))
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
+    assert process.returncode == codes[number]
     assert errors.strip() == ""
 
 
-def test_who_waits_learns_of_a_first_look() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+def test_it_goes_on_when_what_analyses_is_killed() -> None:
+    program = """
+import os, signal, sys
+from traceprof.cli.main import main
+from traceprof.execution import measuring
+first, measure = os.getpid(), measuring.measure_rank
+def in_first(*arguments):
+    if os.getpid() != first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("here", flush=True)
+    return measure(*arguments)
+measuring.measure_rank = in_first
+main(["dashboard", "--port", "0", sys.argv[1]])
+"""
+    command = [sys.executable, "-c", program, str(SAMPLE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert process.stdout.readline() == "here\n"
+            while not json.loads(get(f"{url}progress")[1])["is_over"]:
+                pass
+            assert get(url)[0] == 200
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == EXIT_DONE
+
+
+def test_who_waits_learns_of_partial_results() -> None:
     waiting = AnalysisProgress()
     assert not waiting.wait(0, 0)
     with closing(analyze(SAMPLE)) as analysis:
-        late = threading.Timer(0.1, waiting.look, [analysis])
+        late = threading.Timer(0.1, waiting.partial, [analysis])
         late.start()
         assert not waiting.wait(60, 0)  # it would be long
-        assert (waiting.first_look, waiting.num_previews) == (analysis, 1)
+        assert (waiting.preview, waiting.num_previews) == (analysis, 1)
         assert not waiting.wait(60, 0)
         assert not waiting.wait(0.01, 1)
         waiting.end()
@@ -284,21 +315,18 @@ def test_who_waits_learns_of_a_first_look() -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["", "?", "?looks=", "?looks=-1", "?looks=x", "?looks=" + 5000 * "9", "?looks=%00", "?&=%"],
+    [
+        "",
+        "?",
+        "?previews=",
+        "?previews=-1",
+        "?previews=x",
+        "?previews=" + 5000 * "9",
+        "?previews=%00",
+        "?&=%",
+    ],
 )
 def test_strange_questions_are_answered(query: str) -> None:
     with DashboardServer() as server:
         status, told = get(f"{server.url}progress{query}")
-        assert (status, json.loads(told)["looks"]) == (200, 0)
-
-
-def test_who_waits_for_rows_waits_no_longer_than_that() -> None:
-    waiting = AnalysisProgress()
-    began = time.monotonic()
-    waiting.wait_for_rows(0.05)
-    assert time.monotonic() - began >= 0.05
-    waiting.expect(1)
-    waiting.wait_for_rows(60)
-    ended = AnalysisProgress()
-    ended.end()
-    ended.wait_for_rows(60)
+        assert (status, json.loads(told)["previews"]) == (200, 0)

@@ -83,7 +83,7 @@ class Timeline:
 
     @property
     def panel(self) -> str:
-        """What is told of the selection, thin spaces as spaces."""
+        """What is said of the selection, thin spaces as spaces."""
         text = self.page.locator(".timeline-detail").inner_text()
         return text.replace("\u2009", " ")
 
@@ -147,9 +147,18 @@ def first_kernel(analysis: Analysis) -> tuple[int, int, str]:
 def test_rows_stand_in_order(timeline: Timeline) -> None:
     labels = timeline.labels
     order = ["steps on the GPU", "NVTX", "CUDA API", "stream 7 · compute"]
-    places = [labels.index(each) for each in order]
+    places = [labels.index(label) for label in order]
     assert places == sorted(places)
     assert any(label.endswith("communication") for label in labels)
+
+
+def test_the_page_fills_the_window_and_does_not_scroll(timeline: Timeline) -> None:
+    below = "document.documentElement.scrollHeight - innerHeight"
+    assert timeline.page.evaluate(below) == 0
+    frame = timeline.page.locator("#timeline").bounding_box()
+    height = timeline.page.evaluate("innerHeight")
+    assert frame is not None
+    assert height - 30 < frame["y"] + frame["height"] <= height
 
 
 def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -> None:
@@ -235,6 +244,7 @@ def test_down_to_single_nanoseconds(timeline: Timeline, sample: Analysis) -> Non
     assert tile["columns"] == tile["span"] == 16
     # Where the kernel ends is exact: five of the ten nanoseconds in view are covered.
     assert tile["start"] + tile["begin"][0] + tile["length"][0] == end
+    assert tile["names"]  # eight of sixteen nanoseconds are half of the screen: room for a name
     timeline.press("w")
     assert timeline.view[1] == 10
 
@@ -347,7 +357,7 @@ def test_the_tooltip(timeline: Timeline, sample: Analysis) -> None:
 
 
 def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Analysis) -> None:
-    finding = next(each for each in sample.findings if len(each.evidence) > 1)
+    finding = next(finding for finding in sample.findings if len(finding.evidence) > 1)
     page.goto(sample_url)
     card = page.locator(f"#finding-{finding.id}")
     card.locator(".evidence a").nth(1).click()
@@ -358,7 +368,7 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Ana
     assert (shown["finding"], shown["evidence"]) == (finding.id, 1)
     bands = timeline.ask("t.bands")
     assert [(band["start"], band["end"]) for band in bands] == [
-        (each.start_ns, each.end_ns) for each in finding.evidence
+        (interval.start_ns, interval.end_ns) for interval in finding.evidence
     ]
     # What the GPU did is in sight.
     last = timeline.ask("t.rows.filter((row) => row.track?.source === 'op').at(-1)")

@@ -1,4 +1,4 @@
-"""What is told of one event, of many in a block, and of those whose names match."""
+"""What is said of one event, of many in a block, and of those whose names match."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "void cutlass::Kernel<cutlass_80_gemm>(cutlass_80_gemm::Params)"
 
 
-def told(timeline: RankTimeline, source: str, index: int) -> dict[str, Any]:
-    found = describe(timeline, source, index)
-    assert found is not None
-    return {**found, "facts": dict(found["facts"])}
+def event_of(timeline: RankTimeline, source: str, index: int) -> dict[str, Any]:
+    event = describe(timeline, source, index)
+    assert event is not None
+    return {**event, "facts": dict(event["facts"])}
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ def timeline(tmp_path: Path) -> Iterator[RankTimeline]:
         .kernel(406, 410, "b", correlation=77, launch=False)
         .nvtx("still open", 420, None)
     )
-    with timelines(trace, tmp_path) as (found,):
-        yield found
+    with timelines(trace, tmp_path) as (event,):
+        yield event
 
 
 def test_a_kernel(timeline: RankTimeline) -> None:
-    found = told(timeline, "op", 0)
-    assert (found["id"], found["kind"], found["name"]) == ("0.op.0", "compute", GEMM)
-    assert found["label"] == "cutlass::Kernel"
-    assert (found["start"], found["end"], found["duration"]) == ("100", "300", "200")
-    assert found["facts"] == {
+    event = event_of(timeline, "op", 0)
+    assert (event["id"], event["kind"], event["name"]) == ("0.op.0", "compute", GEMM)
+    assert event["label"] == "cutlass::Kernel"
+    assert (event["start"], event["end"], event["duration"]) == ("100", "300", "200")
+    assert event["facts"] == {
         "stream": "7",
         "grid": "8 × 4 × 1",
         "block": "256 × 1 × 1",
@@ -68,35 +68,35 @@ def test_a_kernel(timeline: RankTimeline) -> None:
         "from call to start": "90 ns",
         "launched in": "step 0 > forward",
     }
-    (call,) = found["links"]
+    (call,) = event["links"]
     assert (call["label"], call["start"], call["end"]) == ("cudaLaunchKernel", "10", "25")
-    assert told(timeline, "call", int(call["id"].split(".")[2]))["links"][0]["id"] == "0.op.0"
+    assert event_of(timeline, "call", int(call["id"].split(".")[2]))["links"][0]["id"] == "0.op.0"
 
 
 def test_a_copy(timeline: RankTimeline) -> None:
-    facts = told(timeline, "op", 3)["facts"]
+    facts = event_of(timeline, "op", 3)["facts"]
     assert facts["size"] == "4 kB (4,000 bytes), 200 GB/s"
     assert (facts["from"], facts["to"]) == ("pageable memory", "device memory")
 
 
 def test_an_operation_whose_call_is_not_in_the_capture(timeline: RankTimeline) -> None:
-    found = told(timeline, "op", 4)
-    assert found["name"] == "memset"
-    assert found["facts"]["size"] == "64 B, 64 GB/s"
-    assert found["facts"]["launched by"] == "a call that the capture does not hold"
-    assert found["links"] == []
+    event = event_of(timeline, "op", 4)
+    assert event["name"] == "memset"
+    assert event["facts"]["size"] == "64 B, 64 GB/s"
+    assert event["facts"]["launched by"] == "a call that the capture does not hold"
+    assert event["links"] == []
 
 
 def test_a_call_that_launched_two(timeline: RankTimeline) -> None:
-    (call,) = told(timeline, "op", 2)["links"]
-    found = told(timeline, "call", int(call["id"].split(".")[2]))
-    assert found["facts"]["launched"] == "2 operations"
-    assert [each["label"] for each in found["links"]] == ["a", "b"]
+    (call,) = event_of(timeline, "op", 2)["links"]
+    event = event_of(timeline, "call", int(call["id"].split(".")[2]))
+    assert event["facts"]["launched"] == "2 operations"
+    assert [link["label"] for link in event["links"]] == ["a", "b"]
 
 
 def test_ranges(timeline: RankTimeline) -> None:
     by_name = {
-        timeline.events["range"].name_of(index): told(timeline, "range", index)
+        timeline.events["range"].name_of(index): event_of(timeline, "range", index)
         for index in range(len(timeline.events["range"].name))
     }
     assert by_name["forward"]["facts"] == {"thread": "1000", "inside": "step 0"}
@@ -109,7 +109,7 @@ def test_ranges(timeline: RankTimeline) -> None:
 
 
 def test_a_step_has_the_measures_of_the_breakdown(timeline: RankTimeline) -> None:
-    facts = told(timeline, "step", 0)["facts"]
+    facts = event_of(timeline, "step", 0)["facts"]
     assert facts["compute"] == "209 ns · 67.4 %"
     assert list(facts) == ["compute", "exposed communication", "exposed copy", "idle"]
 
@@ -122,7 +122,7 @@ def test_there_is_no_such_event(timeline: RankTimeline, event: tuple[str, int]) 
 def test_without_api_calls(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 10, launch=False)
     with timelines(trace, tmp_path) as (timeline,):
-        launched_by = told(timeline, "op", 0)["facts"]["launched by"]
+        launched_by = event_of(timeline, "op", 0)["facts"]["launched by"]
         assert launched_by == "not known: the report holds no API calls"
 
 
@@ -134,7 +134,7 @@ def test_the_message_of_a_communication_kernel() -> None:
     assert with_bytes
     timeline = read(rank, ())
     for index in with_bytes[:5]:
-        facts = told(timeline, "op", int(said.kernel[index]))["facts"]
+        facts = event_of(timeline, "op", int(said.kernel[index]))["facts"]
         assert facts["operation"].startswith(said.operations[said.operation[index]])
         assert f"({said.bytes[index]:,} bytes)" in facts["message"]
     analysis.close()
@@ -142,7 +142,7 @@ def test_the_message_of_a_communication_kernel() -> None:
 
 def test_an_unknown_message_is_said_to_be_unknown(tmp_path: Path) -> None:
     with timelines(TraceBuilder().kernel(0, 10, SEND), tmp_path) as (timeline,):
-        facts = told(timeline, "op", 0)["facts"]
+        facts = event_of(timeline, "op", 0)["facts"]
         assert facts["operation"] == "SendRecv"
         assert facts["message"].startswith("not known")
 
@@ -167,15 +167,15 @@ def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
 
 def walk(ranks: list[RankTimeline], text: str, *, backwards: bool = False) -> list[str]:
     """Return the ids of the matches in the order in which the search goes through them."""
-    found: list[str] = []
+    event: list[str] = []
     at: Place | None = Place(-(10**6))
     while True:
         assert at is not None
         following = search(ranks, text, at, backwards=backwards)["next"]
-        if following is None or following["id"] in found:
-            return found
-        assert following["number"] == len(found) + 1 or backwards
-        found.append(following["id"])
+        if following is None or following["id"] in event:
+            return event
+        assert following["number"] == len(event) + 1 or backwards
+        event.append(following["id"])
         rank, source, index = following["id"].split(".")
         at = place_of(ranks, int(rank), source, int(index))
 
@@ -223,16 +223,16 @@ def test_the_search_goes_through_all_that_match(
         assert walk(ranks, text) == ids
         # Backwards from before the first one, it goes round to the last.
         assert walk(ranks, text, backwards=True) == ids[::-1]
-        found = search(ranks, text, Place(0))
-        assert found["count"] == len(ids)
-        assert sum(each["count"] for each in found["names"]) == len(ids)
+        summary = search(ranks, text, Place(0))
+        assert summary["count"] == len(ids)
+        assert sum(name["count"] for name in summary["names"]) == len(ids)
 
 
 def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None:
     assert search([timeline], "STEP", Place(0))["names"] == [{"label": "step 0", "count": 2}]
-    found = search([timeline], "launch", Place(11))
-    assert found["next"] is not None
-    assert (found["next"]["start"], found["count"]) == ("390", 2)
+    summary = search([timeline], "launch", Place(11))
+    assert summary["next"] is not None
+    assert (summary["next"]["start"], summary["count"]) == ("390", 2)
 
 
 def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
@@ -248,5 +248,5 @@ def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.Monke
     for index in range(3):
         trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)
     with timelines(trace, tmp_path) as ranks:
-        found = search(ranks, "op_id", Place(0))
-        assert (found["count"], found["num_names"], found["names"]) == (3, 3, [])
+        event = search(ranks, "op_id", Place(0))
+        assert (event["count"], event["num_names"], event["names"]) == (3, 3, [])

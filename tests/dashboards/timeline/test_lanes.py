@@ -10,9 +10,9 @@ from dashboards.timeline import lanes
 
 Event = tuple[int, int]
 EVENTS = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda each: (each[0], sum(each))),
+    st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda event: (event[0], sum(event))),
     max_size=30,
-).map(lambda events: sorted(events, key=lambda each: (each[0], -each[1])))
+).map(lambda events: sorted(events, key=lambda event: (event[0], -event[1])))
 
 
 def columns(events: list[Event]) -> tuple[np.ndarray, np.ndarray]:
@@ -21,11 +21,11 @@ def columns(events: list[Event]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nested(events: list[Event], most: int = 99) -> list[int]:
-    return [int(each) for each in lanes.nested(*columns(events), most)]
+    return [int(lane) for lane in lanes.nested(*columns(events), most)]
 
 
 def packed(events: list[Event], most: int = 99) -> list[int]:
-    return [int(each) for each in lanes.packed(*columns(events), most)]
+    return [int(lane) for lane in lanes.packed(*columns(events), most)]
 
 
 def test_calls_nest() -> None:

@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 UTC = 1_726_722_437_796_624_059
 
 
-def told(analysis: Analysis, address: Address) -> dict[str, str]:
+def attributes_of(analysis: Analysis, address: Address) -> dict[str, str]:
     """Return the attributes of the element that becomes the timeline."""
     tree = timeline.layout(analysis, address)
-    (element,) = (each for each in named(tree, "Div") if getattr(each, "id", "") == "timeline")
+    (element,) = (
+        element for element in named(tree, "Div") if getattr(element, "id", "") == "timeline"
+    )
     props = element.to_plotly_json()["props"]
     return {key.removeprefix("data-"): str(value) for key, value in props.items()}
 
 
 def test_all_ranks_are_offered_and_the_first_is_open() -> None:
     with closing(analyze(SAMPLE)) as analysis:
-        page = told(analysis, Address(timeline.PATH))
+        page = attributes_of(analysis, Address(timeline.PATH))
         assert json.loads(page["ranks"]) == [0, 1]
         assert json.loads(page["opened"]) == [0]
         assert json.loads(page["labels"])["1"].startswith("rank 1 · GPU 1")
@@ -43,23 +45,23 @@ def test_all_ranks_are_offered_and_the_first_is_open() -> None:
 
 def test_ranks_asked_for_are_open() -> None:
     with closing(analyze(SAMPLE)) as analysis:
-        page = told(analysis, Address(timeline.PATH, rank=(1,)))
+        page = attributes_of(analysis, Address(timeline.PATH, rank=(1,)))
         assert json.loads(page["ranks"]) == json.loads(page["opened"]) == [1]
         with pytest.raises(UsageError, match="rank 7"):
-            told(analysis, Address(timeline.PATH, rank=(7,)))
+            attributes_of(analysis, Address(timeline.PATH, rank=(7,)))
 
 
 def test_another_address_makes_another_element() -> None:
     with closing(analyze(SAMPLE)) as analysis:
         addresses = [Address(timeline.PATH), Address(timeline.PATH, select="0.op.1")]
-        keys = {told(analysis, address)["key"] for address in addresses}
+        keys = {attributes_of(analysis, address)["key"] for address in addresses}
         assert len(keys) == 2
 
 
 def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(UTC + 5, UTC + 9).api("early", UTC, UTC + 1)
     with closing(analyze(trace.write(tmp_path / "t.sqlite"))) as analysis:
-        page = told(analysis, Address(timeline.PATH))
+        page = attributes_of(analysis, Address(timeline.PATH))
         assert page["base"] == str(UTC + 5)
         assert page["time"] == "time since the first GPU operation"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dashboards.timeline.rows import read
 from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
 from tests.support.timelines import drawn, timelines
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def test_streams_are_told_apart_by_what_they_do(tmp_path: Path) -> None:
+def test_streams_are_distinguished_by_what_they_do(tmp_path: Path) -> None:
     trace = (
         TraceBuilder()
         .kernel(0, 10, "gemm", launch=False)
@@ -73,7 +74,7 @@ def test_threads_stand_above_with_their_ranges_and_calls(tmp_path: Path) -> None
     )
     with timelines(trace, tmp_path) as (timeline,):
         main, other = "thread 1000 · trainer", "thread 3"
-        assert [each[:3] for each in drawn(timeline)] == [
+        assert [track[:3] for track in drawn(timeline)] == [
             (main, "NVTX start/end", "nvtx"),
             (main, "", "nvtx"),
             (main, "NVTX", "nvtx"),
@@ -84,7 +85,7 @@ def test_threads_stand_above_with_their_ranges_and_calls(tmp_path: Path) -> None
             (other, "CUDA API", "host"),
             ("GPU 0", "stream 7 · compute", "compute"),
         ]
-        assert [each[3] for each in drawn(timeline)][:6] == [
+        assert [track[3] for track in drawn(timeline)][:6] == [
             [(10, 60, "async")],
             [(30, 80, "async")],
             [(0, 90, "outer")],
@@ -157,22 +158,21 @@ def test_without_calls_or_ranges(tmp_path: Path) -> None:
 
 
 def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
-    analysis = analyze(real_trace)
-    for rank in analysis.run.ranks:
-        timeline = read(rank, ())
-        ranges = rank.trace.range_table(rank.process)
-        expected = {
-            "op": sum(map(len, rank.operations.groups)),
-            "call": 0 if rank.calls is None else len(rank.calls),
-            "range": 0 if ranges is None else len(ranges),
-        }
-        for source, count in expected.items():
-            of_source = [each for each in timeline.tracks if each.source == source]
-            indices = [each.index for each in of_source] or [np.empty(0, np.int32)]
-            assert sorted(np.concatenate(indices).tolist()) == list(range(count))
-        for track in timeline.tracks:
-            assert (np.diff(track.row.start_ns) >= 0).all()
-    analysis.close()
+    with ranks_of(real_trace) as ranks:
+        for rank in ranks:
+            timeline = read(rank, ())
+            ranges = rank.trace.range_table(rank.process)
+            expected = {
+                "op": sum(map(len, rank.operations.groups)),
+                "call": 0 if rank.calls is None else len(rank.calls),
+                "range": 0 if ranges is None else len(ranges),
+            }
+            for source, count in expected.items():
+                of_source = [track for track in timeline.tracks if track.source == source]
+                indices = [track.index for track in of_source] or [np.empty(0, np.int32)]
+                assert sorted(np.concatenate(indices).tolist()) == list(range(count))
+            for track in timeline.tracks:
+                assert (np.diff(track.row.start_ns) >= 0).all()
 
 
 def test_the_sample_has_what_one_looks_for() -> None:

@@ -52,8 +52,21 @@ def answer(response: TestResponse) -> Any:
     return json.loads(response.get_data())
 
 
+@pytest.mark.parametrize("span", [1, 5, 20, 40])
+def test_names_are_there_down_to_single_nanoseconds(sample: Get, span: int) -> None:
+    gpu = next(
+        row["row"] for row in answer(sample("rank", rank=0))["rows"] if row["source"] == "op"
+    )
+    kernel = answer(sample("event", id="0.op.0"))
+    middle = (int(kernel["start"]) + int(kernel["end"])) // 2
+    shown = answer(sample("tiles", rows=gpu, start=middle, end=middle + span, columns=1000))
+    tile = shown["rows"][gpu]
+    assert tile["columns"] == span
+    assert [tile["names"][str(name)] for name in tile["name"]] == [kernel["label"]]
+
+
 def rows_of(get: Get, rank: int = 0) -> list[str]:
-    return [each["row"] for each in answer(get("rank", rank=rank))["rows"]]
+    return [row["row"] for row in answer(get("rank", rank=rank))["rows"]]
 
 
 def events(tile: dict[str, Any]) -> int:
@@ -75,12 +88,15 @@ def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> Non
         "folded": False,
     }
     with closing(analyze(SAMPLE)) as analysis:
-        shown = [(each["finding"], each["evidence"], each["start"]) for each in rank["evidence"]]
+        shown = [
+            (interval["finding"], interval["evidence"], interval["start"])
+            for interval in rank["evidence"]
+        ]
         assert shown == [
-            (finding.id, index, str(each.start_ns))
+            (finding.id, index, str(interval.start_ns))
             for finding in analysis.findings
             if finding.rank == 1
-            for index, each in enumerate(finding.evidence)
+            for index, interval in enumerate(finding.evidence)
         ]
 
 
@@ -88,10 +104,10 @@ def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> Non
 def test_a_view_of_everything_holds_every_event(sample: Get, columns: int) -> None:
     rank = answer(sample("rank", rank=0))
     view = {"start": rank["start"], "end": int(rank["end"]) + 1, "columns": columns}
-    keys = ",".join(each["row"] for each in rank["rows"])
-    told = answer(sample("tiles", rows=keys, **view))["rows"]
+    keys = ",".join(row["row"] for row in rank["rows"])
+    shown = answer(sample("tiles", rows=keys, **view))["rows"]
     for row in rank["rows"]:
-        assert events(told[row["row"]]) == row["events"]
+        assert events(shown[row["row"]]) == row["events"]
 
 
 def test_times_are_exact_however_late_the_clock(tmp_path: Path) -> None:
@@ -100,10 +116,10 @@ def test_times_are_exact_however_late_the_clock(tmp_path: Path) -> None:
         rank = answer(get("rank", rank=0))
         assert (rank["start"], rank["end"]) == (str(UTC), str(UTC + 900_001))
         row = rank["rows"][-1]["row"]
-        told = answer(get("tiles", rows=row, start=UTC, end=UTC + 10, columns=2000))["rows"][row]
-        assert told["columns"] == 10
-        assert list(zip(told["begin"], told["length"], strict=True)) == [(0, 3), (5, 5)]
-        event = answer(get("event", id=f"0.op.{told['event'][1]}"))
+        shown = answer(get("tiles", rows=row, start=UTC, end=UTC + 10, columns=2000))["rows"][row]
+        assert shown["columns"] == 10
+        assert list(zip(shown["begin"], shown["length"], strict=True)) == [(0, 3), (5, 5)]
+        event = answer(get("event", id=f"0.op.{shown['event'][1]}"))
         assert (event["start"], event["end"]) == (str(UTC + 5), str(UTC + 900_001))
 
 
@@ -116,10 +132,10 @@ def test_names_are_data(tmp_path: Path) -> None:
         keys = ",".join(rows_of(get))
         answered.append(get("tiles", rows=keys, start=0, end=300, columns=1000))
         answered.append(get("event", id="0.op.0"))
-        for each in answered:
-            answer(each)
-            assert each.mimetype == "application/json"
-            assert each.headers["X-Content-Type-Options"] == "nosniff"
+        for tile in answered:
+            answer(tile)
+            assert tile.mimetype == "application/json"
+            assert tile.headers["X-Content-Type-Options"] == "nosniff"
         assert answer(answered[1])["count"] == 4
 
 
@@ -136,10 +152,10 @@ def test_a_reply_stays_small_whatever_is_asked(tmp_path: Path) -> None:
         rows = rows_of(get)
         response = get("tiles", rows=",".join(rows), start=0, end=2000, columns=2000)
         assert len(response.get_data()) < 300_000
-        told = answer(response)["rows"]
-        assert set(told) == set(rows)
-        assert {events(each) for each in told.values()} == {40}
-        assert all(1 <= each["columns"] < 2000 for each in told.values())
+        tiles = answer(response)["rows"]
+        assert set(tiles) == set(rows)
+        assert {events(tile) for tile in tiles.values()} == {40}
+        assert all(1 <= tile["columns"] < 2000 for tile in tiles.values())
 
 
 def test_what_one_row_does_not_need_is_for_the_others(
@@ -155,7 +171,7 @@ def test_what_one_row_does_not_need_is_for_the_others(
         keys = ",".join(rows_of(get))
         response = get("tiles", rows=keys, start=0, end=4000, columns=4000)
         assert len(response.get_data()) <= 20_000
-        columns = [each["columns"] for each in answer(response)["rows"].values()]
+        columns = [tile["columns"] for tile in answer(response)["rows"].values()]
         assert columns[1:] == [4000] * 10
         assert columns[0] == 1000
 
@@ -166,10 +182,10 @@ def test_overlapping_events_are_merged_where_they_are_too_many(tmp_path: Path) -
         trace.kernel(start, start + 5000, launch=False)
     for get in client(trace.write(tmp_path / "t.sqlite")):
         row = rows_of(get)[-1]
-        told = answer(get("tiles", rows=row, start=0, end=8000, columns=100))["rows"][row]
-        assert told["event"] == []
-        assert events(told) == 3000
-        assert told["share"] == [1000] * 99 + [told["share"][-1]]
+        reply = answer(get("tiles", rows=row, start=0, end=8000, columns=100))["rows"][row]
+        assert reply["event"] == []
+        assert events(reply) == 3000
+        assert reply["share"] == [1000] * 99 + [reply["share"][-1]]
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -178,10 +194,10 @@ VIEW = {"rows": "0.0", "start": 0, "end": 10, "columns": 10}
 SEARCH = {"rank": 0, "text": "a", "at": 0, "direction": "next"}
 EVIL_NUMBERS = ("", " 1", "1_0", "٣", "1e3", "0x10", "nan", "-", "+1", "1" * 40, "../../etc/passwd")
 REFUSED = [
-    *(("rank", {"rank": each}) for each in (*EVIL_NUMBERS, "-1", "0,1")),
+    *(("rank", {"rank": value}) for value in (*EVIL_NUMBERS, "-1", "0,1")),
     *(("tiles", {**VIEW, key: number}) for key in VIEW for number in EVIL_NUMBERS),
-    *(("tiles", {**VIEW, "columns": each}) for each in (0, -5, 8193)),
-    *(("tiles", {**VIEW, "rows": each}) for each in ("0", "0.", ".0", "0.0.0", "0.0,", "0.-1")),
+    *(("tiles", {**VIEW, "columns": value}) for value in (0, -5, 8193)),
+    *(("tiles", {**VIEW, "rows": value}) for value in ("0", "0.", ".0", "0.0.0", "0.0,", "0.-1")),
     ("tiles", {**VIEW, "rows": ",".join(["0.0"] * 257)}),
     ("tiles", {**VIEW, "rows": "0." + "0" * 10_000}),
     ("tiles", {**VIEW, "start": 10}),
@@ -190,7 +206,7 @@ REFUSED = [
     ("tiles", {**VIEW, "start": -(1 << 62)}),
     ("tiles", {**VIEW, "start": ["0", "1"]}),
     *(("tiles", {other: VIEW[other] for other in VIEW if other != key}) for key in VIEW),
-    *(("event", {"id": each}) for each in ("", "0.op", "0.op.-1", "0.file.1", "0.op.1.2")),
+    *(("event", {"id": value}) for value in ("", "0.op", "0.op.-1", "0.file.1", "0.op.1.2")),
     ("event", {"id": f"0.op.{1 << 31}"}),
     ("event", {}),
     ("block", {"row": "0.0", "start": 0}),
@@ -223,7 +239,7 @@ def served() -> Iterator[Get]:
 
 @pytest.mark.parametrize(
     ("route", "parameters", "status"),
-    [*((*each, 400) for each in REFUSED), *((*each, 404) for each in MISSING)],
+    [*((*case, 400) for case in REFUSED), *((*case, 404) for case in MISSING)],
     ids=str,
 )
 def test_what_cannot_be_answered_is_refused_and_logged(
@@ -245,10 +261,10 @@ def test_what_cannot_be_answered_is_refused_and_logged(
 
 def test_the_extremes_that_are_allowed(served: Get) -> None:
     limit = (1 << 62) - 1
-    told = answer(served("tiles", rows="0.0", start=-limit, end=limit, columns=8192))
-    assert events(told["rows"]["0.0"]) == 6
-    told = answer(served("tiles", rows="0.0", start=limit - 1, end=limit, columns=1))
-    assert events(told["rows"]["0.0"]) == 0
+    reply = answer(served("tiles", rows="0.0", start=-limit, end=limit, columns=8192))
+    assert events(reply["rows"]["0.0"]) == 6
+    reply = answer(served("tiles", rows="0.0", start=limit - 1, end=limit, columns=1))
+    assert events(reply["rows"]["0.0"]) == 0
 
 
 def test_nothing_else_is_below_the_timeline(served: Get) -> None:

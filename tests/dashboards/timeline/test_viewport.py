@@ -51,9 +51,9 @@ def check(events: Sequence[Event], start: int, end: int, columns: int, shift: in
     # Every event in view is in exactly one rectangle.
     assert shown.num_events == sum(in_view(event, start, end) for event in events)
     assert len(set(shown.event.tolist())) == len(single)
-    assert all(in_view(each, start, end) for each in single)
+    assert all(in_view(event, start, end) for event in single)
     assert single == [
-        each for each in ordered if each[1] - each[0] >= least and in_view(each, start, end)
+        event for event in ordered if event[1] - event[0] >= least and in_view(event, start, end)
     ]
     # The cover of each column is that of all events, whether it has a block or not.
     blocks = dict(zip(shown.column.tolist(), shown.covered_ns.tolist(), strict=True))
@@ -70,7 +70,7 @@ def check(events: Sequence[Event], start: int, end: int, columns: int, shift: in
 
 
 EVENTS = st.lists(
-    st.tuples(st.integers(0, 120), st.integers(0, 40)).map(lambda each: (each[0], sum(each))),
+    st.tuples(st.integers(0, 120), st.integers(0, 40)).map(lambda event: (event[0], sum(event))),
     max_size=40,
 )
 
@@ -167,5 +167,5 @@ def test_long_ones_among_many_short_ones_are_found() -> None:
     start = np.arange(100_000, dtype=np.int64) * 1000
     end = start + 10
     end[[0, 255, 256, 70_001, 99_999]] += 980
-    found = Row.of(start, end).at_least(slice(1, 99_999), 500)
-    assert found.tolist() == [255, 256, 70_001]
+    shown = Row.of(start, end).at_least(slice(1, 99_999), 500)
+    assert shown.tolist() == [255, 256, 70_001]

@@ -43,7 +43,7 @@ def test_an_exception_passes_with_the_range_closed(recorded: list[str]) -> None:
     assert [event.split(" ")[0] for event in recorded] == ["push", "pop"]
     # One frame of ours, and no exception of ours behind it.
     frames = traceback.extract_tb(caught.value.__traceback__)
-    assert [frame.name for frame in frames if "instrument/calls" in frame.filename] == [
+    assert [frame.name for frame in frames if "instrument/core/calls" in frame.filename] == [
         "all_reduce"
     ]
     assert caught.value.__context__ is None
@@ -112,7 +112,7 @@ def test_transfers_keep_their_direction_from_before_and_after(recorded: list[str
     before = [dist.P2POp(original, ones(), 0) for original in originals]
     instrument.enable()
     wrappers = dist.isend, dist.irecv
-    meanwhile = [dist.P2POp(each, ones(), 0) for each in (*originals, *wrappers)]
+    meanwhile = [dist.P2POp(function, ones(), 0) for function in (*originals, *wrappers)]
     for held in (*before, *meanwhile):
         assert held.op in wrappers
         assert "P2POp(" in repr(held)
@@ -244,15 +244,15 @@ def test_groups_that_are_python_classes_fail_as_before(recorded: list[str]) -> N
     group = Python()
 
     def failures() -> list[str]:
-        found = []
+        result = []
         for call in (
             lambda: group.allreduce([ones()]),
             lambda: group.broadcast([ones()], dist.BroadcastOptions()),
         ):
             with pytest.raises(RuntimeError) as caught:
                 call()
-            found.append(str(caught.value).splitlines()[0])
-        return found
+            result.append(str(caught.value).splitlines()[0])
+        return result
 
     before = failures()
     instrument.enable()

@@ -14,6 +14,8 @@ from instrument.core import nvtx_ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 WAIT = ["push data loading", "pop"]
 
 

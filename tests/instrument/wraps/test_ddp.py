@@ -22,7 +22,7 @@ from instrument.core import calls
 from instrument.wraps import ddp
 from tests.support.recording import pushed
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
 
 
 def model() -> DistributedDataParallel:
@@ -62,10 +62,10 @@ def test_the_operation_that_sends_a_bucket_has_its_own_ranges(recorded: list[str
     dist.all_reduce(torch.ones(8))  # is counted with them
     train(made)
     train(made)
-    sent = [each for each in pushed(recorded) if each.startswith("all_reduce ")]
-    numbers = [int(each.rpartition(" seq=")[2]) for each in sent]
+    sent = [text for text in pushed(recorded) if text.startswith("all_reduce ")]
+    numbers = [int(text.rpartition(" seq=")[2]) for text in sent]
     assert numbers == list(range(numbers[0], numbers[0] + 3))
-    kinds = {each.rpartition(" seq=")[0] for each in sent}
+    kinds = {text.rpartition(" seq=")[0] for text in sent}
     assert len(kinds) == 1  # as any other all-reduce of as many bytes
     for text in sent[1:]:
         at = recorded.index(f"push {text}")
@@ -280,7 +280,7 @@ def test_compiled_models_become_the_same_graphs(recorded: list[str]) -> None:
         return (
             operators,
             breaks,
-            [each.grad for each in inside.parameters() if each.grad is not None],
+            [parameter.grad for parameter in inside.parameters() if parameter.grad is not None],
         )
 
     operators, breaks, gradients = trained()

@@ -146,7 +146,7 @@ def test_everything_is_as_it_was(recorded: list[str]) -> None:
     SGD(weights())
 
     def held() -> list[object]:
-        steps = [vars(each)["step"] for each in (SGD, made)]
+        steps = [vars(owner)["step"] for owner in (SGD, made)]
         inside = [step.__closure__[0].cell_contents for step in steps]
         return [*steps, *inside, vars(Optimizer)["profile_hook_step"]]
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Damage = Callable[[bytearray, int, random.Random], None]
 
+pytestmark = pytest.mark.slow
+
 _HEADER = 100
 _TABLE_LEAF = 13
 # Small ones of five schema versions, so that much of each is structure.

@@ -17,6 +17,7 @@ from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbered_rows import NumberedRows
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.read_columns import read_columns
+from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,25 +112,18 @@ def refuse(*_: object, **__: object) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(ROWS)
-def test_slots_and_room_for_few(folder: Path, rows: list[tuple[object, ...]]) -> None:
+def test_page_by_page_they_are_the_same(folder: Path, rows: list[tuple[object, ...]]) -> None:
     path = written(folder, [*rows, *rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numbered_rows, "_SLOT_BITS", 2)
-        patch.setattr(numbered_rows, "_SLOT_SHIFT", np.uint64(62))
-        patch.setattr(numbered_rows, "_ROOM", 2)
-        patch.setattr(numbered_rows, "_MAX_KNOWN", 8)
-        # One page at a time: what was learned on one is looked up on the next.
-        patch.setattr(
-            reader,
-            "decode_columns",
-            decode_page_by_page,
-        )
+        patch.setattr(reader, "decode_columns", decode_page_by_page)
+        assert combinations(path, NAMES, ["start"]) == expected(path, NAMES, ["start"])
+        # Several combinations share a slot.
+        patch.setattr(numbered_rows, "_SLOT_BITS", 1)
+        patch.setattr(numbered_rows, "_SLOT_SHIFT", np.uint64(63))
         assert combinations(path, NAMES, ["start"]) == expected(path, NAMES, ["start"])
 
 
 def decode_page_by_page(*args: Any) -> Any:
-    from traceprof.trace.sqlite.records import decode_columns  # noqa: PLC0415
-
     return decode_columns(*args, window_bytes=512)
 
 
@@ -137,19 +131,3 @@ def test_each_of_many_is_another(folder: Path) -> None:
     rows = [(number, number >> 3, 0, -number, None, 0) for number in range(40_000)]
     path = written(folder, rows)
     assert combinations(path, NAMES, ["start"]) == expected(path, NAMES, ["start"])
-
-
-def test_known_bytes_are_not_decoded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(folder, [(number % 7, 5, 0, number % 3, None, 0) for number in range(20_000)])
-    decoded: list[int] = []
-    of = NumberedRows.of
-
-    def counted(self: NumberedRows, columns: Any) -> Any:
-        decoded.append(len(columns["a"]))
-        return of(self, columns)
-
-    monkeypatch.setattr(NumberedRows, "of", counted)
-    monkeypatch.setattr(reader, "decode_columns", decode_page_by_page)
-    found = combinations(path, NAMES, ["start"])
-    assert found == expected(path, NAMES, ["start"])
-    assert sum(decoded) < 1000

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.long import long_after
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.sqlite import record_formats as shapes
+from traceprof.trace.sqlite import record_formats
 from traceprof.trace.sqlite.database import quote
 from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
@@ -286,10 +286,10 @@ def test_long_rows(path: Path, page_size: int) -> None:
 
 
 @pytest.mark.parametrize("slot_bits", [1, 3, 16])
-def test_more_shapes_than_are_kept(
+def test_more_formats_than_are_kept(
     path: Path, monkeypatch: pytest.MonkeyPatch, slot_bits: int
 ) -> None:
-    monkeypatch.setattr(shapes, "_SLOT_SHIFT", np.uint64(64 - slot_bits))
+    monkeypatch.setattr(record_formats, "_SLOT_SHIFT", np.uint64(64 - slot_bits))
     made(path, "CREATE TABLE t (a INT, b TEXT, c INT, d TEXT)")
     chosen = random.Random(1)
     with closing(written(path)) as connection:
@@ -307,7 +307,7 @@ def test_more_shapes_than_are_kept(
 
 
 def test_a_hash_that_two_headers_share(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "factors", lambda count: np.zeros(count, np.uint64))
+    monkeypatch.setattr(record_formats, "factors", lambda count: np.zeros(count, np.uint64))
     made(path, TABLE, "INSERT INTO t VALUES (300, 'x', 5), (5, 'xx', 6)")
     assert outcome(path, "ac") == "partly"
 
@@ -578,6 +578,7 @@ class Generated:
         return [f"c{place}" for place, kind in enumerate(self._types) if kind in ("TEXT", "BLOB")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", long_after(6, range(24)))
 def test_generated_databases(path: Path, seed: int) -> None:
     chosen = random.Random(seed)
@@ -638,6 +639,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", long_after(1, range(8)))
 def test_any_byte(sample: bytes, path: Path, part: int) -> None:
     chosen = random.Random(part)
@@ -766,6 +768,7 @@ def cut_short(data: bytearray, chosen: random.Random) -> None:
     del data[chosen.randrange(600, len(data)) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

@@ -103,14 +103,14 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     series = sampled(rank, window)
     copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
     counters, loads = [], []
-    for each in series:
-        counters.append(_counter_use(each, communication, peaks))
+    for one in series:
+        counters.append(_counter_use(one, communication, peaks))
         waited_for = {"communication": exposed}
-        direction = _DIRECTIONS.get(each.of.direction, "")
-        if each.of.link == "pcie" and direction in copies:
+        direction = _DIRECTIONS.get(one.of.direction, "")
+        if one.of.link == "pcie" and direction in copies:
             waited_for["copies"] = exposed_copies(rank, copies[direction], window)
         for what, waited in waited_for.items():
-            load = _load(rank, each, what, waited, peaks, window)
+            load = _load(rank, one, what, waited, peaks, window)
             loads += [load] if load else []
     return LinkCountersResult(
         rank=rank.rank,
@@ -133,7 +133,7 @@ def sampled(rank: Rank, window: Window) -> list[Series]:
     samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
     if _is_first(rank):
         samples += found.network
-    return [each for each in (Series.within(rank, one, window) for one in samples) if each]
+    return [series for series in (Series.within(rank, one, window) for one in samples) if series]
 
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
@@ -152,7 +152,7 @@ def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
         judged.append(finding and replace(finding, advice=(*finding.advice, *_beside(result))))
     else:
         judged += _not_applicable(result)
-    return [each for each in judged if each is not None]
+    return [claim for claim in judged if claim is not None]
 
 
 def _beside(result: LinkCountersResult) -> list[str]:

@@ -309,7 +309,7 @@ UNDERUSED_ADVICE = {
 
 def _bullets(advice: Mapping[str, tuple[str, ...]]) -> str:
     # The links share some advice: each line once.
-    lines = dict.fromkeys(line for each in advice.values() for line in each)
+    lines = dict.fromkeys(line for lines in advice.values() for line in lines)
     return "\n".join(f"* {line}" for line in lines)
 
 

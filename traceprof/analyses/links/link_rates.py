@@ -67,7 +67,7 @@ def link_rates(rank: Rank, window: Window, limits_ns: Int64) -> list[LinkRates]:
         _of_copies(rank, chosen, direction, peer, limits_ns)
         for (direction, peer), chosen in by_way.items()
     ]
-    return rates + [_of_samples(rank, each, limits_ns) for each in sampled(rank, window)]
+    return rates + [_of_samples(rank, series, limits_ns) for series in sampled(rank, window)]
 
 
 def _of_copies(

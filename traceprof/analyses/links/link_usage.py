@@ -213,7 +213,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
             )
             for id_ in link_findings.IDS
         ]
-    return [each for each in found if each is not None]
+    return [claim for claim in found if claim is not None]
 
 
 def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:

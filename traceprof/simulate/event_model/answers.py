@@ -102,7 +102,7 @@ class Ranks:
         A step reaches from the first GPU operation that was launched inside its range to the one of
         the next step; the last one ends with the last operation launched inside it.
         """
-        found = []
+        steps = []
         for range_ in self.result.ranges:
             match = re.fullmatch(r"step (\d+)", range_.action.name)
             if match is None or range_.thread.process != self.places[rank][0]:
@@ -115,9 +115,9 @@ class Ranks:
             if own:
                 first = min(operation.start_ns for operation in own)
                 last = max(operation.end_ns for operation in own)
-                found.append((int(match[1]), first, last))
-        ends = [first for _, first, _ in found[1:]] + [last for *_, last in found[-1:]]
-        return [(number, first, end) for (number, first, _), end in zip(found, ends, strict=True)]
+                steps.append((int(match[1]), first, last))
+        ends = [first for _, first, _ in steps[1:]] + [last for *_, last in steps[-1:]]
+        return [(number, first, end) for (number, first, _), end in zip(steps, ends, strict=True)]
 
 
 def _measure(operations: Sequence[Operation], start: int, end: int) -> dict[str, int]:
@@ -164,15 +164,15 @@ def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
     kernels = [
         operation for operation in operations if isinstance(operation.work, CommunicationWork)
     ]
-    for each in sorted(kernels, key=lambda each: each.start_ns):
-        before = streams[each.stream]
-        if before and each.start_ns - before[-1].end_ns <= _FOLLOWS_NS:
+    for operation in sorted(kernels, key=lambda operation: operation.start_ns):
+        before = streams[operation.stream]
+        if before and operation.start_ns - before[-1].end_ns <= _FOLLOWS_NS:
             spans = union((other.start_ns, other.end_ns) for other in before)
-            length = covered(each.call.end_ns, each.start_ns, spans)
+            length = covered(operation.call.end_ns, operation.start_ns, spans)
             if length:
                 blocked.append(length)
-                independent += length * _is_independent(each, before[-1])
-        before.append(each)
+                independent += length * _is_independent(operation, before[-1])
+        before.append(operation)
     return {
         "blocked_ns": sum(blocked),
         "num_blocked": len(blocked),
@@ -206,14 +206,14 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
     )
     alone, overlapped = defaultdict(list), defaultdict(list)
     num_overlapped = 0
-    for each in kernels:
-        assert isinstance(each.work, KernelWork)  # noqa: S101  (for the type checker)
-        length = each.end_ns - each.start_ns
-        beside = covered(each.start_ns, each.end_ns, busy)
+    for operation in kernels:
+        assert isinstance(operation.work, KernelWork)  # noqa: S101  (for the type checker)
+        length = operation.end_ns - operation.start_ns
+        beside = covered(operation.start_ns, operation.end_ns, busy)
         if not beside:
-            alone[each.work.kernel].append(length)
+            alone[operation.work.kernel].append(length)
         elif 2 * beside >= length:
-            overlapped[each.work.kernel].append(length)
+            overlapped[operation.work.kernel].append(length)
             num_overlapped += 1
     judged = [kernel for kernel in overlapped if len(alone[kernel]) >= _MIN_ALONE]
     took = sum(sum(overlapped[kernel]) for kernel in judged)
@@ -252,15 +252,19 @@ def links(ranks: Ranks) -> list[dict[str, Any]]:
     rows = []
     for rank, operations in enumerate(ranks.operations):
         copies: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
-        for each in operations:
-            work = each.work
+        for operation in operations:
+            work = operation.work
             if isinstance(work, CopyWork) and work.kind in directions:
-                is_source = work.source == each.stream.device
+                is_source = work.source == operation.stream.device
                 peer = work.destination if is_source else work.source
-                copies[directions[work.kind], peer].append(each)
+                copies[directions[work.kind], peer].append(operation)
         for (direction, peer), carried in copies.items():
-            size = sum(each.work.bytes for each in carried if isinstance(each.work, CopyWork))
-            spans = union((each.start_ns, each.end_ns) for each in carried)
+            size = sum(
+                operation.work.bytes
+                for operation in carried
+                if isinstance(operation.work, CopyWork)
+            )
+            spans = union((operation.start_ns, operation.end_ns) for operation in carried)
             busy = sum(end - start for start, end in spans)
             row = {"rank": rank, "link": None if direction == "p2p" else "pcie"}
             row |= {"direction": direction, "peer": peer, "bytes": size, "busy_ns": busy}
@@ -311,7 +315,7 @@ def idle(ranks: Ranks, rank: int) -> dict[str, Any]:
     to anything else (latencies, events of other streams).
     """
     process, _ = ranks.places[rank]
-    operations = sorted(ranks.operations[rank], key=lambda each: each.start_ns)
+    operations = sorted(ranks.operations[rank], key=lambda operation: operation.start_ns)
     loading = union(
         (range_.start_ns, range_.end_ns)
         for range_ in ranks.result.ranges
@@ -323,18 +327,18 @@ def idle(ranks: Ranks, rank: int) -> dict[str, Any]:
         if call.thread.process == process
         and (call.action.until is not None or call.action.blocking)
     ]
-    found = dict.fromkeys(("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns"), 0)
+    causes = dict.fromkeys(("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns"), 0)
     reached = operations[0].start_ns
-    for each in operations:
-        gap = each.start_ns - reached
+    for operation in operations:
+        gap = operation.start_ns - reached
         if gap > 0:
-            if 2 * covered(reached, each.start_ns, loading) > gap:
-                found["data_loading_ns"] += gap
-            elif any(reached < time <= each.call.start_ns for time in returns):
-                found["sync_ns"] += gap
-            elif each.call.end_ns > reached:
-                found["launch_bound_ns"] += gap
+            if 2 * covered(reached, operation.start_ns, loading) > gap:
+                causes["data_loading_ns"] += gap
+            elif any(reached < time <= operation.call.start_ns for time in returns):
+                causes["sync_ns"] += gap
+            elif operation.call.end_ns > reached:
+                causes["launch_bound_ns"] += gap
             else:
-                found["other_ns"] += gap
-        reached = max(reached, each.end_ns)
-    return {"idle_ns": sum(found.values()), **found}
+                causes["other_ns"] += gap
+        reached = max(reached, operation.end_ns)
+    return {"idle_ns": sum(causes.values()), **causes}

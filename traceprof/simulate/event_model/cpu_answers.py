@@ -33,12 +33,12 @@ def breakdown(ranges: Sequence[Sequence[RangeRecord]]) -> dict[str, Any]:
     rows, steps = [], []
     for rank, of_rank in enumerate(ranges):
         measured = _Measures(of_rank)
-        start, end = of_rank[0].start_ns, max(each.end_ns for each in of_rank)
+        start, end = of_rank[0].start_ns, max(range_.end_ns for range_ in of_rank)
         rows.append({"rank": rank, "window_start_ns": start, **measured.within(start, end)})
         matches = [(_STEP.fullmatch(range_.action.name), range_) for range_ in of_rank]
-        found = [(int(match[1]), range_) for match, range_ in matches if match is not None]
-        stops = [*(range_.start_ns for _, range_ in found[1:]), found[-1][1].end_ns]
-        for (number, range_), stop in zip(found, stops, strict=True):
+        numbered = [(int(match[1]), range_) for match, range_ in matches if match is not None]
+        stops = [*(range_.start_ns for _, range_ in numbered[1:]), numbered[-1][1].end_ns]
+        for (number, range_), stop in zip(numbered, stops, strict=True):
             row = {"rank": rank, "step": number, "start_ns": range_.start_ns, "end_ns": stop}
             steps.append({**row, **measured.within(range_.start_ns, stop)})
     return {"breakdown": rows, "steps": steps}
@@ -48,23 +48,25 @@ class _Measures:
     """What the only thread of a rank did, by the definitions of a rank without a GPU."""
 
     def __init__(self, ranges: Sequence[RangeRecord]) -> None:
-        collectives = [each for each in ranges if each.action.name.startswith(_COLLECTIVE)]
-        self._called = [each.start_ns for each in collectives if each.nests]
-        self._communication = union((each.start_ns, each.end_ns) for each in collectives)
-        blocked = [(each.start_ns, each.end_ns) for each in collectives if each.nests]
-        flights = union((each.start_ns, each.end_ns) for each in collectives if not each.nests)
-        backwards = [each for each in ranges if each.action.name == labels.BACKWARD]
+        collectives = [range_ for range_ in ranges if range_.action.name.startswith(_COLLECTIVE)]
+        self._called = [range_.start_ns for range_ in collectives if range_.nests]
+        self._communication = union((range_.start_ns, range_.end_ns) for range_ in collectives)
+        blocked = [(range_.start_ns, range_.end_ns) for range_ in collectives if range_.nests]
+        flights = union(
+            (range_.start_ns, range_.end_ns) for range_ in collectives if not range_.nests
+        )
+        backwards = [range_ for range_ in ranges if range_.action.name == labels.BACKWARD]
         # Of a backward all gradients are there when its last bucket is ready: then it waits.
         for bucket in ranges:
             if _LAST_BUCKET.fullmatch(bucket.action.name):
-                ends = [each.end_ns for each in backwards if each.start_ns <= bucket.start_ns]
+                ends = [range_.end_ns for range_ in backwards if range_.start_ns <= bucket.start_ns]
                 blocked += _common(flights, bucket.start_ns, ends[-1])
         waits = union(blocked)
         self._compute = [
             piece
-            for each in ranges
-            if each.action.name in _COMPUTE
-            for piece in _without(each.start_ns, each.end_ns, waits)
+            for range_ in ranges
+            if range_.action.name in _COMPUTE
+            for piece in _without(range_.start_ns, range_.end_ns, waits)
         ]
 
     def within(self, start: int, end: int) -> dict[str, int]:

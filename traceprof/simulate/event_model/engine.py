@@ -80,7 +80,7 @@ class Result:
     def end_ns(self) -> int:
         """When the last thing ended."""
         kinds = (self.calls, self.operations, self.ranges)
-        return max(each.end_ns for kind in kinds for each in kind)
+        return max(record.end_ns for kind in kinds for record in kind)
 
     @property
     def ranges_of_processes(self) -> list[list[RangeRecord]]:
@@ -152,7 +152,9 @@ class Simulation:
         stuck = [operation for operation in self._result.operations if operation.end_ns < 0]
         if waiting or stuck:
             raise RuntimeError(f"deadlock: {waiting} and {len(stuck)} operations wait for ever")
-        self._result.operations.sort(key=lambda each: (each.call.end_ns, each.start_ns))
+        self._result.operations.sort(
+            key=lambda operation: (operation.call.end_ns, operation.start_ns)
+        )
         return self._result
 
     def _act(self, state: _ThreadState) -> None:
@@ -240,9 +242,9 @@ class Simulation:
         """Put the call's entries into their streams and return, or wait first."""
         action, now = call.action, self._clock.now_ns
         ready = now + self._latencies.launch
-        own: list[Stream] = []
+        used: list[Stream] = []
         for stream, entry in action.entries:
-            own.append(stream)
+            used.append(stream)
             if isinstance(entry, Record | Wait):
                 self._gpus.put(stream, entry, ready)
                 continue
@@ -259,7 +261,7 @@ class Simulation:
                 streams = self._gpus.streams_of(until.process, until.device)
             awaited += [self._mark(stream) for stream in streams]
         elif action.blocking:
-            awaited += [self._mark(stream) for stream in dict.fromkeys(own)]
+            awaited += [self._mark(stream) for stream in dict.fromkeys(used)]
         if awaited:
             self._gpus.when_done(awaited, partial(self._return_after, state, call))
         else:

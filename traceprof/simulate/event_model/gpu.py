@@ -244,7 +244,7 @@ class Gpus:
         members = self._arrived[self._round[operation]]
         members.append(operation)
         if len(members) == len(work.members):
-            leave = self._clock.now_ns + max(_transfer_ns(each) for each in members)
+            leave = self._clock.now_ns + max(_transfer_ns(member) for member in members)
             for member in members:
                 member.last_arrival_ns = self._clock.now_ns
                 self._clock.at(leave, partial(self._end, member))

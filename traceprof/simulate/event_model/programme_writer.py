@@ -190,12 +190,12 @@ class Host:
                 kind=kind,
                 bytes=size,
                 work_ns=_copy_ns(size, self._rates.pinned),
-                engine=f"{each.device}:{engine}",
-                link=link or f"{each.device}:{engine}",
+                engine=f"{side.device}:{engine}",
+                link=link or f"{side.device}:{engine}",
                 source_kind=schema.MEM_DEVICE,
                 destination_kind=schema.MEM_DEVICE,
             )
-            for each, kind, engine in ((stream, 2, "d2h"), (other, 1, "h2d"))
+            for side, kind, engine in ((stream, 2, "d2h"), (other, 1, "h2d"))
         ]
         half, whole = Event(), Event()
         entries: tuple[tuple[Stream, Entry], ...] = (

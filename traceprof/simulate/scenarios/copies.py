@@ -49,11 +49,11 @@ def pageable_copy(rng: np.random.Generator) -> Setup:
 
 
 def _pageable(ranks: Ranks) -> list[Finding]:
-    found = []
+    findings = []
     for rank, (process, _) in enumerate(ranks.places):
         calls = [call for call in ranks.result.calls if call.thread.process == process]
-        found.append(finding("pageable-copy", rank, **answers.pageable_copies(calls)))
-    return found
+        findings.append(finding("pageable-copy", rank, **answers.pageable_copies(calls)))
+    return findings
 
 
 def peer_copies(rng: np.random.Generator) -> Setup:
@@ -102,24 +102,26 @@ def _through_host(ranks: Ranks) -> list[Finding]:
 
     Both legs of a copy belong to one call; the first, to the host, tells the source.
     """
-    found = []
+    findings = []
     for rank, (_, device) in enumerate(ranks.places):
         first = [
-            each
-            for each in ranks.operations[rank]
-            if isinstance(each.work, CopyWork) and each.work.kind == 2
+            operation
+            for operation in ranks.operations[rank]
+            if isinstance(operation.work, CopyWork) and operation.work.kind == 2
         ]
-        calls = {each.call for each in first}
+        calls = {operation.call for operation in first}
         legs = [operation for operation in ranks.result.operations if operation.call in calls]
         spans = answers.union((leg.start_ns, leg.end_ns) for leg in legs)
-        size = sum(each.work.bytes for each in first if isinstance(each.work, CopyWork))
+        size = sum(
+            operation.work.bytes for operation in first if isinstance(operation.work, CopyWork)
+        )
         metrics = {
             "bytes": size,
             "gb_per_s": size / sum(end - start for start, end in spans),
             "model_source_device": device,
         }
-        found.append(finding("peer-copy-through-host", rank, **metrics))
-    return found
+        findings.append(finding("peer-copy-through-host", rank, **metrics))
+    return findings
 
 
 def p2p_slower_than_copy(rng: np.random.Generator) -> Setup:
@@ -152,11 +154,11 @@ def p2p_slower_than_copy(rng: np.random.Generator) -> Setup:
 
 def _slower(ranks: Ranks) -> list[Finding]:
     sends = [
-        each
-        for each in ranks.operations[0]
-        if answers.class_of(each) == "communication"
-        and not isinstance(each.work, CopyWork)
-        and answers.communication(each).kernel == kernels.SEND_RECV
+        operation
+        for operation in ranks.operations[0]
+        if answers.class_of(operation) == "communication"
+        and not isinstance(operation.work, CopyWork)
+        and answers.communication(operation).kernel == kernels.SEND_RECV
     ]
     sent = sum(answers.communication(send).bytes for send in sends)
     nccl = sent / sum(send.end_ns - send.last_arrival_ns for send in sends)

@@ -53,9 +53,9 @@ def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
     calls = [call for call in ranks.result.calls if call.thread.process == 0]
     metrics = answers.launch_queue(calls)
     late = [
-        (each.start_ns - other.start_ns, each.call.end_ns - other.call.end_ns)
-        for each, other in zip(ranks.result.operations, unlimited.operations, strict=True)
-        if each.stream.process == 0 and each.stream.id == NCCL
+        (operation.start_ns - other.start_ns, operation.call.end_ns - other.call.end_ns)
+        for operation, other in zip(ranks.result.operations, unlimited.operations, strict=True)
+        if operation.stream.process == 0 and operation.stream.id == NCCL
     ]
     metrics |= {
         "model_late_start_ns": sum(start for start, _ in late),

@@ -34,7 +34,7 @@ NCCL_RATES = Rates(nccl_latency_ns=40_000)
 
 
 def _long(*launched: Kernel) -> tuple[Kernel, ...]:
-    return tuple(replace(each, duration_ns=_SCALE * each.duration_ns) for each in launched)
+    return tuple(replace(kernel, duration_ns=_SCALE * kernel.duration_ns) for kernel in launched)
 
 
 _FORWARD = _long(kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
@@ -77,7 +77,7 @@ def training(rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bo
     hosts = tuple(Host(rank, rng, NCCL_RATES, is_labelled=is_labelled) for rank in range(NUM_RANKS))
     for host in hosts:
         slower = plan.slower if host.process == late else 1.0
-        forward, backward = (_slowed(each, slower) for each in (_FORWARD, _BACKWARD))
+        forward, backward = (_slowed(part, slower) for part in (_FORWARD, _BACKWARD))
         delay = plan.delay if host.process == late else None
         for step in range(STEPS):
             with host.step(step):
@@ -122,7 +122,9 @@ def _step(
 
 
 def _slowed(launched: tuple[Kernel, ...], times: float) -> tuple[Kernel, ...]:
-    return tuple(replace(each, duration_ns=round(times * each.duration_ns)) for each in launched)
+    return tuple(
+        replace(kernel, duration_ns=round(times * kernel.duration_ns)) for kernel in launched
+    )
 
 
 # -- what delays a rank ---------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def _slowed(launched: tuple[Kernel, ...], times: float) -> tuple[Kernel, ...]:
 
 def _drain(host: Host, lost_ns: int) -> None:
     """Let the GPU finish and stand idle for some time, without a call that waits for it."""
-    ahead = sum(each.duration_ns for each in _FORWARD)
+    ahead = sum(kernel.duration_ns for kernel in _FORWARD)
     host.busy(ahead + lost_ns, spread=0.02)
 
 

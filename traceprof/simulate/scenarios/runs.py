@@ -277,12 +277,12 @@ def _captures(
     captures = {}
     for number in range(NUM_RANKS if per_rank else NODES):
         node = nodes[number // RANKS_PER_NODE] if per_rank else nodes[number]
-        own = range(number, number + 1)
+        processes = range(number, number + 1)
         if not per_rank:
-            own = range(number * RANKS_PER_NODE, (number + 1) * RANKS_PER_NODE)
+            processes = range(number * RANKS_PER_NODE, (number + 1) * RANKS_PER_NODE)
         captures[f"rank_{number}" if per_rank else f"node_{number}"] = Capture(
             node=node,
-            processes=tuple(own),
+            processes=tuple(processes),
             session_ns=_SESSION_NS + int(rng.integers(_SESSION_SPREAD_NS)),
             start_ns=first + int(_CUT * length * float(rng.random())),
             stop_ns=stop - int(_CUT * length * float(rng.random())),
@@ -294,7 +294,7 @@ def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[st
     """Return what is true of a report's clock."""
     reference = captures[0].node
     at = (capture.start_ns + capture.stop_ns) // 2
-    shown = [each.node.shown(each.session_ns) for each in captures]
+    shown = [other.node.shown(other.session_ns) for other in captures]
     return {
         "file": f"{stem}.sqlite",
         "host": capture.node.name,
@@ -308,9 +308,9 @@ def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[st
 def true_arrivals(result: Result, communicator: Communicator) -> list[dict[int, int]]:
     """Return when each member started each operation of a communicator: time by process."""
     starts: dict[int, list[int]] = {process: [] for process in communicator.processes}
-    for each in result.operations:
-        work = each.work
+    for operation in result.operations:
+        work = operation.work
         if isinstance(work, CommunicationWork) and work.communicator == communicator:
-            starts[each.stream.process].append(each.start_ns)
+            starts[operation.stream.process].append(operation.start_ns)
     rounds = zip(*map(sorted, starts.values()), strict=True)
     return [dict(zip(starts, times, strict=True)) for times in rounds]

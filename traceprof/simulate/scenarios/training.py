@@ -152,7 +152,7 @@ def late_all_reduce(rng: np.random.Generator) -> Setup:
 
 def _late(ranks: Ranks) -> list[Finding]:
     """Say how long the all-reduces outlast the backward's kernels, but for the first step's."""
-    found = exposed(ranks)
+    findings = exposed(ranks)
     for rank, operations in enumerate(ranks.operations):
         kernel_ends = [
             operation.end_ns for operation in operations if answers.class_of(operation) == "compute"
@@ -163,8 +163,8 @@ def _late(ranks: Ranks) -> list[Finding]:
             if answers.class_of(operation) == "communication"
         ]
         metrics = {"tail_ns": sum(tails[1:]), "num_buckets": 1, "model_tails_ns": tails}
-        found.append(finding("late-allreduce", rank, **metrics))
-    return found
+        findings.append(finding("late-allreduce", rank, **metrics))
+    return findings
 
 
 def small_collectives(rng: np.random.Generator) -> Setup:
@@ -193,7 +193,7 @@ def small_collectives(rng: np.random.Generator) -> Setup:
 
 
 def _small(ranks: Ranks) -> list[Finding]:
-    found = exposed(ranks)
+    findings = exposed(ranks)
     latency = Rates().nccl_latency_ns
     for rank, operations in enumerate(ranks.operations):
         works = [
@@ -207,13 +207,13 @@ def _small(ranks: Ranks) -> list[Finding]:
             "median_bytes": (sizes[(len(sizes) - 1) // 2] + sizes[len(sizes) // 2]) // 2,
             "latency_share": latency * len(works) / sum(work.transfer_ns for work in works),
         }
-        found.append(finding("small-collectives", rank, **metrics))
-    return found
+        findings.append(finding("small-collectives", rank, **metrics))
+    return findings
 
 
 def exposed(ranks: Ranks) -> list[Finding]:
     """Return `exposed-communication` of every rank."""
-    found = []
+    findings = []
     for row in ranks.breakdown()["breakdown"]:
         possible = min(row["compute_ns"], row["communication_ns"])
         metrics = {
@@ -221,5 +221,5 @@ def exposed(ranks: Ranks) -> list[Finding]:
             "fraction": row["exposed_communication_ns"] / row["communication_ns"],
             "overlap_efficiency": row["overlapped_communication_ns"] / possible,
         }
-        found.append(finding("exposed-communication", row["rank"], **metrics))
-    return found
+        findings.append(finding("exposed-communication", row["rank"], **metrics))
+    return findings

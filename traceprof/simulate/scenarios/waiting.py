@@ -51,11 +51,11 @@ def host_sync(rng: np.random.Generator) -> Setup:
 
 
 def _synchronized(ranks: Ranks) -> list[Finding]:
-    found = idle(ranks)
+    findings = idle(ranks)
     for rank, (process, _) in enumerate(ranks.places):
         calls = [call for call in ranks.result.calls if call.thread.process == process]
-        found.append(finding("host-sync", rank, **answers.synchronizations(calls)))
-    return found
+        findings.append(finding("host-sync", rank, **answers.synchronizations(calls)))
+    return findings
 
 
 def launch_bound(rng: np.random.Generator) -> Setup:

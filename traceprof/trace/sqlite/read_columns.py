@@ -111,8 +111,8 @@ def _numbered(
 ) -> Iterator[dict[str, Int64]]:
     """Put the numbers of combinations in the place of their columns."""
     for chunk in chunks:
-        for name, each in rows.items():
-            chunk[name] = each.of({column: chunk.pop(column) for column in each.names})
+        for name, numbered in rows.items():
+            chunk[name] = numbered.of({part: chunk.pop(part) for part in numbered.names})
         yield chunk
 
 

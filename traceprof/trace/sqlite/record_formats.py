@@ -1,7 +1,8 @@
-"""Shapes of rows: where each keeps its columns.
+"""Record formats of SQLite: where a record keeps its columns.
 
-Rows whose headers are equal have the same shape: their columns have the same widths and stand at
-the same places. There are few shapes, so that Python looks at each shape and numpy at each row.
+A record's header holds the serial types of its columns. Records whose headers are equal have the
+same format: their columns have the same widths and stand at the same places. There are few formats,
+so that Python looks at each format and numpy at each record.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.pages import gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -40,22 +41,21 @@ _MAX_HEADER = 127  # its length is one byte
 _NO_TEXT = -1
 _FAR = 1 << 40  # farther than any payload goes
 
-_MAX_SHAPES = 4096
-_MAX_NEW_SHAPES = 1024  # at once
+_MAX_FORMATS = 4096
+_MAX_NEW_FORMATS = 1024  # at once
 _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
-_WIDEST_SPAN = 64  # bytes: a copy of them costs more than a few columns do
 
 
-class Shapes:
-    """The shapes of rows met so far, and where each keeps the wanted columns.
+class RecordFormats:
+    """The formats of the records so far, and where each keeps the wanted columns.
 
-    Arrays have a row for each shape and a column for each wanted one, in the order of the table.
-    Shape 0 is that of rows that cannot be decoded because their headers are empty.
+    Arrays have a row for each format and a column for each wanted one, in the order of the table.
+    Format 0 is that of records that cannot be decoded because their headers are empty.
 
     Attributes:
-        end: int64[shapes], how many bytes of the payload the wanted columns need; _FAR where they
+        end: int64[formats], how many bytes of the payload the wanted columns need; _FAR where they
             cannot be decoded.
     """
 
@@ -64,80 +64,82 @@ class Shapes:
         layout: Layout,
         places: list[int],
         text_places: list[int],
-        spans: Sequence[Span] = (),
     ) -> None:
-        self._places, self._text_places, self._spans = places, text_places, spans
+        """Know none yet.
+
+        Args:
+            layout: of the table.
+            places: of the wanted integer columns in the table, ascending.
+            text_places: of the wanted columns of texts, likewise.
+        """
+        self._places, self._text_places = places, text_places
         self._most = max((*places, *text_places), default=-1) + 1
         self._defaults = layout.defaults & {*places, *text_places}
         needed = layout.is_integer[: self._most]
-        header = 1 + sum(1 if each else _TEXT_TYPE_BYTES for each in needed)
+        header = 1 + sum(1 if is_integer else _TEXT_TYPE_BYTES for is_integer in needed)
         self._words = -(-min(header, _MAX_HEADER) // 8)
         inside = np.arange(8 * self._words) < np.arange(256)[:, None]
         self._inside = np.where(inside, 255, 0).astype(np.uint8).view(np.uint64)
         self._factors = factors(self._words)
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
-        size = (_MAX_SHAPES, len(self._places))
+    def _clear(self) -> None:
+        size = (_MAX_FORMATS, len(self._places))
         self._numbers: dict[bytes, int] = {}
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)
-        self._headers = np.zeros((_MAX_SHAPES, self._words), np.uint64)
-        self.end = np.full(_MAX_SHAPES, _FAR, np.int64)
+        self._headers = np.zeros((_MAX_FORMATS, self._words), np.uint64)
+        self.end = np.full(_MAX_FORMATS, _FAR, np.int64)
         self._starts = np.zeros(size, np.int64)
         self._shifts = np.zeros(size, np.int64)
         self._is_stored = np.zeros(size, bool)
         self._constants = np.zeros(size, np.int64)
-        size = (_MAX_SHAPES, len(self._text_places))
+        size = (_MAX_FORMATS, len(self._text_places))
         self._text_starts = np.zeros(size, np.int64)
         self._lengths = np.full(size, _NO_TEXT, np.int64)
         self._is_blob = np.zeros(size, bool)
-        for span in self._spans:
-            span.release()
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
-        """Return the number of each row's shape; None where there are too many of them."""
+        """Return the number of each row's format; None where there are too many of them."""
         words = gathered(data, headers, 8 * self._words).view(np.uint64)
         words = words.reshape(-1, self._words)
         lengths = data[headers]
         if lengths.min() < 8 * self._words:
             words &= self._inside.take(lengths, axis=0)
         hashes: Words = words @ self._factors
-        if len(self._numbers) > _MAX_SHAPES - _MAX_NEW_SHAPES - 1:
-            self._forget()
-        shapes = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
-        # Another shape's number where this one was not met before, or two share a slot.
-        differ = words != self._headers.take(shapes, axis=0)
+        if len(self._numbers) > _MAX_FORMATS - _MAX_NEW_FORMATS - 1:
+            self._clear()
+        formats = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
+        # Another format's number where this one is new, or two share a slot.
+        differ = words != self._headers.take(formats, axis=0)
         if differ.any():
             rows = np.flatnonzero(differ.any(axis=1))
-            found = self._learn(words[rows], hashes[rows])
-            if found is None:
+            numbers = self._learn(words[rows], hashes[rows])
+            if numbers is None:
                 return None
-            shapes[rows] = found
-        return shapes
+            formats[rows] = numbers
+        return formats
 
     def _learn(self, words: Words, hashes: Words) -> Int64 | None:
         distinct, firsts, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        if len(distinct) > _MAX_NEW_SHAPES or (words != words[firsts[inverse]]).any():
+        if len(distinct) > _MAX_NEW_FORMATS or (words != words[firsts[inverse]]).any():
             return None
         numbers = np.array([self._number(words[first]) for first in firsts])
         self._slots[(distinct >> _SLOT_SHIFT).view(np.int64)] = numbers
-        found: Int64 = numbers[inverse]
-        return found
+        of_records: Int64 = numbers[inverse]
+        return of_records
 
     def _number(self, words: Words) -> int:
         header = words.tobytes()
         if header not in self._numbers:
             number = self._numbers[header] = len(self._numbers) + 1
             self._headers[number] = words
-            self._describe(number, header)
+            self._decode_header(number, header)
         return self._numbers[header]
 
-    def _describe(self, number: int, header: bytes) -> None:
+    def _decode_header(self, number: int, header: bytes) -> None:
         fields = _fields(header, self._most)
         if fields is None or any(place >= len(fields) for place in self._defaults):
             return
-        for span in self._spans:
-            span.describe(number, fields)
         length = end = fields[-1][1] if fields else header[0]
         for order, place in enumerate(self._places):
             serial, start = fields[place] if place < len(fields) else (_NULL_TYPE, end)
@@ -160,93 +162,53 @@ class Shapes:
                 end = max(end, start + size)
         self.end[number] = max(end, length)
 
-    def texts(self, order: int, headers: Int64, shapes: Int64) -> tuple[Int64, Int64, Mask]:
+    def texts(self, order: int, headers: Int64, formats: Int64) -> tuple[Int64, Int64, Mask]:
         """Return where the texts of a column begin, how many bytes they take (-1: NULL), if blobs.
 
         Args:
             order: of the column among those of texts.
             headers: where the rows begin.
-            shapes: of the rows.
+            formats: of the rows.
         """
-        begin = headers + self._text_starts[:, order].take(shapes)
-        return begin, self._lengths[:, order].take(shapes), self._is_blob[:, order].take(shapes)
+        begin = headers + self._text_starts[:, order].take(formats)
+        return begin, self._lengths[:, order].take(formats), self._is_blob[:, order].take(formats)
 
-    def values(self, data: Bytes, headers: Int64, shapes: Int64, orders: Int64) -> list[Int64]:
-        """Return some of the wanted columns of rows whose shapes these are.
+    def values(self, data: Bytes, headers: Int64, formats: Int64) -> list[Int64]:
+        """Return the wanted integer columns of records, int64[n] each.
 
         Args:
             data: the pages.
-            headers: where the rows begin.
-            shapes: of the rows.
-            orders: of the columns among the wanted ones, ascending.
+            headers: int64[n], where the records begin.
+            formats: int64[n], of the records.
         """
-        used = np.flatnonzero(np.bincount(shapes))
-        columns: list[Int64] = []
-        if len(orders) == 0:
-            return columns
+        if not self._places:
+            return []
+        used = np.flatnonzero(np.bincount(formats))
+        is_stored = self._is_stored[used].any(axis=0)
+        columns: dict[int, Int64] = {}
+        for order in np.flatnonzero(~is_stored).tolist():
+            constants = _property(self._constants[:, order], used, formats)
+            columns[order] = np.broadcast_to(constants, len(headers)).copy()
+        orders = np.flatnonzero(is_stored)
         starts = self._starts[np.ix_(used, orders)]
-        for group in _groups(starts):
-            begins = headers + _each(self._starts[:, orders[group.start]], used, shapes)
+        for group in _groups(starts) if len(orders) else ():
+            begins = headers + _property(self._starts[:, orders[group.start]], used, formats)
             offsets = starts[0, group] - starts[0, group.start]
             width = int(offsets[-1]) + 8
             block = gathered(data, begins, width)
-            for order, offset in zip(orders[group].tolist(), offsets, strict=True):
-                words = np.ndarray((len(headers),), ">i8", block, int(offset), (width,))
-                columns.append(self._column(words.astype(np.int64), order, used, shapes))
-        return columns
+            for order, offset in zip(orders[group].tolist(), offsets.tolist(), strict=True):
+                words = np.ndarray((len(headers),), ">i8", block, offset, (width,))
+                columns[order] = self._column(words.astype(np.int64), order, used, formats)
+        return [columns[order] for order in range(len(self._places))]
 
-    def _column(self, words: Int64, order: int, used: Int64, shapes: Int64) -> Int64:
+    def _column(self, words: Int64, order: int, used: Int64, formats: Int64) -> Int64:
         """Return a column whose values are the first bytes of these words, if they are stored."""
-        words >>= _each(self._shifts[:, order], used, shapes)
+        words >>= _property(self._shifts[:, order], used, formats)
         if not self._is_stored[used, order].all():
-            is_stored = _each(self._is_stored[:, order], used, shapes)
-            constants = _each(self._constants[:, order], used, shapes)
+            is_stored = _property(self._is_stored[:, order], used, formats)
+            constants = _property(self._constants[:, order], used, formats)
             np.copyto(words, constants, where=~is_stored)
         return words
-
-
-class Span:
-    """Columns side by side whose bytes are looked at as one.
-
-    Attributes:
-        words: of eight bytes, of the longest met so far.
-        begins: int64[shapes], where the columns begin.
-        kinds: int64[shapes], equal where they are stored in the same way; -1 where they cannot be
-            looked at as one.
-    """
-
-    def __init__(self, first: int, last: int) -> None:
-        """Make one of the columns at places `first` to `last`."""
-        self._fields = slice(first, last + 1)
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self.release()
-
-    def release(self) -> None:
-        """Know no shape any more."""
-        self.words = 1
-        self.begins = np.zeros(_MAX_SHAPES, np.int64)
-        self.kinds = np.full(_MAX_SHAPES, -1, np.int64)
-        self._masks = np.zeros((_MAX_SHAPES, _WIDEST_SPAN), np.uint8)
-
-    def describe(self, number: int, fields: list[tuple[int, int]]) -> None:
-        """Know of a new shape, with serial type and place of its columns."""
-        own = fields[self._fields]
-        if len(own) < self._fields.stop - self._fields.start:
-            return
-        first, last = own[0][1], own[-1][1] + _width(own[-1][0])
-        if last - first <= _WIDEST_SPAN:
-            self.words = max(self.words, -(-(last - first) // 8))
-            self.begins[number] = first
-            kind = tuple(serial for serial, _ in own)
-            self.kinds[number] = self._numbers.setdefault(kind, len(self._numbers))
-            self._masks[number, : last - first] = 255
-
-    def masks(self, used: Int64, shapes: Int64) -> Words:
-        """Return the bits that belong to the columns of rows, uint64[rows or 1, words]."""
-        of_shape = self._masks.view(np.uint64)[:, : self.words]
-        found = of_shape[used]
-        alike: Words = found[:1]
-        return alike if (found == alike).all() else of_shape.take(shapes, axis=0)
 
 
 def _width(serial: int) -> int:
@@ -266,14 +228,18 @@ def factors(count: int) -> Words:
     return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
-def _each(of_shape: npt.NDArray[Any], used: Int64, shapes: Int64) -> npt.NDArray[Any]:
-    """Return a property of each row's shape, as one number where it is the same for all."""
-    found = of_shape[used]
-    return found[:1] if (found == found[0]).all() else of_shape.take(shapes)
+def _property(of_format: npt.NDArray[Any], used: Int64, formats: Int64) -> npt.NDArray[Any]:
+    """Return a property of each record's format, as one number where it is the same for all."""
+    values = of_format[used]
+    return values[:1] if (values == values[0]).all() else of_format.take(formats)
 
 
 def _groups(starts: Int64) -> Iterator[slice]:
-    """Yield runs of columns whose distances are the same in all shapes; int64[shapes, columns]."""
+    """Yield column runs: columns side by side, at the same distances in all formats.
+
+    Args:
+        starts: int64[formats, columns], where each begins.
+    """
     distances = np.diff(starts, axis=1)
     is_same = (distances == distances[0]).all(axis=0)
     first = 0

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.sqlite.pages import PageFile, Unsupported, varints
-from traceprof.trace.sqlite.record_formats import Shapes, Span
+from traceprof.trace.sqlite.record_formats import RecordFormats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -90,21 +90,15 @@ class _Decoder:
     ) -> None:
         self._file = file
         self._text_places, self._texts = layout.texts, texts
-        places = sorted({each for each in layout.wanted.values() if each is not None})
+        places = sorted({place for place in layout.wanted.values() if place is not None})
         text_places = sorted(layout.texts.values())
         order = {place: order for order, place in enumerate(places)}
         self._order = {
             name: None if place is None else order[place] for name, place in layout.wanted.items()
         }
-        self._numbered = [
-            _Numbered(name, each, each.names, _span(each.names, layout.wanted))
-            for name, each in rows.items()
-        ]
-        as_one = {name for each in self._numbered if each.span is not None for name in each.names}
-        self._alone = _ascending(each for name, each in self._order.items() if name not in as_one)
-        self._every = np.arange(len(places))
-        spans = [each.span for each in self._numbered if each.span is not None]
-        self._shapes = Shapes(layout, places, text_places, spans)
+        self._rows = rows
+        self._has_stored = bool(places or text_places)
+        self._formats = RecordFormats(layout, places, text_places)
         self._text_order = {place: order for order, place in enumerate(text_places)}
         self._data = file.empty(at_once)
         # What of a payload stays on the page when it is too large for it.
@@ -142,91 +136,36 @@ class _Decoder:
         return np.where(payloads <= self._most_local, payloads, kept)
 
     def _columns(self, rowids: Int64, headers: Int64, local: Int64) -> dict[str, Int64] | None:
-        if len(self._every) == 0 and not self._text_order:
-            columns = dict.fromkeys(self._order, rowids)
-            return self._put_numbers(columns, [None for _ in self._numbered])
-        shapes = self._shapes.of(self._data, headers)
-        if shapes is None or (self._shapes.end.take(shapes) > local).any():
+        """Return the wanted columns of some rows; None where SQLite has to read them.
+
+        Args:
+            rowids: int64[n].
+            headers: int64[n], where each row's record begins.
+            local: int64[n], how many bytes of each record are on the row's page.
+        """
+        if not self._has_stored:
+            return self._combined(dict.fromkeys(self._order, rowids))
+        formats = self._formats.of(self._data, headers)
+        if formats is None or (self._formats.end.take(formats) > local).any():
             return None
-        numbers = [self._as_one(each, headers, shapes) for each in self._numbered]
-        is_every = any(number is None for number in numbers)
-        orders = self._every if is_every else self._alone
-        found = self._shapes.values(self._data, headers, shapes, orders)
-        stored: dict[int | None, Int64] = {None: rowids}
-        stored.update(zip(orders.tolist(), found, strict=True))
-        columns = {name: stored[order] for name, order in self._order.items() if order in stored}
-        self._put_numbers(columns, numbers)
+        stored = self._formats.values(self._data, headers, formats)
+        columns = {
+            name: rowids if order is None else stored[order] for name, order in self._order.items()
+        }
+        self._combined(columns)
         for name, place in self._text_places.items():
-            where = self._shapes.texts(self._text_order[place], headers, shapes)
-            texts = self._texts[name].of_stored(self._data, *where)
-            if texts is None:
+            where = self._formats.texts(self._text_order[place], headers, formats)
+            numbers = self._texts[name].of_stored(self._data, *where)
+            if numbers is None:
                 return None
-            columns[name] = texts
+            columns[name] = numbers
         return columns
 
-    def _put_numbers(
-        self, columns: dict[str, Int64], numbers: Sequence[Int64 | None]
-    ) -> dict[str, Int64]:
-        """Put the numbers of combinations in the place of those of their columns that are there."""
-        for each, number in zip(self._numbered, numbers, strict=True):
-            own = {name: columns.pop(name) for name in each.names if name in columns}
-            columns[each.name] = each.rows.of(own) if number is None else number
+    def _combined(self, columns: dict[str, Int64]) -> dict[str, Int64]:
+        """Put the numbers of combinations in the place of their columns."""
+        for name, numbered in self._rows.items():
+            columns[name] = numbered.of({part: columns.pop(part) for part in numbered.names})
         return columns
-
-    def _as_one(self, numbered: _Numbered, headers: Int64, shapes: Int64) -> Int64 | None:
-        """Return the numbers of combinations; None where their columns have to be decoded."""
-        span = numbered.span
-        if span is None:
-            return None
-        kinds = span.kinds.take(shapes)
-        if kinds.min() < 0:
-            return None
-        used = np.flatnonzero(np.bincount(shapes))
-        begin = headers + span.begins.take(shapes)
-        masks = span.masks(used, shapes)
-        found = numbered.rows.of_stored(self._data, begin, kinds, span.words, masks)
-        if found is None:
-            return None
-        numbers, new = found
-        if len(new):
-            orders = _ascending(self._order[name] for name in numbered.names)
-            values = self._shapes.values(self._data, headers[new], shapes[new], orders)
-            of_order: dict[int | None, Int64] = dict(zip(orders.tolist(), values, strict=True))
-            own = {name: of_order[self._order[name]] for name in numbered.names}
-            numbers[new] = numbered.rows.of(own)
-            numbered.rows.learn_stored(new, numbers[new])
-        return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A combination of columns to be numbered.
-
-    Attributes:
-        name: of the number's column.
-        rows: numbers them.
-        names: of the columns.
-        span: where they stand side by side; None where others stand between them.
-    """
-
-    name: str
-    rows: NumberedRows
-    names: tuple[str, ...]
-    span: Span | None
-
-
-def _ascending(orders: Iterable[int | None]) -> Int64:
-    """Return the orders of stored columns, each once, int64[m]."""
-    return np.array(sorted({order for order in orders if order is not None}), np.int64)
-
-
-def _span(names: Sequence[str], wanted: Mapping[str, int | None]) -> Span | None:
-    """Return the span of these columns; None where other wanted ones stand between them."""
-    places = [place for name in names if (place := wanted[name]) is not None]
-    others = [place for name, place in wanted.items() if name not in names and place is not None]
-    if len(places) < len(names) or any(min(places) < other < max(places) for other in others):
-        return None
-    return Span(min(places), max(places))
 
 
 def _check_order(rowids: Int64, counts: Int64, highest: Int64, *, is_first: bool) -> None:

@@ -1,0 +1,207 @@
+"""A report analysed by several processes: the same result, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.workers import is_running, until
+from traceprof.analyses import runner
+from traceprof.analysis import analyze, begun_analysis
+from traceprof.errors import TraceFormatError
+from traceprof.execution import beside, measuring, reading, sharing
+from traceprof.reports import json
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
+from traceprof.trace.nsight.export import NsightTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+
+
+class Told:
+    """Whoever wants to know how far it is."""
+
+    def __init__(self) -> None:
+        self.expected = self.read = 0
+        self.num_breakdowns: list[int] = []
+
+    def expect(self, number: int) -> None:
+        self.expected += number
+
+    def advance(self, number: int) -> None:
+        self.read += number
+
+    def partial(self, result: Analysis) -> None:
+        self.num_breakdowns.append(len(result.result.breakdown))
+
+
+@pytest.fixture(autouse=True)
+def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have children made although other tests leave threads behind and reports are small."""
+    for module in (beside, reading, sharing):
+        monkeypatch.setattr(module, "can_fork", lambda: True)
+    monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
+    monkeypatch.setattr(measuring, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "ddp.sqlite"
+    simulate_ddp(path, gpus=3, steps=3, kernels_per_step=100, seed=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(export: Path) -> tuple[str, int]:
+    """Return the result of one process, and how many rows it read."""
+    told = Told()
+    with closing(analyze(export, jobs=1, listener=told)) as analysis:
+        assert told.expected == told.read > 1800  # kernels and what launched them
+        return json.render(analysis.result), told.read
+
+
+def analysed(export: Path, jobs: int) -> tuple[str, int]:
+    """Return the result, and how many rows were read, as this process was told."""
+    told = Told()
+    with closing(analyze(export, jobs=jobs, listener=told)) as analysis:
+        assert told.expected == told.read
+        return json.render(analysis.result), told.read
+
+
+def analysed_beside(export: Path, told: Told) -> str:
+    """Return the result of an analysis beside this process."""
+    with begun_analysis(export, listener=told) as analysis_of_reports:
+        analysis = analysis_of_reports()
+    with closing(analysis):
+        (trace,) = analysis.run.traces
+        for rank in analysis.run.ranks:
+            assert rank.trace is trace
+            assert rank.operations is trace.operations[rank.key]
+            assert len(rank.operations) > 0
+        return json.render(analysis.result)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 4, 9])
+def test_the_number_of_processes_changes_nothing(
+    jobs: int, export: Path, expected: tuple[str, int]
+) -> None:
+    assert analysed(export, jobs) == expected
+
+
+def killed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, is_afterwards: bool
+) -> None:
+    """Have every other process be killed where it calls a function, or when that returns."""
+    here, function = os.getpid(), getattr(owner, name)
+
+    def call(*arguments: object) -> object:
+        if os.getpid() != here and not is_afterwards:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*arguments)
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+@pytest.mark.parametrize("is_afterwards", [True, False])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(NsightTrace, "read_section"), (measuring, "measure_rank")]
+)
+def test_killed_processes_cost_only_time(
+    owner: object,
+    name: str,
+    is_afterwards: bool,
+    is_beside: bool,
+    export: Path,
+    expected: tuple[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed_elsewhere(monkeypatch, owner, name, is_afterwards=is_afterwards)
+    if is_beside:
+        told = Told()
+        assert analysed_beside(export, told) == expected[0]
+        assert (told.expected, told.read) == (expected[1], expected[1])
+    else:
+        assert analysed(export, 3) == expected
+
+
+def test_beside_this_process(
+    export: Path,
+    expected: tuple[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    shared_files: Callable[[], list[str]],
+) -> None:
+    def only_elsewhere(function: Callable[..., object]) -> Callable[..., object]:
+        here = os.getpid()
+
+        def call(*arguments: object) -> object:
+            assert os.getpid() != here
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(NsightTrace, "read_section", only_elsewhere(NsightTrace.read_section))
+    monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(runner.measure_rank))
+    told, before = Told(), len(shared_files())
+    assert analysed_beside(export, told) == expected[0]
+    assert (told.expected, told.read) == (expected[1], expected[1])
+    assert told.num_breakdowns[0] == 1
+    # Of however many processes the export is: dashboards keep many reports.
+    assert len(shared_files()) - before <= 4
+
+
+def test_errors_beside_are_those_of_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    path.write_bytes(b"SQLite format 3\0 and no more")
+    with begun_analysis(path) as analysis_of_reports, pytest.raises(TraceFormatError):
+        analysis_of_reports()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("where", ["reading", "measuring"])
+def test_nobody_is_left_when_the_command_ends(
+    where: str, number: signal.Signals, export: Path
+) -> None:
+    program = f"""
+import os, sys, time
+from traceprof.cli.main import main
+from traceprof.execution import measuring, reading
+from traceprof.trace.nsight.export import NsightTrace
+reading.MIN_SHARED_BYTES, measuring.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
+def slowly(*_):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+if {where!r} == "reading":
+    NsightTrace.read_section = slowly
+else:
+    measuring.measure_rank = slowly
+main(["analyze", "--jobs", "2", {str(export)!r}])
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None
+        pids = [int(first.stdout.readline()) for _ in range(2)]
+        assert {*pids} - {first.pid}
+        first.send_signal(number)
+        out, err = first.communicate(timeout=30)
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
+    assert (out, err.strip(), first.returncode) == ("", "", codes[number])
+    until(lambda: not any(map(is_running, pids)))

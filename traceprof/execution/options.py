@@ -1,0 +1,87 @@
+"""What to analyse, and by how many processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.registry import FINDING_IDS
+from traceprof.errors import UsageError
+from traceprof.hardware import parse_peaks
+from traceprof.kernel_names import CommunicationPatterns, user_patterns
+from traceprof.run.opening import open_report
+from traceprof.run.steps import user_pattern
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.run.rank import Rank
+    from traceprof.run.windows import Range
+    from traceprof.trace.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to analyse.
+
+    Attributes:
+        only: finding ids to judge; all where empty.
+        skip: finding ids not to judge.
+        steps: steps A up to but not including B; None leaves that side open.
+        time_range: nanoseconds of the report's own time, likewise.
+        step_pattern: regular expression of the user's own step ranges.
+        communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
+        link_peaks: `LINK=GB_PER_S` for links whose peak rate the user knows better.
+    """
+
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    steps: Range | None = None
+    time_range: Range | None = None
+    step_pattern: str | None = None
+    communication_kernels: Sequence[str] = ()
+    link_peaks: Sequence[str] = ()
+
+    def check(self) -> None:
+        """Look for mistakes before any report is opened.
+
+        Raises:
+            UsageError: there is one.
+        """
+        for id_ in (*self.only, *self.skip):
+            if id_ not in FINDING_IDS:
+                raise UsageError(
+                    f"there is no finding {id_!r}",
+                    f"this version finds {', '.join(FINDING_IDS)}",
+                    "choose among them",
+                )
+        _ = self.patterns, self.own_steps, self.peaks
+
+    @cached_property
+    def patterns(self) -> CommunicationPatterns:
+        """What is communication."""
+        return CommunicationPatterns(user_patterns(self.communication_kernels))
+
+    @cached_property
+    def own_steps(self) -> re.Pattern[str] | None:
+        """What names the user's own step ranges."""
+        return user_pattern(self.step_pattern) if self.step_pattern else None
+
+    @cached_property
+    def peaks(self) -> Mapping[str, float]:
+        """Peak rates that the user knows better, GB/s by link."""
+        return parse_peaks(self.link_peaks)
+
+    def ranks_of(self, trace: Trace) -> list[Rank]:
+        """Return the ranks of a report, as `run.open_report` does."""
+        return open_report(trace, self.patterns, self.own_steps, self.peaks)
+
+
+def num_jobs(jobs: int | None) -> int:
+    """Return how many processes may work: as many as asked for, else one for each core."""
+    if jobs is not None:
+        return jobs
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
