@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,12 +12,13 @@ import click
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.cli.output import STDOUT, check_output, write_output
 from traceprof.errors import UsageError
 from traceprof.findings import Severity
 from traceprof.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from traceprof.analyses.run_result import RunResult
     from traceprof.execution.options import Options
@@ -39,7 +37,12 @@ _SEVERITIES = [str(severity) for severity in Severity]
     show_default=True,
     help="How to write the result.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the result to FILE, not to stdout.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the result to FILE, which is replaced only when all is written; - is stdout.",
+)
 @judging_options
 @click.option("--steps", metavar="A:B", help="Only training steps A up to, not including, B.")
 @click.option(
@@ -92,7 +95,7 @@ def command(
         time_range=_range(time_range, "--time-range", parse_time) if time_range else None,
     )
     paths = expand(reports)
-    _check_output(output, paths)
+    check_output(output, paths)
     with progress("rows" if len(paths) == 1 else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     print_failures(analysis.failed)
@@ -125,19 +128,8 @@ def _step_number(text: str) -> int:
         ) from error
 
 
-def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
-    if output is None:
-        return
-    for input_ in inputs:
-        with suppress(OSError, ValueError):  # one of them is not there, or out of reach
-            if Path(output).samefile(input_):
-                raise UsageError(
-                    f"cannot write {output}", "it is one of the reports", "choose another name"
-                )
-
-
 def _write(analysis: RunResult, output_format: str, output: str | None) -> None:
-    if output_format == "text" and output is None and sys.stdout.isatty():
+    if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
         from rich.console import Console
 
         from traceprof.reports import text
@@ -145,21 +137,4 @@ def _write(analysis: RunResult, output_format: str, output: str | None) -> None:
         text.render(analysis, Console())
         return
     rendered = import_module(f"traceprof.reports.{output_format}").render(analysis)
-    if output is None:
-        sys.stdout.write(rendered)
-        return
-    try:
-        with open(
-            output, "w", encoding="utf-8", errors="replace", opener=_open_without_waiting
-        ) as file:
-            file.write(rendered)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {output}", why, "choose another place") from error
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for writing; a pipe that nobody reads is an error, not a reason to wait."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    os.set_blocking(descriptor, True)
-    return descriptor
+    write_output(rendered, output)
