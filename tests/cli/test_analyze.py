@@ -95,6 +95,36 @@ def test_several_reports_are_one_run(
     assert len(json.loads(capsys.readouterr().out)["reports"]) == 2
 
 
+def test_a_folder_is_all_reports_directly_in_it(
+    tmp_path: Path, idle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TraceBuilder().kernel(0, 10, device=3).write(tmp_path / "other.sqlite")
+    (tmp_path / "empty.sqlite").touch()
+    assert run("analyze", "--format", "json", tmp_path, idle) == EXIT_DONE
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    paths = [report["path"] for report in result["reports"]]
+    assert paths == [str(tmp_path / "idle.sqlite"), str(tmp_path / "other.sqlite")]
+    assert [report["path"] for report in result["lost_reports"]] == [str(tmp_path / "empty.sqlite")]
+    assert "the file is empty" in err
+    assert run("info", tmp_path) == EXIT_DONE
+    assert "1 kernels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["analyze", "info", "dashboard"])
+def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    for name in ("a.sqlite", "b.sqlite"):
+        (tmp_path / name).write_bytes(b"SQLite format 3\0")
+    assert (
+        run(command, *(("--port", "0") if command == "dashboard" else ()), tmp_path) == EXIT_ERROR
+    )
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "none of the 2 reports can be" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -81,9 +81,9 @@ def command(
 ) -> int:
     """Say where the time of each rank went, what the findings cost, and what to change.
 
-    REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, or patterns of them.
-    One that cannot be read is left out, and named on stderr and in the result; if none can be read
-    that is an error.
+    REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, folders of them, or
+    patterns. One that cannot be read is left out, and named on stderr and in the result; if none
+    can be read that is an error.
     """
     from traceprof.analysis import analyze_reports
     from traceprof.execution.memory import keep_freed_memory
