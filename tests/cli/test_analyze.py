@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.traces import SAMPLE
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,21 @@ def test_findings_can_fail_a_job(idle: Path, severity: str, code: int) -> None:
 def test_findings_below_the_limit_do_not_fail_a_job() -> None:
     assert run("analyze", "--fail-on", "low", SAMPLE) == EXIT_FINDINGS
     assert run("analyze", "--fail-on", "medium", SAMPLE) == EXIT_DONE
+
+
+def test_reports_that_were_left_out_can_fail_a_job(
+    tmp_path: Path, idle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.sqlite").touch()
+    assert run("analyze", "--format", "json", tmp_path) == EXIT_DONE
+    expected = capsys.readouterr().out
+    assert run("analyze", "--format", "json", "--strict", tmp_path) == EXIT_LEFT_OUT
+    assert capsys.readouterr().out == expected  # the result of the others is written all the same
+    # It holds also of findings that fail the job: they are not all there are.
+    assert run("analyze", "--strict", "--fail-on", "info", tmp_path) == EXIT_LEFT_OUT
+    assert run("analyze", "--strict", "--fail-on", "info", idle) == EXIT_FINDINGS
+    assert run("analyze", "--strict", idle) == EXIT_DONE
+    assert run("analyze", "--strict", tmp_path / "empty.sqlite") == EXIT_ERROR
 
 
 def test_what_was_not_asked_for_does_not_fail_a_job(idle: Path) -> None:

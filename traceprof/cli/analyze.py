@@ -11,7 +11,7 @@ import click
 
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
-from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
 from traceprof.cli.output import STDOUT, check_output, write_output
 from traceprof.errors import UsageError
 from traceprof.findings import Severity
@@ -68,6 +68,12 @@ _SEVERITIES = [str(severity) for severity in Severity]
     type=click.Choice(_SEVERITIES),
     help="Exit with 1 if there is a finding of this severity or above.",
 )
+@click.option(
+    "--strict",
+    "is_strict",
+    is_flag=True,
+    help="Exit with 3 if a report was left out, whatever was found in the others.",
+)
 def command(
     reports: tuple[str, ...],
     output_format: str,
@@ -78,12 +84,16 @@ def command(
     jobs: int | None,
     scheduler: str | None,
     fail_on: str | None,
+    is_strict: bool,
 ) -> int:
     """Say where the time of each rank went, what the findings cost, and what to change.
 
     REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, folders of them, or
     patterns. One that cannot be read is left out, and named on stderr and in the result; if none
     can be read that is an error.
+
+    Exit status: 0 done; 1 a finding at or above --fail-on; 2 an error; 3 with --strict, reports
+    were left out.
     """
     from traceprof.analysis import analyze_reports
     from traceprof.execution.memory import keep_freed_memory
@@ -100,6 +110,8 @@ def command(
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     print_failures(analysis.failed)
     _write(analysis, output_format, output)
+    if is_strict and analysis.failed:
+        return EXIT_LEFT_OUT
     if fail_on is not None and any(
         finding.severity >= Severity[fail_on.upper()] for finding in analysis.findings
     ):
