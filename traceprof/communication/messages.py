@@ -182,7 +182,8 @@ def _facts(
         num_devices: how many the process drives; only one device's kernels are given.
     """
     num = len(operation)
-    if len(calls) == 0 or num == 0:
+    # A call that never returned has no launch range where a group was open around it.
+    if len(calls.launch_start_ns) == 0 or num == 0:
         return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 8)
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
     # Every pair of a kernel and a call of its launch range, in order of the kernels.

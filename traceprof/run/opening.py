@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cpu_rank import is_rank
+from traceprof.run.open_calls import last_open_call
 from traceprof.run.rank import CpuRank, Mask, Rank, Window
 from traceprof.run.rank_numbers import number_ranks, numbers_by_source
 from traceprof.run.recognition import identify, number_runs
@@ -126,6 +127,11 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         rank_numbers=numbers_by_source(trace, [rank.process for rank in ranks]),
         cpu_rank_gaps={
             rank.process: CpuRankGaps(rank.work.used_gpu, rank.work.num_open) for rank in cpu_ranks
+        },
+        open_calls={
+            process: call
+            for process in sorted({rank.process for rank in ranks})
+            if (call := last_open_call(trace, process)) is not None
         },
     )
 

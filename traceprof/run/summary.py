@@ -5,7 +5,7 @@ A report is measured where it is opened, perhaps by another process or machine. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
+    from traceprof.run.open_calls import OpenCall
     from traceprof.run.recognition import ReportIdentity
     from traceprof.run.session_clocks import Clocks
     from traceprof.trace.model.parts import HowToCollect, Part
@@ -70,6 +71,7 @@ class ReportSummary:
         identity: what tells which run it is of.
         rank_numbers: by source, what it says of the number of each of the report's ranks.
         cpu_rank_gaps: of each rank without GPU work, by process.
+        open_calls: by process, the communication call in which it still was at the capture's end.
     """
 
     path: Path
@@ -83,6 +85,7 @@ class ReportSummary:
     identity: ReportIdentity
     rank_numbers: Mapping[str, tuple[int | None, ...]]
     cpu_rank_gaps: Mapping[int, CpuRankGaps]
+    open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
 
     @property
     def session(self) -> Session:
