@@ -122,9 +122,10 @@ def _read(rank: Rank) -> Messages:
         thread[known] = calls.packed_thread.at(launching)
     known_calls = rank.trace.communication_calls(rank.process)
     order = np.argsort(start, kind="stable")
-    num_devices = sum(key.process == rank.process for key in rank.trace.operations)
     nccl, labelled = (
-        _facts(source, operation, source.launch_ranges_of(start, end, thread), order, num_devices)
+        _facts(
+            source, operation, source.launch_ranges_of(start, end, thread), order, rank.num_devices
+        )
         for source in (known_calls.nccl, known_calls.labelled)
     )
     operation = np.where(operation != _ANY, operation, nccl.operation)

@@ -136,6 +136,8 @@ def measure(
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
+    for rank in ranks:
+        rank.process_cache.release()
     captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
     facts = summarize_report(trace, ranks)  # all notes are known only now
     return MeasuredReport(facts, measured, captured_ns)

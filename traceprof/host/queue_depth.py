@@ -243,7 +243,7 @@ def launch_queue(rank: Rank) -> LaunchQueue:
     Raises:
         ValueError: the process has no API calls.
     """
-    return rank.cache.get(_build, rank)
+    return rank.process_cache.get(_build, rank)
 
 
 def _build(rank: Rank) -> LaunchQueue:

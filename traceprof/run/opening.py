@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns
+from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
 from traceprof.run.open_calls import last_open_call
 from traceprof.run.rank import CpuRank, Mask, Rank, Window
@@ -60,6 +62,8 @@ def open_report(
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
     operations = (patterns or CommunicationPatterns()).operations(trace.kernel_names)
     steps = find_steps(trace, step_pattern)
+    num_devices = Counter(process for process, _ in places)
+    caches = {process: Cache() for process in num_devices}
     ranks = []
     for number, (process, device) in zip(numbers, places, strict=True):
         key = None if device is None else RankKey(process, device)
@@ -78,6 +82,8 @@ def open_report(
                 communication_operations=operations,
                 step_ranges=steps.get(process),
                 peak_overrides=peak_overrides or {},
+                num_devices=num_devices[process],
+                process_cache=caches[process],
             )
         )
     return ranks
