@@ -89,15 +89,19 @@ def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
 
 def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
     """Bring the measurements of the reports together, by the ranks' numbers in the run."""
-    ranks = [rank for report in reports for rank in report.ranks]
+    by_place = {
+        (index, rank.facts.process, rank.facts.device): rank
+        for index, report in enumerate(reports)
+        for rank in report.ranks
+    }
     run = summarize_run(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )
     measurements = [
-        rank.measurements.with_rank(info.rank, info.report)
-        for rank, info in zip(ranks, run.ranks, strict=True)
-        if rank.measurements is not None
+        measurements.with_rank(info.rank, info.report)
+        for info in run.ranks
+        if (measurements := by_place[info.place].measurements) is not None
     ]
     arrivals = tuple(rank.arrivals for rank in measurements)
     return MeasuredRun(

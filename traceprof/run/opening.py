@@ -157,6 +157,7 @@ def summarize_run(
         RankInfo(number, report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id)
         for number, (report, rank) in zip(numbers, places, strict=True)
     )
+    numbered_ranks = tuple(sorted(numbered_ranks, key=lambda rank: rank.rank))
     runs = number_runs([report.identity for report in reports])
     clocks = seeded([report.session for report in reports], runs)
     return RunSummary(tuple(reports), numbered_ranks, clocks, tuple(runs), rank_source)
@@ -172,10 +173,13 @@ def attach_ranks(
         traces: its reports, in the order given.
         ranks: of each report, by the numbers that it alone tells.
     """
-    unnumbered = [rank for of_report in ranks for rank in of_report]
+    by_place = {
+        (report, rank.process, rank.device): rank
+        for report, of_report in enumerate(ranks)
+        for rank in of_report
+    }
     numbered_ranks = tuple(
-        replace(rank, rank=info.rank, report=info.report)
-        for rank, info in zip(unnumbered, summary.ranks, strict=True)
+        replace(by_place[info.place], rank=info.rank, report=info.report) for info in summary.ranks
     )
     return Run(
         summary.reports,

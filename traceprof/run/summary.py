@@ -42,6 +42,11 @@ class RankInfo:
     gpu: str | None
     gpu_id: str | None
 
+    @property
+    def place(self) -> tuple[int, int, int | None]:
+        """Its report, process and device, which tell it from all other ranks of the run."""
+        return self.report, self.process, self.device
+
 
 class CpuRankGaps(NamedTuple):
     """What the ranges of a process without GPU work leave open.
@@ -99,8 +104,7 @@ class RunSummary:
 
     Attributes:
         reports: in the order given.
-        ranks: their ranks, in order of (report, pid, device); of each report, those without GPU
-            work come last.
+        ranks: their ranks, in order of their numbers.
         clocks: the reports' clocks, as their sessions' starts tell them.
         run_numbers: for each report, which run it is of: 0, unless reports of several runs were
             given.
