@@ -376,6 +376,7 @@ class NsightTrace:
             ),
             command_line=tuple(self.target.command_line),
             environment=self.target.environment,
+            end_ns=self.target.capture_end_ns,
         )
 
     def contents(self) -> Sequence[Content]:
