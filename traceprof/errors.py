@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 
-def one_line(text: object) -> str:
+def one_line(text: object, max_length: int | None = None) -> str:
     """Return `text` with line breaks, control characters and undecodable bytes escaped.
 
     Names of files, kernels and ranges are data from elsewhere: printed as they are, they could
     break a line or drive a terminal.
+
+    Args:
+        text: what is shown.
+        max_length: the characters of it that are shown; `…` stands for the others.
     """
+    shown = str(text)
+    if max_length is not None and len(shown) > max_length:
+        shown = f"{shown[: max_length - 1]}…"
+    if shown.isprintable():
+        return shown
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in str(text)
+        for char in shown
     )
 
 

@@ -1,14 +1,22 @@
-"""Tables of the text report: what they look like."""
+"""Tables of the text report: what they look like, and what of the reports' text is shown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
+
+from traceprof.errors import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+MAX_NAME = 80  # characters of a name that stands in a table
 
 
 def new_table(*headings: str, left: Sequence[str] = ()) -> Table:
@@ -23,3 +31,27 @@ def new_table(*headings: str, left: Sequence[str] = ()) -> Table:
             no_wrap=not gives_way,
         )
     return table
+
+
+def name_text(name: str) -> Text:
+    """Return a name from a report as a cell: rich must not read marks such as `[red]` in it."""
+    return Text(one_line(name, MAX_NAME))
+
+
+class Escaped:
+    """Draws something with all that could drive a terminal escaped, whatever it was made of.
+
+    Args:
+        content: what is drawn.
+    """
+
+    def __init__(self, content: RenderableType) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        for segment in console.render(self._content, options):
+            if segment.control or segment.text.isprintable() or segment.text == "\n":
+                yield segment
+            else:
+                lines = segment.text.split("\n")
+                yield Segment("\n".join(one_line(line) for line in lines), segment.style)
