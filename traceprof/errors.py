@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def one_line(text: object, max_length: int | None = None) -> str:
     """Return `text` with line breaks, control characters and undecodable bytes escaped.
@@ -22,6 +28,11 @@ def one_line(text: object, max_length: int | None = None) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in shown
     )
+
+
+def closest(word: str, known: Sequence[str]) -> str | None:
+    """Return the one of the known words that was probably meant; None where none is close."""
+    return next(iter(get_close_matches(word.lower(), known, 1)), None)
 
 
 class TraceprofError(Exception):

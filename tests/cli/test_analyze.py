@@ -156,6 +156,13 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
         (["analyze", "--only", "nonsense", SAMPLE], "there is no finding 'nonsense'"),
         (["analyze", "--step-pattern", "(", SAMPLE], "not a regular expression"),
         (["explain", "nonsense"], "there is no finding 'nonsense'"),
+        (["explain", "gpu-idel"], "; did you mean 'gpu-idle'?"),
+        (["analyze", "--skip", "stragler", SAMPLE], "; did you mean 'straggler'?"),
+        (["analize"], "No such command 'analize'. Did you mean 'analyze'?"),
+        (
+            ["simulate", "data-loadin"],
+            "'data-loadin'. Did you mean 'data-loading'?",
+        ),
         (["simulate", "ddp", "--gpus", "0", "-o", "/nowhere/x.sqlite"], "gpus"),
     ],
 )

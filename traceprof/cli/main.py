@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from traceprof.cli.groups import SuggestingGroup
 from traceprof.errors import TraceprofError, one_line
 from traceprof.version import __version__
 
@@ -29,7 +30,7 @@ class _Terminated(BaseException):
     """SIGTERM: nothing is left behind."""
 
 
-class _Commands(click.Group):
+class _Commands(SuggestingGroup):
     """Imports a command's module when it is called for, so that `--help` is immediate."""
 
     _MODULES = ("analyze", "info", "dashboard", "simulate", "explain")
