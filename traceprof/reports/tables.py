@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -14,14 +15,26 @@ from traceprof.errors import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+_UNLIMITED = 10_000  # columns
 MAX_NAME = 80  # characters of a name that stands in a table
+
+
+class _Table(Table):
+    """Where there is no terminal, a table is as wide as its content, and nothing is cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not console.is_terminal:
+            unlimited = options.update(max_width=_UNLIMITED)
+            needed = Measurement.get(console, unlimited, self).maximum
+            options = options.update(max_width=max(options.max_width, needed))
+        yield from super().__rich_console__(console, options)
 
 
 def new_table(*headings: str, left: Sequence[str] = ()) -> Table:
     """Return a table whose left-aligned columns give way where the terminal is narrow."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = _Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in headings:
         gives_way = heading in left
         table.add_column(

@@ -66,7 +66,7 @@ def render(analysis: RunResult, console: Console | None = None) -> str:
 def plain(renderable: RenderableType, width: int = PLAIN_WIDTH) -> str:
     """Return what rich draws as text without colours and without spaces at the ends of lines."""
     buffer = io.StringIO()
-    Console(file=buffer, width=width, color_system=None).print(renderable)
+    Console(file=buffer, width=width, color_system=None).print(renderable, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
