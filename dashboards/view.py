@@ -93,11 +93,17 @@ class View:
         return one_line(self.analysis.run.traces[index].path.name)
 
 
+MAX_NAME = 80  # characters of a GPU's, a machine's or a group's name that are shown
+
+
 def device_text(device: int | None, gpu: str | None) -> str:
-    """Return a rank's device and its name: `GPU 0 · NVIDIA A100-SXM4-80GB`."""
+    """Return a rank's device and its name: `GPU 0 · NVIDIA A100-SXM4-80GB`.
+
+    A name of thousands of characters would make the browser lay out nothing else.
+    """
     if device is None:
         return "CPU"
-    return f"GPU {device} · {one_line(gpu)}" if gpu else f"GPU {device}"
+    return f"GPU {device} · {one_line(gpu, MAX_NAME)}" if gpu else f"GPU {device}"
 
 
 def _check(what: str, asked: Collection[int], there: Collection[int]) -> None:

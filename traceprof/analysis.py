@@ -18,7 +18,7 @@ from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.places import measured_anywhere
 from traceprof.execution.preview import previews
 from traceprof.execution.reading import ProgressOfAll, SectionsBeside
-from traceprof.run.failures import close_on_error, try_report
+from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.opening import Run, attach_ranks, summarize_report, summarize_run
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import open_trace
@@ -136,12 +136,15 @@ def begun_analysis(
         this process has to analyse by itself, it does so then.
 
     Raises:
-        UsageError: the options are impossible.
+        TraceprofError: no report can be opened, or the options are impossible.
     """
     options = options or Options()
     options.check()
     progress = None if listener is None else ProgressOfAll(listener)
     opened = _opened(paths, progress)
+    failed = [report for report in opened if isinstance(report, FailedReport)]
+    if failed and len(failed) == len(opened):
+        raise all_failed(failed)
     traces = {
         index: trace for index, trace in enumerate(opened) if not isinstance(trace, FailedReport)
     }

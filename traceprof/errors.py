@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-def one_line(text: object) -> str:
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def one_line(text: object, max_length: int | None = None) -> str:
     """Return `text` with line breaks, control characters and undecodable bytes escaped.
 
     Names of files, kernels and ranges are data from elsewhere: printed as they are, they could
     break a line or drive a terminal.
+
+    Args:
+        text: what is shown.
+        max_length: the characters of it that are shown; `…` stands for the others.
     """
+    shown = str(text)
+    if max_length is not None and len(shown) > max_length:
+        shown = f"{shown[: max_length - 1]}…"
+    if shown.isprintable():
+        return shown
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in str(text)
+        for char in shown
     )
+
+
+def closest(word: str, known: Sequence[str]) -> str | None:
+    """Return the one of the known words that was probably meant; None where none is close."""
+    return next(iter(get_close_matches(word.lower(), known, 1)), None)
 
 
 class TraceprofError(Exception):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.figures.style import chart
+from dashboards.view import MAX_NAME
 from dashboards.widgets.palette import INTENSITY
 from traceprof.errors import one_line
 from traceprof.units import duration
@@ -37,7 +38,7 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> go.Figure
     if not waited.any():
         return None
     names = [f"rank {number}" for number, _ in order]
-    hosts = [one_line(comparison.machines[member]) for member in members]
+    hosts = [one_line(comparison.machines[member], MAX_NAME) for member in members]
     hover = [
         [
             f"{names[row]} ({hosts[row]}) waited {duration(int(waited_ns))} for"

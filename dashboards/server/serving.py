@@ -81,6 +81,10 @@ class DashboardServer:
         if self._server is not None:
             self._server.shutdown()
         self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Give the address back; where it never served, that is all there is to do."""
         self._socket.close()
 
     def show(self, analysis: Analysis) -> None:

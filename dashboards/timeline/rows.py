@@ -29,6 +29,7 @@ from dashboards.timeline.model import (
     Track,
 )
 from dashboards.timeline.names import NameTable
+from dashboards.view import MAX_NAME
 from traceprof.errors import one_line
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.kinds import CopyKind
@@ -196,7 +197,7 @@ def _by_thread(thread: Int64) -> dict[int, Int32]:
 def _thread_label(rank: Rank, thread: int) -> str:
     name = rank.trace.thread_names.get(thread)
     number = rank.trace.thread_number(thread)
-    return f"thread {number} · {one_line(name)}" if name else f"thread {number}"
+    return f"thread {number} · {one_line(name, MAX_NAME)}" if name else f"thread {number}"
 
 
 # -- the GPU --------------------------------------------------------------------------------------
@@ -231,4 +232,4 @@ def _gpu_tracks(rank: Rank) -> Iterator[Track]:
 
 
 def _gpu_label(rank: Rank) -> str:
-    return f"GPU {rank.device}" + (f" · {one_line(rank.gpu)}" if rank.gpu else "")
+    return f"GPU {rank.device}" + (f" · {one_line(rank.gpu, MAX_NAME)}" if rank.gpu else "")

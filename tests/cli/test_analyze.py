@@ -143,7 +143,6 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "Missing command"),
         (["simulate"], "Missing command"),
         (["no-such-command"], "No such command 'no-such-command'"),
         (["analyze"], "Missing argument 'REPORT...'"),
@@ -164,6 +163,13 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
         (["analyze", "--only", "nonsense", SAMPLE], "there is no finding 'nonsense'"),
         (["analyze", "--step-pattern", "(", SAMPLE], "not a regular expression"),
         (["explain", "nonsense"], "there is no finding 'nonsense'"),
+        (["explain", "gpu-idel"], "; did you mean 'gpu-idle'?"),
+        (["analyze", "--skip", "stragler", SAMPLE], "; did you mean 'straggler'?"),
+        (["analize"], "No such command 'analize'. Did you mean 'analyze'?"),
+        (
+            ["simulate", "data-loadin"],
+            "'data-loadin'. Did you mean 'data-loading'?",
+        ),
         (["simulate", "ddp", "--gpus", "0", "-o", "/nowhere/x.sqlite"], "gpus"),
     ],
 )
@@ -185,6 +191,23 @@ def test_usage_errors_take_one_line(
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert run(*command, "--help") == EXIT_DONE
     assert "Usage: traceprof" in capsys.readouterr().out
+
+
+def test_the_dashboard_says_that_nothing_can_be_read_before_its_address(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("dashboard", "--port", "0", tmp_path / "nonexist") == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert "nonexist: there is no such file" in err
+
+
+def test_bare_traceprof_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == EXIT_DONE
+    expected = capsys.readouterr()
+    assert run() == EXIT_DONE
+    assert capsys.readouterr() == expected
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:

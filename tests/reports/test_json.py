@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,13 @@ import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.cli import run
 from tests.support.opened import analysis_of
 from tests.support.schema import validator
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.registry import METRICS
 from traceprof.analysis import Options, analyze
+from traceprof.cli.main import EXIT_DONE
 from traceprof.reports import json as json_report
 from traceprof.reports import schema
 
@@ -107,3 +110,15 @@ def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
     assert {each["id"] for each in only} == {"exposed-communication"}
     skipped = document(path, skip=["exposed-communication"])["not_applicable"]
     assert "exposed-communication" not in {each["id"] for each in skipped}
+
+
+def test_a_path_that_is_not_utf_8_survives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, lost = (os.path.join(os.fsencode(tmp_path), name) for name in (b"a\xff.sqlite", b"b\xfe"))  # noqa: PTH118
+    TraceBuilder().kernel(0, 9).write(tmp_path / "a.sqlite").rename(os.fsdecode(path))
+    arguments = [os.fsdecode(path), os.fsdecode(lost)]
+    assert run("analyze", "--format", "json", *arguments) == EXIT_DONE
+    document = json.loads(capsys.readouterr().out)
+    assert os.fsencode(document["reports"][0]["path"]) == path
+    assert os.fsencode(document["lost_reports"][0]["path"]) == lost

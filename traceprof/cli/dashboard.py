@@ -14,6 +14,7 @@ from traceprof.cli.judging import judging_options
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from dashboards.server.serving import DashboardServer
     from traceprof.execution.options import Options
 
 
@@ -53,22 +54,15 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
     options.check()
     paths = expand(reports)
     server = DashboardServer(host, port)
-    click.echo(server.url)
-    if server.is_open:
-        click.echo(
-            f"traceprof: {host} can be reached from other machines: whoever has the address"
-            " with its token can see the reports",
-            err=True,
-        )
-    if opens:
-        webbrowser.open(server.url)
     keep_freed_memory()
     with ExitStack() as stack:
+        stack.callback(server.close)
         with progress() as bar:
             server.progress.also = bar
             begun = begun_analysis(*paths, options=options, listener=server.progress)
-            with begun as analysis_of_reports:
+            with begun as analysis_of_reports:  # not before a report could be opened
                 stack.enter_context(server)
+                _announce(server, host, opens=opens)
                 analysis = analysis_of_reports()
         print_failures(analysis.result.failed)
         stack.enter_context(closing(analysis))
@@ -78,3 +72,16 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
             server.wait()
         except KeyboardInterrupt:
             click.echo("", err=True)  # after the terminal's ^C
+
+
+def _announce(server: DashboardServer, host: str, *, opens: bool) -> None:
+    """Say where the dashboard is, and open it in the browser if that is wanted."""
+    click.echo(server.url)
+    if server.is_open:
+        click.echo(
+            f"traceprof: {host} can be reached from other machines: whoever has the address"
+            " with its token can see the reports",
+            err=True,
+        )
+    if opens:
+        webbrowser.open(server.url)

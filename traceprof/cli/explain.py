@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from traceprof.errors import UsageError
+from traceprof.cli.completion import finding_ids
 
 
 @click.command("explain", short_help="Say what a finding means and how it is measured.")
-@click.argument("finding", metavar="ID")
+@click.argument("finding", metavar="ID", shell_complete=finding_ids)
 def command(finding: str) -> None:
     """Say what the finding ID means, how it is measured, and what to do about it."""
     from rich.console import Console
@@ -18,13 +18,10 @@ def command(finding: str) -> None:
 
     from traceprof.analyses.explain import explanation
     from traceprof.analyses.registry import FINDING_IDS
+    from traceprof.execution.options import no_such_finding
     from traceprof.reports.text import PLAIN_WIDTH
 
     if finding not in FINDING_IDS:
-        raise UsageError(
-            f"there is no finding {finding!r}",
-            f"this version finds {', '.join(FINDING_IDS)}",
-            "choose among them",
-        )
+        raise no_such_finding(finding)
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(Markdown(explanation(finding)))

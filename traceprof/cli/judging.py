@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from traceprof.cli.completion import lists_of_ids
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Result = TypeVar("Result")
 
 _OPTIONS = (
-    click.option("--only", metavar="ID,..", default="", help="Judge only these findings."),
-    click.option("--skip", metavar="ID,..", default="", help="Do not judge these findings."),
+    click.option(
+        "--only",
+        metavar="ID,..",
+        default="",
+        shell_complete=lists_of_ids,
+        help="Judge only these findings.",
+    ),
+    click.option(
+        "--skip",
+        metavar="ID,..",
+        default="",
+        shell_complete=lists_of_ids,
+        help="Do not judge these findings.",
+    ),
     click.option(
         "--step-pattern",
         metavar="REGEX",

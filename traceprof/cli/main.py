@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from traceprof.cli.groups import SuggestingGroup
 from traceprof.errors import TraceprofError, one_line
 from traceprof.version import __version__
 
@@ -29,7 +30,7 @@ class _Terminated(BaseException):
     """SIGTERM: nothing is left behind."""
 
 
-class _Commands(click.Group):
+class _Commands(SuggestingGroup):
     """Imports a command's module when it is called for, so that `--help` is immediate."""
 
     _MODULES = ("analyze", "info", "dashboard", "simulate", "explain")
@@ -49,11 +50,16 @@ class _Commands(click.Group):
 
 
 @click.group(
-    cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="traceprof")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Where the time of a multi-GPU training run went, read from Nsight Systems exports."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

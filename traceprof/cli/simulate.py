@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from traceprof.cli.groups import SuggestingGroup
 
-class _Scenarios(click.Group):
+
+class _Scenarios(SuggestingGroup):
     """Has a command for each entry of the scenarios' registry, beside those of its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

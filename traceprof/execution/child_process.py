@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import numpy as np
 
 from traceprof.execution import handover
+from traceprof.trace.open import remove_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -136,6 +137,7 @@ class Child(Generic[Item]):
         _children.remove(self)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
+        remove_exports(self._pid)
         self.socket.close()
 
     def items(self) -> Iterator[Item]:

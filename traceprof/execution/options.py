@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, closest
 from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.opening import open_report
@@ -54,11 +54,7 @@ class Options:
         """
         for id_ in (*self.only, *self.skip):
             if id_ not in FINDING_IDS:
-                raise UsageError(
-                    f"there is no finding {id_!r}",
-                    f"this version finds {', '.join(FINDING_IDS)}",
-                    "choose among them",
-                )
+                raise no_such_finding(id_)
         check_choice(self.steps, self.time_range)
         _ = self.patterns, self.own_steps, self.peaks
 
@@ -87,3 +83,13 @@ def num_jobs(jobs: int | None) -> int:
     if jobs is not None:
         return jobs
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def no_such_finding(id_: str) -> UsageError:
+    """Return the error of a finding's id that this version does not know."""
+    meant = closest(id_, FINDING_IDS)
+    return UsageError(
+        f"there is no finding {id_!r}",
+        f"this version finds {', '.join(FINDING_IDS)}",
+        "choose among them" if meant is None else f"did you mean {meant!r}?",
+    )

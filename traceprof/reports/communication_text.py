@@ -6,8 +6,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from traceprof.errors import one_line
-from traceprof.reports.tables import new_table
+from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, ranks_text, size_text
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Tabl
         sizes = [use.bytes for use in uses if use.bytes is not None]
         mean_ns = sum(use.total_ns for use in uses) // sum(use.count for use in uses)
         table.add_row(
-            one_line(group.removeprefix("group ")) or "-",
-            operation,
+            name_text(group.removeprefix("group ") or "-"),
+            name_text(operation),
             _numbers(of_ranks),
             _span([use.count for use in uses]),
             size_text(max(sizes)) if len(sizes) == len(uses) else "-",

@@ -13,6 +13,7 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analyses.links.link_usage import LinkUse
@@ -36,7 +37,7 @@ def document(result: RunResult) -> d.Document:
         reports=[
             d.Report(
                 index=index,
-                path=_encodable(str(report.path)),
+                path=_path(report.path),
                 format=report.format,
                 product_version=report.product_version,
                 schema_version=report.schema_version,
@@ -75,8 +76,7 @@ def document(result: RunResult) -> d.Document:
         ],
         notes=[d.Note(report, note) for report, note in result.notes],
         lost_reports=[
-            d.LostReport(_encodable(str(report.path)), str(report.error))
-            for report in result.failed
+            d.LostReport(_path(report.path), str(report.error)) for report in result.failed
         ],
     )
 
@@ -180,6 +180,14 @@ def _finding(finding: Finding) -> d.Finding:
     )
 
 
+def _path(path: Path) -> str:
+    r"""Return a path as Python has it: the byte 0xff, which is no UTF-8, as `\udcff`.
+
+    JSON may hold that, and `os.fsencode` makes the bytes of it again.
+    """
+    return str(path)
+
+
 def _encodable(text: str) -> str:
-    """Return text that any JSON reader accepts: bytes of a file name that are no UTF-8 replaced."""
+    """Return text that any JSON reader accepts, with what is no UTF-8 replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")

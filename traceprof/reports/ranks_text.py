@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from traceprof.errors import one_line
-from traceprof.reports.tables import new_table
+from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
         table.add_row(
             str(comparison.ranks[member]),
-            one_line(comparison.machines[member]),
+            name_text(comparison.machines[member]),
             *_clock(clock),
             "-" if late_rank is None else percent(late_rank.share_last),
             "-" if late_rank is None or not late_rank.num_last else duration(late_rank.late_ns),
@@ -98,7 +98,7 @@ def transfer_table(analysis: RunResult) -> Table | None:
         use = uses[0]
         is_told = not use.is_lower_bound
         table.add_row(
-            operation,
+            name_text(operation),
             _short(communicator),
             "-" if use.scope is None else _SCOPES[use.scope],
             str(use.num_matched),
@@ -112,9 +112,10 @@ def transfer_table(analysis: RunResult) -> Table | None:
     return table
 
 
-def _short(communicator: str) -> str:
+def _short(communicator: str) -> Text:
     """Return the end of NCCL's ids, which tells them apart, and names as they are."""
-    return f"…{communicator[-8:]}" if communicator.startswith("0x") else one_line(communicator)
+    is_id = communicator.startswith("0x")
+    return name_text(f"…{communicator[-8:]}" if is_id else communicator)
 
 
 def _rate(gb_per_s: float | None) -> str:

@@ -16,7 +16,7 @@ from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.ranks_text import ranks_on_one_clock, transfer_table
-from traceprof.reports.tables import new_table
+from traceprof.reports.tables import MAX_NAME, Escaped, new_table
 from traceprof.units import duration, percent, ranks_text
 from traceprof.version import __version__
 
@@ -66,7 +66,7 @@ def render(analysis: RunResult, console: Console | None = None) -> str:
 def plain(renderable: RenderableType, width: int = PLAIN_WIDTH) -> str:
     """Return what rich draws as text without colours and without spaces at the ends of lines."""
     buffer = io.StringIO()
-    Console(file=buffer, width=width, color_system=None).print(renderable)
+    Console(file=buffer, width=width, color_system=None).print(renderable, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
@@ -90,7 +90,7 @@ def report(analysis: RunResult, *, ascii_only: bool = False) -> RenderableType:
         parts += [_heading("Could not be analysed"), *_not_applicable(analysis.not_applicable)]
     if analysis.notes or analysis.failed:
         parts += [_heading("About the data"), *_notes(analysis)]
-    return Group(*parts)
+    return Escaped(Group(*parts))
 
 
 def _heading(text: str) -> RenderableType:
@@ -100,7 +100,7 @@ def _heading(text: str) -> RenderableType:
 def _header(analysis: RunResult) -> RenderableType:
     lines = [Text(f"traceprof {__version__}", "bold")]
     lines += [
-        Text(f"{one_line(report.path)}  exported by {report.origin}")
+        Text(f"{one_line(report.path)}  exported by {one_line(report.origin)}")
         for report in analysis.run.reports
     ]
     return Group(*lines)
@@ -135,7 +135,7 @@ def _breakdown(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
 def _device(rank: RankInfo) -> str:
     if rank.device is None:
         return "CPU"
-    return f"{rank.device} {one_line(rank.gpu or '')}".strip()
+    return f"{rank.device} {one_line(rank.gpu or '', MAX_NAME)}".strip()
 
 
 def _share_of_window(measures: Measures, measure: str) -> str:
@@ -209,7 +209,9 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         (f" {worst.id} ", "bold"),
         f"  {ranks_text([finding.rank for finding in group])}",
     )
-    lines: list[RenderableType] = [Text(f"rank {worst.rank}: {worst.title} ({_cost(worst)})")]
+    lines: list[RenderableType] = [
+        Text(f"rank {worst.rank}: {one_line(worst.title)} ({_cost(worst)})")
+    ]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(Text(f"{duration(per_step)} in the median step"))
@@ -218,7 +220,7 @@ def _finding_group(group: list[Finding]) -> RenderableType:
         lines.append(Text(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}"))
     if worst.severity > Severity.INFO:
         lines += [_evidence(evidence) for evidence in worst.evidence[:3]]
-        lines += [Text(f"→ {advice}", "italic") for advice in worst.advice[:_MAX_ADVICE]]
+        lines += [Text(f"→ {one_line(advice)}", "italic") for advice in worst.advice[:_MAX_ADVICE]]
         more = len(worst.advice) - _MAX_ADVICE
         if more > 0:
             lines.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
@@ -248,7 +250,7 @@ def _not_applicable(missing: Sequence[NotApplicable]) -> Iterable[RenderableType
         where = f" on {ranks_text(known)}" if known else ""
         findings = ", ".join(dict.fromkeys(gap.id for gap in group))
         yield Text.assemble((findings, "bold"), f"{where}: {one_line(group[0].reason)}")
-        yield Padding(Text(f"→ {group[0].how_to_collect}", "italic"), (0, 0, 0, 3))
+        yield Padding(Text(f"→ {one_line(group[0].how_to_collect)}", "italic"), (0, 0, 0, 3))
 
 
 def _notes(analysis: RunResult) -> Iterable[RenderableType]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
+import os
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 import tempfile
+import time
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +23,7 @@ from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.parts import RE_EXPORT
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Callable
 
     from traceprof.progress import Progress
     from traceprof.trace.model.trace import Trace
@@ -27,6 +33,8 @@ _NSYS_REP = b"NVIDIA Tegra Profiler Report"
 CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")
 _GZIP = b"\x1f\x8b"
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+_TRIES, _PAUSE_S = 20, 0.05
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
@@ -68,7 +76,7 @@ class _ExportedTrace(NsightTrace):
     def __init__(self, report: Path, progress: Progress | None) -> None:
         nsys = _find_nsys(report)
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="traceprof-")
+            self._folder = tempfile.TemporaryDirectory(prefix=_folder_prefix(os.getpid()))
         except OSError as error:
             raise TraceFileError(
                 f"cannot export {report}",
@@ -85,6 +93,32 @@ class _ExportedTrace(NsightTrace):
     def close(self) -> None:
         super().close()
         self._folder.cleanup()
+
+
+def remove_exports(pid: int) -> None:
+    """Remove what a process exported that was killed before it could do so itself.
+
+    Args:
+        pid: the process, which is gone; what it started ends with it.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_folder_prefix(pid)}*"):
+        for _ in range(_TRIES):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(_PAUSE_S)  # nsys is about to end, and may have written once more
+
+
+def _folder_prefix(pid: int) -> str:
+    return f"traceprof-{pid}-"
+
+
+def _ending_with_parent() -> Callable[[], object] | None:
+    """Return what has nsys killed when the process that started it ends, however that was."""
+    if sys.platform != "linux":
+        return None
+    # Looked up here: where nsys is being started, other threads may hold the loader's lock.
+    return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -161,6 +195,7 @@ def _export(nsys: str, report: Path, folder: Path) -> Path:
             errors="replace",
             check=False,
             stdin=subprocess.DEVNULL,
+            preexec_fn=_ending_with_parent(),
         )
     except OSError as error:
         raise MissingToolError(

@@ -1,0 +1,48 @@
+"""A capture is exported to a temporary folder, of which nothing stays, however the program ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.workers import is_running, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are made on Linux only")
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to-the-first-process", "to-all-processes"])
+@pytest.mark.parametrize("num_reports", [1, 2])
+def test_a_conversion_that_is_terminated_leaves_nothing(
+    tmp_path: Path, num_reports: int, *, to_all: bool
+) -> None:
+    programs, temporary, started = (tmp_path / name for name in ("bin", "tmp", "started"))
+    for folder in (programs, temporary, started):
+        folder.mkdir()
+    nsys = programs / "nsys"
+    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 60\n')
+    nsys.chmod(0o755)
+    reports = [tmp_path / f"{number}.nsys-rep" for number in range(num_reports)]
+    for report in reports:
+        report.write_bytes(b"NVIDIA Tegra Profiler Report")
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", *map(str, reports)],
+        env={**os.environ, "PATH": path, "TMPDIR": str(temporary)},
+        start_new_session=True,
+    ) as process:
+        until(lambda: len(list(started.iterdir())) == num_reports)
+        if to_all:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.terminate()
+        assert process.wait(30) == 143
+    assert list(temporary.iterdir()) == []
+    until(lambda: not any(is_running(int(pid.name)) for pid in started.iterdir()))

@@ -1,0 +1,69 @@
+"""Text that a report brings along is shown, and never drives a terminal or rich's markup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.attempts import alter
+from tests.support.builders import TraceBuilder
+from tests.support.cli import run
+from traceprof.cli.main import EXIT_DONE
+from traceprof.errors import one_line
+from traceprof.trace.nsight import schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTILE = "\x1b]0;owned\x07\x9b31m[/nothing][red]\r\n:bomb:\u202e"
+EXPORT = schema.EXPORT_METADATA[0]
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write two reports of one run that are hostile wherever they can be."""
+    for rank in range(2):
+        pid = 1000 + rank
+        builder = TraceBuilder().gpu(f"NVIDIA H100{HOSTILE}", pid=pid)
+        builder.machine(host=f"host{rank}{HOSTILE}", start_utc=10**18)
+        for step in range(3):
+            start = step * 1000
+            builder.kernel(start, start + 500, f"gemm{HOSTILE}", pid=pid)
+            builder.kernel(start + 500, start + 900, NCCL, stream=20, pid=pid)
+            builder.nvtx(f"step {step}", start, start + 1000, pid=pid)
+            builder.nvtx(f"owned{HOSTILE}", start, start + 900, pid=pid)
+        alter(
+            builder.write(tmp_path / f"rank_{rank}.sqlite"),
+            f"DELETE FROM {EXPORT} WHERE name = '{schema.PRODUCT_VERSION}'",
+            f"INSERT INTO {EXPORT} (name, value) VALUES ('{schema.PRODUCT_VERSION}', '{HOSTILE}')",
+        )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["info"], *(["analyze", "--format", format_] for format_ in ("text", "json", "html"))],
+    ids=lambda arguments: arguments[-1],
+)
+def test_it_never_reaches_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run(*arguments, folder) == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for line in (out + err).split("\n"))
+    shown = out.encode().decode("unicode_escape") if "json" in arguments else out
+    assert "owned" in shown
+    if "json" not in arguments:
+        assert one_line(HOSTILE[:10]) in shown
+        assert "[/nothing][red]" in shown  # neither read as marks of rich …
+        assert ":bomb:" in shown  # … nor as its names of pictures
+
+
+def test_long_names_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = TraceBuilder().gpu("G" * 5000).kernel(0, 9).write(tmp_path / "t.sqlite")
+    assert run("analyze", path) == EXIT_DONE
+    shown = capsys.readouterr().out
+    assert "GGGG" in shown
+    assert max(map(len, shown.splitlines())) <= 200
