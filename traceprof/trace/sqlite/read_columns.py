@@ -7,17 +7,19 @@ does not understand: rows that go on elsewhere, values that are no integers, dam
 
 from __future__ import annotations
 
-import threading
+import sqlite3
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 from string import whitespace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceprof.errors import TraceFormatError
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.layout import layout_of
@@ -25,7 +27,6 @@ from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
@@ -75,6 +76,7 @@ def read_columns(
     if table not in database.columns:
         return
     for chunk in _chunks(database, table, columns, texts, rows, chunk_rows):
+        database.check_unchanged()
         if database.progress is not None:
             database.progress.advance(len(next(iter(chunk.values()))))
         yield chunk
@@ -96,7 +98,7 @@ def _chunks(
     first = NULL
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
-        for chunk in decode_columns(database.file, layout, texts, rows):
+        for chunk in decode_columns(database.descriptor, layout, texts, rows):
             if chunk.columns is not None:
                 yield chunk.columns
             else:
@@ -186,18 +188,30 @@ def _run(
     database: Database, query: str, slices: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
-    of_thread = threading.local()
     connections: list[sqlite3.Connection] = []
+    pending: deque[Future[tuple[Any, ...]]] = deque()
 
     def fetch(limits: tuple[int, int]) -> tuple[Any, ...]:
-        if not hasattr(of_thread, "connection"):
-            of_thread.connection = database.connect()
-            connections.append(of_thread.connection)
-        row: tuple[Any, ...] = of_thread.connection.execute(query, limits).fetchone()
+        connection = unused.get()
+        row: tuple[Any, ...] = connection.execute(query, limits).fetchone()
+        unused.put(connection)
         return row
 
-    pending: deque[Future[tuple[Any, ...]]] = deque()
     try:
+        try:
+            connections += [database.connect() for _ in range(_THREADS)]
+        except (
+            TraceFormatError,
+            sqlite3.Error,
+        ):  # only the first connection reads the file that was opened
+            for limits in slices:
+                with database.damage_reported():
+                    row = database.connection.execute(query, limits).fetchone()
+                yield row
+            return
+        unused: SimpleQueue[sqlite3.Connection] = SimpleQueue()
+        for connection in connections:
+            unused.put(connection)
         with database.damage_reported(), ThreadPoolExecutor(_THREADS) as pool:
             for limits in slices:
                 pending.append(pool.submit(fetch, limits))

@@ -49,7 +49,7 @@ class Chunk:
 
 
 def decode_columns(
-    path: Path,
+    file: Path | int,
     layout: Layout,
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     rows: Mapping[str, NumberedRows] = _NO_ROWS,
@@ -59,7 +59,7 @@ def decode_columns(
     """Yield a table's rows in the order of their rowids.
 
     Args:
-        path: the file, no link.
+        file: its path, no link, or its descriptor.
         layout: of the table, with the columns to read.
         texts: by column, where each text is numbered.
         rows: by a name of its own, where combinations of wanted columns are numbered; the chunk
@@ -69,10 +69,10 @@ def decode_columns(
     Raises:
         Unsupported: the rows from here on cannot be read.
     """
-    with PageFile(path) as file:
-        leaves = file.leaves(layout.root)
-        at_once = max(window_bytes // file.page_size, 1)
-        decoder = _Decoder(file, layout, texts, rows, min(at_once, len(leaves.numbers)))
+    with PageFile(file) as pages:
+        leaves = pages.leaves(layout.root)
+        at_once = max(window_bytes // pages.page_size, 1)
+        decoder = _Decoder(pages, layout, texts, rows, min(at_once, len(leaves.numbers)))
         for first in range(0, len(leaves.numbers), at_once):
             chunk = decoder.decode(leaves, first, first + at_once)
             if chunk is not None:
