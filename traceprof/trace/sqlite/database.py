@@ -205,6 +205,8 @@ class Database:
         if not present:
             return []
         names = ", ".join(quote(name) for name in present)
+        # Only who asks for the last column has SQLite check that a record fills its payload.
+        names += f", typeof({quote(self.columns[table][-1])})"
         condition = f" WHERE {where}" if where else ""
         query = f"SELECT {names} FROM {quote(table)}{condition}"  # noqa: S608
         return self.query(query, table, columns, arguments)
