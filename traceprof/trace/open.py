@@ -5,21 +5,25 @@ from __future__ import annotations
 import ctypes
 import gzip
 import os
+import re
 import shlex
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 import zlib
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
 from traceprof.trace.nsight.export import NsightTrace
+from traceprof.trace.nsight.json_payloads import add_payloads, lacks_payloads
 from traceprof.trace.nsight.parts import RE_EXPORT
 
 if TYPE_CHECKING:
@@ -35,6 +39,10 @@ _GZIP = b"\x1f\x8b"
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _TRIES, _PAUSE_S = 20, 0.05
+# The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
+_VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
+_FIRST_WITH_BLOBS = (2024, 5)
+_PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
@@ -187,9 +195,35 @@ def _export(nsys: str, report: Path, folder: Path) -> Path:
     # nsys gets a name that is plain text, whatever characters the report's own is made of.
     link, target = folder / "report.nsys-rep", folder / "report.sqlite"
     link.symlink_to(report.absolute())
+    options = _payload_options(_run(report, nsys, "export", "--help").stdout)
+    done = _run(report, nsys, "export", "--type=sqlite", *options, f"--output={target}", str(link))
+    if done.returncode != 0 or not target.exists():
+        raise _not_exported(nsys, report, done)
+    if not options:
+        _add_payloads(nsys, report, link, target)
+    return target
+
+
+def _payload_options(manual: str) -> list[str]:
+    """Return the options that have payloads exported, as far as this nsys has them."""
+    return [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
+
+
+def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> None:
+    """Have an export hold the sizes of NCCL's messages, where its nsys writes them to JSON only."""
+    document = target.with_suffix(".json")
+    with suppress(sqlite3.Error, OSError):  # without them sizes are not known; all else is
+        if lacks_payloads(target):
+            done = _run(report, nsys, "export", "--type=json", f"--output={document}", str(link))
+            if done.returncode == 0:
+                add_payloads(target, document)
+    document.unlink(missing_ok=True)
+
+
+def _run(report: Path, *command: str) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
-            [nsys, "export", "--type=sqlite", f"--output={target}", str(link)],
+        return subprocess.run(
+            command,
             capture_output=True,
             text=True,
             errors="replace",
@@ -200,15 +234,42 @@ def _export(nsys: str, report: Path, folder: Path) -> Path:
     except OSError as error:
         raise MissingToolError(
             f"cannot export {report}",
-            f"{nsys} does not start ({error.strerror})",
+            f"{command[0]} does not start ({error.strerror})",
             "install Nsight Systems anew",
         ) from error
-    if done.returncode != 0 or not target.exists():
-        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
-        raise TraceFormatError(
+
+
+def _not_exported(
+    nsys: str, report: Path, done: subprocess.CompletedProcess[str]
+) -> TraceFormatError:
+    said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+    recorded_by, installed = _recorded_by(report), _version(_run(report, nsys, "--version").stdout)
+    if recorded_by is not None and installed is not None and recorded_by > installed:
+        needed = ".".join(map(str, recorded_by[:2]))
+        with_blobs = "--include-blobs=true " if recorded_by >= _FIRST_WITH_BLOBS else ""
+        return TraceFormatError(
             f"cannot export {report}",
-            f"nsys says: {said[-1].rstrip('.')}",
-            "copy it again if it may be damaged, or use an nsys at least as new as the one that"
-            " recorded it",
+            f"Nsight Systems {needed} recorded it, and the nsys on PATH is"
+            f" {'.'.join(map(str, installed[:2]))}",
+            f"install Nsight Systems {needed} or later, or where it is, run: nsys export"
+            f" --type=sqlite {with_blobs}{shlex.quote(str(report))}",
         )
-    return target
+    return TraceFormatError(
+        f"cannot export {report}",
+        f"nsys says: {said[-1].rstrip('.')}",
+        "copy it again if it may be damaged, or use an nsys at least as new as the one that"
+        " recorded it",
+    )
+
+
+def _recorded_by(report: Path) -> tuple[int, ...] | None:
+    """Return the version of the Nsight Systems that wrote a .nsys-rep, None if it does not say."""
+    with suppress(OSError), report.open("rb") as file:
+        start = file.read(128)
+        return _version(start.removeprefix(_NSYS_REP).decode("ascii", "replace"))
+    return None
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    version = _VERSION.search(text)
+    return None if version is None else tuple(int(number) for number in version.groups())

@@ -1,6 +1,6 @@
 """The only place that spells the names Nsight Systems gives its tables, columns and values.
 
-Seen in exports of 2020 (no metadata) to 2026.2 (schema 3.25.0). A table that is absent means "no
+Seen in exports of 2020 (no metadata) to 2026.3 (schema 3.27.0). A table that is absent means "no
 rows": Nsight creates tables lazily.
 """
 

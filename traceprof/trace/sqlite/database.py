@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
     Columns = Mapping[str, type[int | str]]
 
 _HEADER_BYTES = 100
+_CLOSED = -1
 
 
 class Database:
     """Schema, metadata and small tables of an SQLite file.
 
+    What was opened is what is read: the file that had this name then, even where another one has
+    the name now, and only as long as nobody writes to it.
+
     Attributes:
         path: the report, as messages name it.
         file: the SQLite file, no link.
+        descriptor: of the open file, which child processes inherit.
         connection: the read-only connection, for the reader of the large tables.
         progress: told of the rows that are read, if somebody wants to know.
         columns: names of columns by table.
@@ -60,33 +66,58 @@ class Database:
         self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
         self.file = (file or path).resolve()
-        self._check_complete(self.file)
         # immutable: SQLite then writes no lock, journal, -wal or -shm file beside the input.
         self._uri = f"{self.file.as_uri()}?mode=ro&immutable=1"
         try:
-            self.connection = self.connect()
-        except sqlite3.Error as error:
-            raise TraceFileError(
-                f"cannot open {path}", str(error), "check that the file can be read"
-            ) from error
+            self.descriptor = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._cannot_open(error.strerror or str(error)) from error
+        # A descriptor that nobody closes any more goes with this object, not with the process.
+        self._close_file = weakref.finalize(self, os.close, self.descriptor)
         try:
-            self._read_schema()
+            self._status = os.fstat(self.descriptor)
+            self._check_complete(self.file)
+            try:
+                self.connection = self.connect()
+            except sqlite3.Error as error:
+                raise self._cannot_open(str(error)) from error
+            try:
+                self._read_schema()
+            except BaseException:
+                self.connection.close()
+                raise
         except BaseException:
-            self.connection.close()
+            self._close_file()
             raise
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection and the file."""
         self.connection.close()
+        self._close_file()
+        self.descriptor = _CLOSED
 
     def reopen(self) -> None:
-        """Connect anew and leave the connection so far alone, which another process uses."""
+        """Connect anew and leave the connection so far alone, which another process uses.
+
+        Raises:
+            TraceFormatError: another file has the name now, so that only the connection so far
+                reads what was opened.
+        """
+        connection = self.connect()
         self._connections_of_others.append(self.connection)  # closing it would disturb them
-        self.connection = self.connect()
+        self.connection = connection
 
     def connect(self) -> sqlite3.Connection:
-        """Return another connection, for a thread of its own; the caller closes it."""
+        """Return another connection, for a thread of its own; the caller closes it.
+
+        Raises:
+            TraceFormatError: another file has the name now.
+        """
         connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
+        # SQLite resolves links, those of /proc/self/fd too: it can only open a file by its name.
+        if not self._is_in_place():
+            connection.close()
+            raise self._changed("another file has taken its name")
         # Metadata can hold bytes that are not UTF-8, such as Windows time zone names.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         return connection
@@ -98,9 +129,21 @@ class Database:
             yield
         except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
             raise self.damaged(str(error) or type(error).__name__) from error
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raise where the file was written to since it was opened: what was read may be mixed.
+
+        Raises:
+            TraceFormatError: it was.
+        """
+        if self._is_changed():
+            raise self._changed("somebody wrote to it")
 
     def damaged(self, why: str, remedy: str | None = None) -> TraceFormatError:
         """Return the error that says why the file cannot be read."""
+        if self._is_changed():
+            return self._changed("somebody wrote to it")
         return TraceFormatError(f"cannot read {self.path}", why, remedy or self.remedy)
 
     def misplaced(self, table: str, column: str, value: object) -> TraceFormatError:
@@ -162,6 +205,8 @@ class Database:
         if not present:
             return []
         names = ", ".join(quote(name) for name in present)
+        # Only who asks for the last column has SQLite check that a record fills its payload.
+        names += f", typeof({quote(self.columns[table][-1])})"
         condition = f" WHERE {where}" if where else ""
         query = f"SELECT {names} FROM {quote(table)}{condition}"  # noqa: S608
         return self.query(query, table, columns, arguments)
@@ -195,6 +240,28 @@ class Database:
             raise self.misplaced(table, column, value)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
+    def _is_changed(self) -> bool:
+        if self.descriptor == _CLOSED:
+            return False
+        now, then = os.fstat(self.descriptor), self._status
+        return (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns)
+
+    def _is_in_place(self) -> bool:
+        """Say whether the name still leads to the file that was opened."""
+        with suppress(OSError):
+            return os.path.samestat(self.file.stat(), self._status)
+        return False
+
+    def _changed(self, how: str) -> TraceFormatError:
+        return TraceFormatError(
+            f"cannot read {self.path}",
+            f"the file changed while it was read: {how}",
+            "wait until its writer has finished, and try again",
+        )
+
+    def _cannot_open(self, why: str) -> TraceFileError:
+        return TraceFileError(f"cannot open {self.path}", why, "check that the file can be read")
+
     def _read_schema(self) -> None:
         with self.damage_reported():
             tables, views = self._names("table"), self._names("view")
@@ -215,9 +282,8 @@ class Database:
 
     def _check_complete(self, file: Path) -> None:
         """Raise where the file is cut short or its last transaction is not in it."""
-        with file.open("rb") as opened:
-            header = opened.read(_HEADER_BYTES)
-        size = file.stat().st_size
+        header = os.pread(self.descriptor, _HEADER_BYTES, 0)
+        size = self._status.st_size
         page_size = int.from_bytes(header[16:18], "big")
         page_size = 65536 if page_size == 1 else page_size
         pages = int.from_bytes(header[28:32], "big")

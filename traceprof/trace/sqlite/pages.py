@@ -70,31 +70,32 @@ class PageFile:
         usable: bytes of each page that hold anything; the rest, at its end, is reserved.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: Path | int) -> None:
         """Open the file and check its header.
+
+        Args:
+            file: a path, or the descriptor of a file that is open already, and stays open.
 
         Raises:
             Unsupported: it cannot be read, or has an unusual header or unfinished changes.
         """
-        try:
-            if any(
-                _has_content(path.with_name(path.name + suffix)) for suffix in ("-wal", "-journal")
-            ):
-                raise Unsupported("changes beside the file")
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise Unsupported(str(error)) from error
+        self._is_borrowed = isinstance(file, int)
+        self._file = file if isinstance(file, int) else _opened(file)
         try:
             self._read_header()
         except BaseException:
-            os.close(self._file)
+            self._close()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        self._close()
+
+    def _close(self) -> None:
+        if not self._is_borrowed:
+            os.close(self._file)
 
     def empty(self, pages: int) -> Bytes:
         """Return space for so many pages, and `PADDING` behind it."""
@@ -271,6 +272,15 @@ def _sevens(word: Words) -> Words:
 def _windows(length: int, at_once: int) -> Iterator[slice]:
     for first in range(0, length, at_once):
         yield slice(first, min(first + at_once, length))
+
+
+def _opened(path: Path) -> int:
+    try:
+        if any(_has_content(path.with_name(path.name + suffix)) for suffix in ("-wal", "-journal")):
+            raise Unsupported("changes beside the file")
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unsupported(str(error)) from error
 
 
 def _has_content(path: Path) -> bool:

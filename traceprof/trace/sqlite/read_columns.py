@@ -7,17 +7,19 @@ does not understand: rows that go on elsewhere, values that are no integers, dam
 
 from __future__ import annotations
 
-import threading
+import sqlite3
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 from string import whitespace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceprof.errors import TraceFormatError
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.layout import layout_of
@@ -25,7 +27,6 @@ from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
@@ -75,6 +76,7 @@ def read_columns(
     if table not in database.columns:
         return
     for chunk in _chunks(database, table, columns, texts, rows, chunk_rows):
+        database.check_unchanged()
         if database.progress is not None:
             database.progress.advance(len(next(iter(chunk.values()))))
         yield chunk
@@ -96,7 +98,7 @@ def _chunks(
     first = NULL
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
-        for chunk in decode_columns(database.file, layout, texts, rows):
+        for chunk in decode_columns(database.descriptor, layout, texts, rows):
             if chunk.columns is not None:
                 yield chunk.columns
             else:
@@ -123,14 +125,15 @@ def _through_sqlite(
     """Yield the rows whose rowids are in [first, last], so many at a time."""
     # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
     # Twice as fast as fetching rows, with nothing but the standard library; and SQLite works
-    # without Python's lock, so that two threads halve the time.
+    # without Python's lock, so that two threads halve the time. Only who asks for the last column
+    # has SQLite check that a record's columns fill its payload.
     joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
     query = (
-        f"SELECT count(*), {joined} FROM {quote(table)} "  # noqa: S608
-        f"WHERE {rowid} BETWEEN ? AND ?"
+        f"SELECT count(*), {joined}, count({quote(database.columns[table][-1])}) "  # noqa: S608
+        f"FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"
     )
     slices = _slices(database, table, rowid, chunk_rows, first, last)
-    for count, *texts in _run(database, query, slices):
+    for count, *texts, _ in _run(database, query, slices):
         if count:  # a damaged index can promise rows that are not there
             yield {
                 name: _parse(text, count, database, table, name)
@@ -144,11 +147,12 @@ def _rows_through_sqlite(
 ) -> Iterator[dict[str, Int64]]:  # fmt: skip
     """Yield the rows whose rowids are in [first, last], of texts their numbers."""
     names = ", ".join(map(quote, (*columns, *texts)))
-    query = f"SELECT {names} FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"  # noqa: S608
+    end = quote(database.columns[table][-1])  # else SQLite would not see that a record is damaged
+    query = f"SELECT {names}, typeof({end}) FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"  # noqa: S608
     for limits in _slices(database, table, rowid, chunk_rows, first, last):
         with database.damage_reported():
             rows = database.connection.execute(query, limits).fetchall()
-        found = zip(*rows, strict=True)
+        found = [*zip(*rows, strict=True)][:-1]
         chunk: dict[str, Int64] = {}
         for name, values in zip((*columns, *texts), found, strict=False):
             if name in texts:
@@ -186,18 +190,30 @@ def _run(
     database: Database, query: str, slices: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
-    of_thread = threading.local()
     connections: list[sqlite3.Connection] = []
+    pending: deque[Future[tuple[Any, ...]]] = deque()
 
     def fetch(limits: tuple[int, int]) -> tuple[Any, ...]:
-        if not hasattr(of_thread, "connection"):
-            of_thread.connection = database.connect()
-            connections.append(of_thread.connection)
-        row: tuple[Any, ...] = of_thread.connection.execute(query, limits).fetchone()
+        connection = unused.get()
+        row: tuple[Any, ...] = connection.execute(query, limits).fetchone()
+        unused.put(connection)
         return row
 
-    pending: deque[Future[tuple[Any, ...]]] = deque()
     try:
+        try:
+            connections += [database.connect() for _ in range(_THREADS)]
+        except (
+            TraceFormatError,
+            sqlite3.Error,
+        ):  # only the first connection reads the file that was opened
+            for limits in slices:
+                with database.damage_reported():
+                    row = database.connection.execute(query, limits).fetchone()
+                yield row
+            return
+        unused: SimpleQueue[sqlite3.Connection] = SimpleQueue()
+        for connection in connections:
+            unused.put(connection)
         with database.damage_reported(), ThreadPoolExecutor(_THREADS) as pool:
             for limits in slices:
                 pending.append(pool.submit(fetch, limits))

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 # Serial types, which say what is stored for a column.
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the value
+_WIDTH_OF_BYTE = np.array([*_WIDTHS, 0, 0, *((serial - 12) // 2 for serial in range(12, 128))])
+_MAX_OF_ONE_BYTE = 127
+_WIDTH_TABLE = bytes([*_WIDTH_OF_BYTE.tolist(), *bytes(128)])
+_TOPS = np.uint64(0x8080808080808080)
+_EVERY_SECOND_BYTE = np.uint64(0x00FF00FF00FF00FF)
+_SUM_OF_LANES = np.uint64(0x0001000100010001)
 _NULL_TYPE = 0
 _REAL_TYPE = 7
 _LAST_INTEGER = 9
@@ -46,6 +52,12 @@ _MAX_NEW_FORMATS = 1024  # at once
 _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
+
+
+# Of how many bytes which words belong to a header.
+_INSIDE = (
+    np.where(np.arange(128) < np.arange(129)[:, None], 255, 0).astype(np.uint8).view(np.uint64)
+)
 
 
 class RecordFormats:
@@ -92,6 +104,8 @@ class RecordFormats:
         self._starts = np.zeros(size, np.int64)
         self._shifts = np.zeros(size, np.int64)
         self._is_stored = np.zeros(size, bool)
+        self._tail_types = np.zeros(_MAX_FORMATS, np.int64)
+        self._tail_starts = np.full(_MAX_FORMATS, _FAR, np.int64)
         self._constants = np.zeros(size, np.int64)
         size = (_MAX_FORMATS, len(self._text_places))
         self._text_starts = np.zeros(size, np.int64)
@@ -137,8 +151,11 @@ class RecordFormats:
         return self._numbers[header]
 
     def _decode_header(self, number: int, header: bytes) -> None:
-        fields = _fields(header, self._most)
-        if fields is None or any(place >= len(fields) for place in self._defaults):
+        parsed = _fields(header, self._most)
+        if parsed is None:
+            return
+        fields, self._tail_types[number], self._tail_starts[number] = parsed
+        if any(place >= len(fields) for place in self._defaults):
             return
         length = end = fields[-1][1] if fields else header[0]
         for order, place in enumerate(self._places):
@@ -161,6 +178,25 @@ class RecordFormats:
                 self._is_blob[number, order] = serial % 2 == 0
                 end = max(end, start + size)
         self.end[number] = max(end, length)
+
+    def add_up(self, data: Bytes, headers: Int64, formats: Int64, payloads: Int64) -> bool:
+        """Say whether each record's columns, those behind the wanted ones too, fill its payload.
+
+        Where they do not, SQLite calls the file malformed.
+
+        Args:
+            data: the pages.
+            headers: int64[n], where the records begin.
+            formats: int64[n], of the records.
+            payloads: int64[n], how many bytes each has.
+        """
+        used = np.flatnonzero(np.bincount(formats))
+        types = _property(self._tail_types, used, formats)
+        starts = _property(self._tail_starts, used, formats)
+        num_types = data[headers] - types
+        if num_types.min() < 0:
+            return False
+        return bool((starts + _widths(data, headers + types, num_types) == payloads).all())
 
     def texts(self, order: int, headers: Int64, formats: Int64) -> tuple[Int64, Int64, Mask]:
         """Return where the texts of a column begin, how many bytes they take (-1: NULL), if blobs.
@@ -250,10 +286,48 @@ def _groups(starts: Int64) -> Iterator[slice]:
     yield slice(first, starts.shape[1])
 
 
-def _fields(header: bytes, most: int) -> list[tuple[int, int]] | None:
+def _widths(data: Bytes, at: Int64, num_bytes: Int64) -> Int64:
+    """Return how many bytes the columns take whose serial types stand in so many bytes, int64[n].
+
+    -1 where the last serial type goes beyond them.
+    """
+    num_words = -(-int(num_bytes.max()) // 8)
+    if not num_words:
+        return np.zeros(len(at), np.int64)
+    words = gathered(data, at, 8 * num_words).view(np.uint64).reshape(len(at), num_words)
+    if num_bytes.min() == num_bytes.max():
+        words[:, -1] &= _INSIDE[num_bytes[0], num_words - 1]
+    else:
+        words &= _INSIDE[:, :num_words].take(num_bytes, axis=0)
+    stored = np.frombuffer(words.tobytes().translate(_WIDTH_TABLE), np.uint64)
+    # Pairs of bytes, then all four: eight columns of at most 57 bytes each.
+    pairs = (stored & _EVERY_SECOND_BYTE) + (stored >> np.uint64(8) & _EVERY_SECOND_BYTE)
+    sums = (pairs * _SUM_OF_LANES >> np.uint64(48)).view(np.int64).reshape(words.shape)
+    widths: Int64 = sums[:, 0] if num_words == 1 else sums.sum(axis=1)
+    if np.bitwise_or.reduce(words, axis=None) & _TOPS:
+        rows = np.flatnonzero(((words & _TOPS) != 0).any(axis=1))
+        widths[rows] = _widths_of_long(words[rows].view(np.uint8).astype(np.int64))
+    return widths
+
+
+def _widths_of_long(types: Int64) -> Int64:
+    """Return what `_widths` does of rows whose serial types take several bytes, too."""
+    widths, serial = np.zeros((2, len(types)), np.int64)
+    for column in types.T:
+        serial = serial << 7 | column & _MAX_OF_ONE_BYTE
+        is_last = column <= _MAX_OF_ONE_BYTE
+        short = _WIDTH_OF_BYTE.take(serial, mode="clip")
+        width = np.where(serial > _MAX_OF_ONE_BYTE, (serial - _FIRST_TEXT) // 2, short)
+        widths += np.where(is_last, width, 0)
+        serial[is_last] = 0
+    return np.where(serial > 0, -1, widths)
+
+
+def _fields(header: bytes, most: int) -> tuple[list[tuple[int, int]], int, int] | None:
     """Return serial type and place in the payload of the first columns that a row has.
 
-    None where the header is not whole, or unlike what SQLite writes.
+    And where the serial types and the values of the others begin. None where the header is not
+    whole, or unlike what SQLite writes.
     """
     length = header[0]
     if not 1 <= length <= _MAX_HEADER:
@@ -273,4 +347,4 @@ def _fields(header: bytes, most: int) -> list[tuple[int, int]] | None:
         if serial in _RESERVED_TYPES or start > _FAR:
             return None
         start += _width(serial)
-    return fields
+    return fields, at, start

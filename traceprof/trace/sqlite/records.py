@@ -49,7 +49,7 @@ class Chunk:
 
 
 def decode_columns(
-    path: Path,
+    file: Path | int,
     layout: Layout,
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     rows: Mapping[str, NumberedRows] = _NO_ROWS,
@@ -59,7 +59,7 @@ def decode_columns(
     """Yield a table's rows in the order of their rowids.
 
     Args:
-        path: the file, no link.
+        file: its path, no link, or its descriptor.
         layout: of the table, with the columns to read.
         texts: by column, where each text is numbered.
         rows: by a name of its own, where combinations of wanted columns are numbered; the chunk
@@ -69,10 +69,10 @@ def decode_columns(
     Raises:
         Unsupported: the rows from here on cannot be read.
     """
-    with PageFile(path) as file:
-        leaves = file.leaves(layout.root)
-        at_once = max(window_bytes // file.page_size, 1)
-        decoder = _Decoder(file, layout, texts, rows, min(at_once, len(leaves.numbers)))
+    with PageFile(file) as pages:
+        leaves = pages.leaves(layout.root)
+        at_once = max(window_bytes // pages.page_size, 1)
+        decoder = _Decoder(pages, layout, texts, rows, min(at_once, len(leaves.numbers)))
         for first in range(0, len(leaves.numbers), at_once):
             chunk = decoder.decode(leaves, first, first + at_once)
             if chunk is not None:
@@ -121,7 +121,7 @@ class _Decoder:
         local = self._local(payloads)
         if (self._file.left_on_page(cells) < headers - cells + local).any():
             raise Unsupported("a cell that leaves its page")
-        columns = self._columns(rowids, headers, local)
+        columns = self._columns(rowids, headers, payloads, local)
         return Chunk(int(rowids[0]), int(rowids[-1]), len(rowids), columns)
 
     def _local(self, payloads: Int64) -> Int64:
@@ -135,18 +135,23 @@ class _Decoder:
         kept[kept > self._most_local] = least
         return np.where(payloads <= self._most_local, payloads, kept)
 
-    def _columns(self, rowids: Int64, headers: Int64, local: Int64) -> dict[str, Int64] | None:
+    def _columns(
+        self, rowids: Int64, headers: Int64, payloads: Int64, local: Int64
+    ) -> dict[str, Int64] | None:
         """Return the wanted columns of some rows; None where SQLite has to read them.
 
         Args:
             rowids: int64[n].
             headers: int64[n], where each row's record begins.
+            payloads: int64[n], how many bytes each record has.
             local: int64[n], how many bytes of each record are on the row's page.
         """
         if not self._has_stored:
             return self._combined(dict.fromkeys(self._order, rowids))
         formats = self._formats.of(self._data, headers)
         if formats is None or (self._formats.end.take(formats) > local).any():
+            return None
+        if not self._formats.add_up(self._data, headers, formats, payloads):
             return None
         stored = self._formats.values(self._data, headers, formats)
         columns = {

@@ -1,0 +1,125 @@
+"""A report that is replaced or written to while it is read: all of one, or an error; no mixture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.attempts import NCCL
+from tests.support.builders import TraceBuilder
+from traceprof import open_trace
+from traceprof.errors import TraceFormatError
+from traceprof.execution import reading
+from traceprof.execution.measuring import Task, measure_file
+from traceprof.execution.options import Options
+from traceprof.execution.reading import SectionsBeside as Sections
+from traceprof.run.summary import FailedReport
+from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite import read_columns as reader
+from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.pages import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def export(path: Path, num_ranks: int) -> Path:
+    builder = TraceBuilder()
+    for rank in range(num_ranks):
+        pid = 1000 * num_ranks + rank
+        builder.kernel(0, 100, pid=pid, device=rank)
+        builder.kernel(50, 150, NCCL, stream=20, pid=pid, device=rank)
+        builder.nvtx("step 0", 0, 200, pid=pid)
+    return builder.write(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return export(tmp_path / "t.sqlite", 2)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return export(tmp_path / "other.sqlite", 8)
+
+
+def write_over(other: Path, path: Path) -> None:
+    path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(0, 0))  # another time of change than before, however coarse the clock is
+
+
+@pytest.mark.parametrize("is_read_in_children", [False, True])
+@pytest.mark.parametrize("moment", ["before children", "in children"])
+def test_replaced_is_read_as_it_was_opened(
+    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, is_read_in_children: bool, moment: str
+) -> None:
+    def replace_before(read: Callable[..., None]) -> Callable[..., None]:
+        def replacing(*args: object, **options: object) -> None:
+            if other.exists():
+                other.replace(path)
+            read(*args, **options)
+
+        return replacing
+
+    if is_read_in_children:
+        monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
+    place, name = (Database, "reopen") if moment == "in children" else (Sections, "__init__")
+    monkeypatch.setattr(place, name, replace_before(getattr(place, name)))
+    measured = measure_file(Task(path, path, Options()), None, 3)
+    assert not isinstance(measured, FailedReport), measured.error
+    assert sorted(rank.facts.pid for rank in measured.ranks) == [2000, 2001]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_replaced_is_read_as_it_was_opened_through_sqlite(
+    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unsupported
+
+    monkeypatch.setattr(reader, "decode_columns", refuse)
+    trace = open_trace(path)
+    if is_deleted:
+        path.unlink()
+    else:
+        other.replace(path)
+    assert sorted(trace.pid(key.process) for key in trace.operations) == [2000, 2001]
+    trace.close()
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_written_to_is_an_error(
+    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
+) -> None:
+    monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
+    trace = open_trace(path)
+    with Sections(trace, None, num_processes) as sections:
+        _ = trace.operations
+        write_over(other, path)
+        _ = sections
+    with pytest.raises(TraceFormatError, match=r"changed while it was read: .*; wait until"):
+        _ = trace.thread_names, trace.counters
+    trace.close()
+
+
+def test_written_to_between_rows_is_an_error(path: Path) -> None:
+    database = Database(path)
+    chunks = reader.read_columns(database, schema.KERNEL.name, ["start", "end"])
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(TraceFormatError, match="somebody wrote to it"):
+        next(chunks)
+    database.close()
+
+
+def test_descriptors_are_closed(path: Path, tmp_path: Path) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(3):
+        open_trace(path).close()
+    (tmp_path / "bad.sqlite").write_bytes(path.read_bytes()[:5000])
+    for _ in range(3):
+        with pytest.raises(TraceFormatError):
+            open_trace(tmp_path / "bad.sqlite")
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

@@ -1,0 +1,112 @@
+"""Records whose columns do not fill their payload, which SQLite calls malformed."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from traceprof.errors import TraceFormatError
+from traceprof.trace.sqlite import read_columns as reader
+from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.pages import Unsupported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MARK = 0x5DEECE66D123  # of six bytes, serial type 5
+_LONG = "x" * 100  # whose serial type takes two bytes
+_SIX_BYTES = 5
+# Serial types of a, b, c, d, e, f of the marked record, and what one of them becomes.
+_TYPES = bytes((_SIX_BYTES, 19, 1, 2, 0x81, 0x55, 6))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d INTEGER, e TEXT, f INT)"
+        )
+        rows = [(_MARK + row, "abc", 5, 500, _LONG, 1 << 60) for row in range(3)]
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?)", rows)
+    return path
+
+
+def damaged(path: Path, place: int, serial: int) -> None:
+    """Give a column of the second row another serial type."""
+    data = path.read_bytes()
+    at = data.index(_TYPES + (_MARK + 1).to_bytes(6, "big"))
+    path.write_bytes(data[: at + place] + bytes([serial]) + data[at + place + 1 :])
+
+
+def values(path: Path, columns: list[str], texts: list[str]) -> list[int]:
+    database = Database(path)
+    numbered = {name: NumberedTexts() for name in texts}
+    try:
+        chunks = [*reader.read_columns(database, "t", columns, numbered)]
+        return [value for chunk in chunks for value in chunk[columns[0]].tolist()]
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("is_by_pages", [True, False])
+@pytest.mark.parametrize("texts", [[], ["b"]])
+@pytest.mark.parametrize(
+    ("place", "serial"),
+    [
+        (0, 0),
+        (0, 9),
+        (0, 6),
+        (2, 0),
+        (2, 2),
+        (3, 1),
+        (4, 0x82),
+        (5, 0x57),
+        (6, 0),
+        (6, 9),
+        (6, 0x81),
+    ],
+)
+def test_malformed_for_sqlite_is_malformed(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: int,
+    serial: int,
+    texts: list[str],
+    is_by_pages: bool,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unsupported
+
+    if not is_by_pages:
+        monkeypatch.setattr(reader, "decode_columns", refuse)
+    assert values(path, ["a", "c"], texts) == [_MARK, _MARK + 1, _MARK + 2]
+    damaged(path, place, serial)
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.DatabaseError):
+        connection.execute("SELECT * FROM t").fetchall()
+    with pytest.raises(TraceFormatError, match="malformed"):
+        values(path, ["a", "c"], texts)
+
+
+def test_malformed_in_a_small_table(path: Path) -> None:
+    damaged(path, 0, 0)
+    database = Database(path)
+    with pytest.raises(TraceFormatError, match="malformed"):
+        database.rows("t", {"a": int})
+    database.close()
+
+
+def test_well_formed_is_read_by_pages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO t VALUES (1, NULL, NULL, NULL, NULL, NULL)")
+        connection.execute("ALTER TABLE t ADD COLUMN g INTEGER")
+        connection.execute("INSERT INTO t VALUES (1, '', 0, 1, '', 0, 9)")
+    monkeypatch.setattr(reader, "_through_sqlite", refuse)
+    assert values(path, ["a"], []) == [_MARK, _MARK + 1, _MARK + 2, 1, 1]

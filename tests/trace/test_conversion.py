@@ -1,0 +1,133 @@
+"""A .nsys-rep is converted with all that its nsys can export, or it is said which nsys can."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import struct
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.attempts import attempt
+from tests.support.traces import REAL_FOLDER, SAMPLE
+from traceprof import open_trace
+from traceprof.trace.nsight.json_payloads import add_payloads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HELP = 'if [ "$2" = --help ]; then echo "--include-blobs= --include-json="; exit 0; fi\n'
+_OLD_HELP = 'if [ "$2" = --help ]; then echo "--lazy="; exit 0; fi\n'
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / "reports" / "r.nsys-rep"
+    path.parent.mkdir()
+    path.write_bytes(b"NVIDIA Tegra Profiler Report 2026@3@1@157-263.0" + bytes(100))
+    return path
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """Put a program that is called nsys first on PATH; return the list of its arguments."""
+    program = folder / "bin" / "nsys"
+    program.parent.mkdir()
+    arguments = folder / "arguments"
+    program.write_text(f"#!/bin/sh\necho \"$@\" >> '{arguments}'\n{script}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return arguments
+
+
+def test_payloads_are_exported_where_nsys_can(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = f"case $argument in --output=*) cp '{SAMPLE}' ${{argument#*=}};; esac"
+    copy = f"for argument; do {case}; done"
+    arguments = stand_in(tmp_path, monkeypatch, _HELP + copy)
+    open_trace(report).close()
+    commands = arguments.read_text().splitlines()
+    (export,) = [command for command in commands if "--type=" in command]
+    assert "--type=sqlite --include-blobs=true --include-json=true --output=" in export
+
+
+@pytest.mark.parametrize("version", ["2023.4.4.54", "2026.2.1.210"])
+def test_nsys_is_too_old(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    say = f'if [ "$1" = --version ]; then echo "Version {version}-1v0"; exit 0; fi\nexit 1'
+    stand_in(tmp_path, monkeypatch, _OLD_HELP + say)
+    line = attempt(report).line
+    short = ".".join(version.split(".")[:2])
+    assert f"Nsight Systems 2026.3 recorded it, and the nsys on PATH is {short}; install" in line
+    assert f"run: nsys export --type=sqlite --include-blobs=true {report}" in line
+
+
+def test_nsys_is_not_too_old(report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say = 'if [ "$1" = --version ]; then echo "2026.3.1.157"; exit 0; fi\necho Bad; exit 1'
+    stand_in(tmp_path, monkeypatch, _OLD_HELP + say)
+    assert "nsys says: Bad; copy it again" in attempt(report).line
+
+
+def event(name_schema: int, data: bytes, start: int = 10, **more: object) -> str:
+    payload = {"SchemaId": str(name_schema), "Data": base64.b64encode(data).decode()}
+    place = {"Timestamp": str(start), "EndTimestamp": str(start + 5), "GlobalTid": "7"}
+    what = {"DomainId": "1", "NsTime": True, "Payload": {"BinaryData": [payload]}}
+    return json.dumps({"Type": 59, "NvtxEvent": {**place, **what, **more}})
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (event(16777220, struct.pack("<Q", 4096)), {"Message size [bytes]": 4096}),
+        (event(16777220, struct.pack("<QQ", 9, 4096)), None),  # NCCL 2.25: a communicator, too
+        (event(16777221, struct.pack("<QQ", 4096, 0)), None),  # a range of another name
+        (event(16777220, struct.pack("<Q", 4096), start=11), None),
+        (event(16777220, struct.pack("<Q", 4096), GlobalTid="8"), None),
+        (event(16777220, struct.pack("<Q", 4096), NsTime=False), None),
+        (event(99, struct.pack("<Q", 4096)), None),
+        ('{"NvtxEvent": {"Payload": {"BinaryData": 3', None),
+        ('["BinaryData"]', None),
+    ],
+)
+def test_payloads_from_json(tmp_path: Path, line: str, expected: dict[str, int] | None) -> None:
+    export, document = tmp_path / "t.sqlite", tmp_path / "t.json"
+    document.write_text(f'{{"data":[]}}\n{line}\n')
+    with closing(sqlite3.connect(export)) as connection, connection:
+        connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        connection.execute("INSERT INTO StringIds VALUES (1, 'ncclAllGather')")
+        connection.execute(
+            "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT,"
+            " globalTid INT, textId INT, domainId INT, jsonText TEXT)"
+        )
+        connection.execute("INSERT INTO NVTX_EVENTS VALUES (0, NULL, 75, 'NCCL', 7, NULL, 1, NULL)")
+        connection.execute("INSERT INTO NVTX_EVENTS VALUES (10, 15, 59, NULL, 7, 1, 1, NULL)")
+    assert add_payloads(export, document) == (expected is not None)
+    with closing(sqlite3.connect(export)) as connection:
+        (text,) = connection.execute("SELECT jsonText FROM NVTX_EVENTS WHERE start = 10").fetchone()
+    assert (text and json.loads(text)) == expected
+
+
+@pytest.mark.skipif(REAL_FOLDER is None, reason="TRACEPROF_TRACES names no folder of real exports")
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.usefixtures("nsys")
+def test_sizes_of_a_real_report(rank: int) -> None:
+    assert REAL_FOLDER is not None
+    trace = open_trace(REAL_FOLDER / "nccl_payload_2024" / f"rank_{rank}.nsys-rep")
+    (process,) = {key.process for key in trace.operations}
+    calls = trace.communication_calls(process)[0]
+    assert calls.bytes.tolist() == [21_233_664]
+    trace.close()
+
+
+@pytest.mark.skipif(REAL_FOLDER is None, reason="TRACEPROF_TRACES names no folder of real exports")
+def test_nsight_2026_3_is_read_without_doubt() -> None:
+    assert REAL_FOLDER is not None
+    trace = open_trace(REAL_FOLDER / "small_bwd_3.27.0.sqlite")
+    assert trace.schema_version == "3.27.0"
+    assert sum(len(operations) for operations in trace.operations.values()) == 1905 + 25 + 121
+    assert all(note.startswith("Nsight Systems says: ") for note in trace.notes)
+    trace.close()
