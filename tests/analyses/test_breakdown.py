@@ -350,6 +350,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(draw(st.integers(0, 3)))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def damaged(tmp_path: Path, reports: list[Path]) -> list[Path]:

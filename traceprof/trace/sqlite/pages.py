@@ -77,7 +77,9 @@ class PageFile:
             Unsupported: it cannot be read, or has an unusual header or unfinished changes.
         """
         try:
-            if any(_has_content(path.with_name(path.name + each)) for each in ("-wal", "-journal")):
+            if any(
+                _has_content(path.with_name(path.name + suffix)) for suffix in ("-wal", "-journal")
+            ):
                 raise Unsupported("changes beside the file")
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
