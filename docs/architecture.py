@@ -44,7 +44,9 @@ def floors() -> list[list[str]]:
     """Return the floors of traceprof from top to bottom, each by its folders and modules."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    (layers,) = (
+        contract["layers"] for contract in contracts if contract.get("containers") == ["traceprof"]
+    )
     names = [re.findall(r"\w+", layer) for layer in layers]
     return [[name for name in floor if source(f"traceprof.{name}") is not None] for floor in names]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.needs import missing
 from tests.support.traces import REAL_FOLDER, REAL_TRACES, is_long, real_name
 from tests.support.workers import reports_of_run
 
@@ -101,18 +102,14 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
     """Return reports of a run that a test may do with as it likes."""
-    return [Path(shutil.copy(each, tmp_path)) for each in simulated]
+    return [Path(shutil.copy(report, tmp_path)) for report in simulated]
 
 
 @pytest.fixture(scope="session")
 def nsys() -> str:
     """Return the `nsys` on PATH; where CI lacks it, that is a failure."""
-    found = shutil.which("nsys")
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail("nsys is not on PATH, and CI must not skip what needs it")
-        pytest.skip("nsys is not on PATH")
-    return found
+    program = shutil.which("nsys")
+    return program if program is not None else missing("nsys is not on PATH")
 
 
 @pytest.fixture(scope="session")
@@ -122,10 +119,7 @@ def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     done = subprocess.run([*pip, "nvtx==0.2.11"], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:]
-        if os.environ.get("CI"):
-            pytest.fail(f"nvtx==0.2.11 cannot be installed, and CI must not skip: {said}")
-        pytest.skip(f"nvtx==0.2.11 cannot be installed: {said}")
+        missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
     return folder
 
 

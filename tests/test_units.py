@@ -43,7 +43,7 @@ def test_times(text: str, nanoseconds: int) -> None:
     assert units.parse_time(text) == nanoseconds
 
 
-@pytest.mark.parametrize("text", ["", "x", "1m", "1e9", "0x10", "1..5s"])
+@pytest.mark.parametrize("text", ["", "x", "1m", "1e9", "0x10", "1..5s", "1.5", "1."])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageError):
         units.parse_time(text)

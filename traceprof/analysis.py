@@ -204,7 +204,13 @@ def analyze_reports(
         if listener is not None and len(tasks) > 1:
             listener.advance(1)
     reports = [report for report in measured if report is not None]
-    return judge(reports, only=options.only, skip=options.skip, steps=options.steps)
+    return judge(
+        reports,
+        only=options.only,
+        skip=options.skip,
+        steps=options.steps,
+        time_range=options.time_range,
+    )
 
 
 class _SentAnalysis(NamedTuple):
@@ -298,7 +304,13 @@ class _Analyzer:
                 traces.append(trace)
                 ranks.append(report[0])
             options = self.options
-            result = judge(reports, only=options.only, skip=options.skip, steps=options.steps)
+            result = judge(
+                reports,
+                only=options.only,
+                skip=options.skip,
+                steps=options.steps,
+                time_range=options.time_range,
+            )
             return Analysis(result, attach_ranks(result.run, traces, ranks))
         except Exception:  # after an interrupt a thread may still be reading
             _close(opened)

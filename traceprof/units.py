@@ -50,14 +50,22 @@ def parse_time(text: str) -> int:
     """Read a time such as `1500000`, `1.5ms` or `2s` as nanoseconds.
 
     Raises:
-        UsageError: not a number with one of these units.
+        UsageError: not a number with one of these units, or a part of a nanosecond.
     """
-    match = re.fullmatch(r"\s*([+-]?\d+)(?:\.(\d*))?\s*(ns|us|µs|ms|s)?\s*", text)
+    match = re.fullmatch(r"\s*([+-]?\d{1,30})(?:\.(\d{0,30}))?\s*(ns|us|µs|ms|s)?\s*", text)
     if match is None:
         raise UsageError(
             f"cannot read the time {text!r}",
             "it is not a number with a unit",
             "write nanoseconds, or a number with ns, us, ms or s, such as 1.5s",
+        )
+    if match[2] is not None and match[3] is None:
+        number = text.strip()
+        raise UsageError(
+            f"cannot read the time {text!r}",
+            "a number without a unit is a whole number of nanoseconds",
+            f"write {number}s for seconds, {number}ms for milliseconds or {number}us for"
+            " microseconds",
         )
     # Integer arithmetic: UTC times in nanoseconds have more digits than a float.
     scale = _TIME_UNITS[match[3] or "ns"]

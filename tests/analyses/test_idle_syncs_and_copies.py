@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +17,6 @@ from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tests.support.builders import How
     from traceprof.run.opening import Rank
@@ -119,6 +118,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(some(9))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=250, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -272,6 +272,7 @@ def test_what_cannot_be_judged_says_how_to_collect_it(
 # -- generated, simulated and real exports --------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -437,6 +437,7 @@ def test_one_operation_without_length(tmp_path: Path) -> None:
     assert judged(path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

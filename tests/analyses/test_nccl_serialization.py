@@ -262,6 +262,7 @@ def test_what_the_simulator_knows(truth: Path) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)

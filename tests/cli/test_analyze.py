@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.traces import SAMPLE
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,21 @@ def test_findings_below_the_limit_do_not_fail_a_job() -> None:
     assert run("analyze", "--fail-on", "medium", SAMPLE) == EXIT_DONE
 
 
+def test_reports_that_were_left_out_can_fail_a_job(
+    tmp_path: Path, idle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.sqlite").touch()
+    assert run("analyze", "--format", "json", tmp_path) == EXIT_DONE
+    expected = capsys.readouterr().out
+    assert run("analyze", "--format", "json", "--strict", tmp_path) == EXIT_LEFT_OUT
+    assert capsys.readouterr().out == expected  # the result of the others is written all the same
+    # It holds also of findings that fail the job: they are not all there are.
+    assert run("analyze", "--strict", "--fail-on", "info", tmp_path) == EXIT_LEFT_OUT
+    assert run("analyze", "--strict", "--fail-on", "info", idle) == EXIT_FINDINGS
+    assert run("analyze", "--strict", idle) == EXIT_DONE
+    assert run("analyze", "--strict", tmp_path / "empty.sqlite") == EXIT_ERROR
+
+
 def test_what_was_not_asked_for_does_not_fail_a_job(idle: Path) -> None:
     assert run("analyze", "--fail-on", "info", "--skip", "gpu-idle", idle) == EXIT_DONE
     assert run("analyze", "--fail-on", "info", "--only", "gpu-idle", idle) == EXIT_FINDINGS
@@ -95,6 +110,36 @@ def test_several_reports_are_one_run(
     assert len(json.loads(capsys.readouterr().out)["reports"]) == 2
 
 
+def test_a_folder_is_all_reports_directly_in_it(
+    tmp_path: Path, idle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TraceBuilder().kernel(0, 10, device=3).write(tmp_path / "other.sqlite")
+    (tmp_path / "empty.sqlite").touch()
+    assert run("analyze", "--format", "json", tmp_path, idle) == EXIT_DONE
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    paths = [report["path"] for report in result["reports"]]
+    assert paths == [str(tmp_path / "idle.sqlite"), str(tmp_path / "other.sqlite")]
+    assert [report["path"] for report in result["lost_reports"]] == [str(tmp_path / "empty.sqlite")]
+    assert "the file is empty" in err
+    assert run("info", tmp_path) == EXIT_DONE
+    assert "1 kernels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["analyze", "info", "dashboard"])
+def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    for name in ("a.sqlite", "b.sqlite"):
+        (tmp_path / name).write_bytes(b"SQLite format 3\0")
+    assert (
+        run(command, *(("--port", "0") if command == "dashboard" else ()), tmp_path) == EXIT_ERROR
+    )
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "none of the 2 reports can be" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -109,6 +154,13 @@ def test_several_reports_are_one_run(
         (["analyze", "--steps", "a:b", SAMPLE], "it is not a whole number"),
         (["analyze", "--steps", "90:95", SAMPLE], "the steps found are 0 to 5"),
         (["analyze", "--time-range", "1:x", SAMPLE], "it is not a number with a unit"),
+        (["analyze", "--time-range", "1.5:1.7", SAMPLE], "write 1.5s for seconds, 1.5ms for"),
+        (["analyze", "--time-range", "5s:1s", SAMPLE], "it ends before it starts"),
+        (["analyze", "--time-range", "1s:1s", SAMPLE], "it is empty: its end is not part of it"),
+        (["analyze", "--time-range", "10s:20s", SAMPLE], "the capture lasts from 0 to 1"),
+        (["analyze", "--time-range", ":-1", SAMPLE], "nothing was captured in it"),
+        (["analyze", "--steps", "3:1", SAMPLE], "it ends before it starts"),
+        (["analyze", "--steps", "3:3", SAMPLE], "it is empty: step B is not part of A:B"),
         (["analyze", "--only", "nonsense", SAMPLE], "there is no finding 'nonsense'"),
         (["analyze", "--step-pattern", "(", SAMPLE], "not a regular expression"),
         (["explain", "nonsense"], "there is no finding 'nonsense'"),

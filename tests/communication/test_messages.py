@@ -282,6 +282,15 @@ def test_a_call_open_at_the_captures_end(tmp_path: Path) -> None:
     assert one(builder, tmp_path).bytes.tolist() == [4096]
 
 
+def test_calls_without_any_closed_launch_range(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder())
+    for name in ("ncclGroupStart", "ncclAllReduce", "ncclGroupEnd"):
+        call(builder, name, 0, None, 7, 4096)
+    builder.kernel(20, 30, ALL_REDUCE, launch=(3, 5))
+    found = one(builder, tmp_path)
+    assert (found.bytes.tolist(), found.has_call.tolist()) == ([-1], [False])
+
+
 @pytest.mark.parametrize("missing", ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"])
 def test_tables_that_are_not_there(tmp_path: Path, missing: str) -> None:
     builder = prepare(TraceBuilder()).kernel(20, 30, ALL_REDUCE, launch=(3, 5))

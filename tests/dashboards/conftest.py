@@ -5,14 +5,14 @@ A page fails its test where it logs an error or asks another host for anything.
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dashboards.server.serving import HOST
+from tests.support.needs import missing
 from tests.support.serving import serving
 from tests.support.traces import SAMPLE
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
     from tests.support.serving import Serve
+
 
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
@@ -53,10 +54,10 @@ def browser() -> Iterator[Browser]:
     try:
         from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may be missing)
     except ModuleNotFoundError:
-        _missing("the package playwright is not installed")
+        missing("the package playwright is not installed")
     executable = next(filter(None, map(shutil.which, _CHROMIUM)), None)
     if executable is None:
-        _missing("no Chromium is on PATH")
+        missing("no Chromium is on PATH")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=executable,
@@ -64,12 +65,6 @@ def browser() -> Iterator[Browser]:
         )
         yield launched
         launched.close()
-
-
-def _missing(what: str) -> NoReturn:
-    if os.environ.get("CI"):
-        pytest.fail(f"{what}, and CI must not skip what needs it")
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")

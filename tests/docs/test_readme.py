@@ -41,11 +41,6 @@ def test_commands_print_what_the_readme_shows(command: str, output: str, tmp_pat
     assert done.stdout + done.stderr == output
 
 
-def test_files_that_the_readme_names_exist() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
 def test_every_command_is_in_the_readme() -> None:
     for name in cli.list_commands(None):  # type: ignore[arg-type]
         assert f"`traceprof {name} " in README

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
+import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.schema import validator
+from tests.support.traces import SAMPLE
 from tests.support.workers import alone, reports_of_run, written
 from traceprof.analyses.measured import MeasuredReport
 from traceprof.analysis import Options, analyze, analyze_reports
@@ -30,6 +33,8 @@ from traceprof.trace.open import open_trace
 if TYPE_CHECKING:
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -249,3 +254,21 @@ def test_steps_are_asked_of_the_whole_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the steps found are 0 to 11"):
         analyze_reports(paths, Options(steps=(5, 7)))
     assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), FailedReport)
+
+
+def test_a_measured_report_is_let_go_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the help of the garbage collector: the next report needs the memory."""
+    opened = []
+
+    def open_and_watch(*arguments: Any) -> Trace:
+        trace = open_trace(*arguments)
+        opened.append(weakref.ref(trace))
+        return trace
+
+    monkeypatch.setattr(measuring, "open_trace", open_and_watch)
+    gc.disable()
+    try:
+        measure_file(Task(SAMPLE, SAMPLE, Options()))
+        assert [trace() for trace in opened] == [None]
+    finally:
+        gc.enable()

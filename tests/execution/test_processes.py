@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
     from traceprof.analysis import Analysis
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere"),
+]
 
 
 class Told:

@@ -552,6 +552,7 @@ def test_any_order_of_rows_and_any_events(tmp_path: Path) -> None:
 # -- real exports ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # 26 s for all exports; the known answers below are for every run
 def test_real_idle_time_is_explained(real_trace: Path) -> None:
     """Each ns once; and a trace that has launch calls has causes."""
     ranks = idle_causes(real_trace)

@@ -152,7 +152,7 @@ BAD = {
     "under a file": (lambda folder: export(folder) / "t", "Not a directory", "check the path"),
     "long name": (named("n" * 300), "File name too long", "check the path"),
     "pattern": (named("*.sqlite"), "no file fits this pattern", "check the path"),
-    "folder": (lambda folder: folder, "it is a folder", "name its reports"),
+    "folder": (lambda folder: folder, "no report lies directly in this", "name a folder with"),
     "empty": (holding(b""), "the file is empty", "nsys export"),
     "text": (holding(b"start,end\n1,2\n"), "neither an SQLite database nor", "nsys export"),
     "noise": (holding(random.Random(1).randbytes(9999)), "neither an SQLite", "nsys export"),

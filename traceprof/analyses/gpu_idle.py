@@ -149,6 +149,15 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
+    if result.idle_ns == result.window_ns:
+        return [
+            NotApplicable(
+                "gpu-idle",
+                "no GPU operation ran in the window",
+                "choose a window in which the rank works",
+                result.rank,
+            )
+        ]
     launch_bound, sync, loading, other = result.parts_ns or (None, None, None, None)
     metrics: dict[str, MetricValue] = {
         "idle_ns": result.idle_ns,

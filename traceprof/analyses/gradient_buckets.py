@@ -48,7 +48,7 @@ class StepTails:
 
 def of_operation(rank: Rank, operation: str) -> Mask:
     """Return which kernels are of a collective operation, bool[kernels]."""
-    names = [key for key, each in rank.communication_operations.items() if each == operation]
+    names = [key for key, name in rank.communication_operations.items() if name == operation]
     return rank.operations.kernels.are_named(names)
 
 

@@ -17,7 +17,7 @@ from traceprof.run.failures import all_failed
 from traceprof.run.notes import notes_of
 from traceprof.run.opening import summarize_run
 from traceprof.run.summary import FailedReport
-from traceprof.run.windows import no_such_steps
+from traceprof.run.windows import check_is_captured, no_such_steps
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def judge(
     only: Collection[str] = (),
     skip: Collection[str] = (),
     steps: Range | None = None,
+    time_range: Range | None = None,
 ) -> RunResult:
     """Bring together what was measured of the reports of a run, and say what it means.
 
@@ -41,10 +42,11 @@ def judge(
         only: the findings to judge; all where empty.
         skip: the findings not to judge.
         steps: the training steps that were asked for.
+        time_range: what was asked for of the report's own time.
 
     Raises:
         TraceprofError: no report could be measured.
-        UsageError: no rank has such steps.
+        UsageError: no rank has such steps, or nothing was captured in the time range.
     """
     measured_reports = [report for report in reports if isinstance(report, MeasuredReport)]
     failed = [report for report in reports if isinstance(report, FailedReport)]
@@ -52,6 +54,9 @@ def judge(
         raise all_failed(failed)
     if steps is not None:
         _check_steps(measured_reports, steps)
+    spans = [report.captured_ns for report in measured_reports if report.captured_ns is not None]
+    if time_range is not None and spans:
+        check_is_captured(time_range, spans)
     measured = _measured_run(measured_reports)
     judged = _judged(measured)
     num_ranks = {
@@ -84,15 +89,19 @@ def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
 
 def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
     """Bring the measurements of the reports together, by the ranks' numbers in the run."""
-    ranks = [rank for report in reports for rank in report.ranks]
+    by_place = {
+        (index, rank.facts.process, rank.facts.device): rank
+        for index, report in enumerate(reports)
+        for rank in report.ranks
+    }
     run = summarize_run(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )
     measurements = [
-        rank.measurements.with_rank(info.rank, info.report)
-        for rank, info in zip(ranks, run.ranks, strict=True)
-        if rank.measurements is not None
+        measurements.with_rank(info.rank, info.report)
+        for info in run.ranks
+        if (measurements := by_place[info.place].measurements) is not None
     ]
     arrivals = tuple(rank.arrivals for rank in measurements)
     return MeasuredRun(

@@ -77,10 +77,12 @@ class MeasuredReport:
     Attributes:
         facts: the report.
         ranks: its ranks, in order of (pid, device).
+        captured_ns: when its capture began and ended; None where no time range was asked for.
     """
 
     facts: ReportSummary
     ranks: tuple[MeasuredRank, ...]
+    captured_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

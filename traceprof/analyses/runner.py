@@ -20,7 +20,7 @@ _REASONS = {
     Part.API_CALLS: "the report has no CUDA API calls: what the host did is not known",
     Part.GPU_OPERATIONS: "the report has no GPU operation",
 }
-"""Why an analysis cannot run, by what the trace lacks of its `REQUIRES`."""
+"""Why an analysis cannot run, by what the trace lacks, where its name alone does not say enough."""
 
 
 def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
@@ -56,4 +56,5 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
 def _not_applicable(analysis: RankAnalysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
     """Say that the findings of an analysis can be neither made nor ruled out, and why."""
     how = rank.trace.how_to_collect(lacking)
-    return tuple(NotApplicable(id_, _REASONS[lacking], how, rank.rank) for id_ in analysis.ids)
+    reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")
+    return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.ids)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
-from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
+from traceprof.cli.output import STDOUT, check_output, write_output
 from traceprof.errors import UsageError
 from traceprof.findings import Severity
 from traceprof.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from traceprof.analyses.run_result import RunResult
     from traceprof.execution.options import Options
@@ -39,7 +37,12 @@ _SEVERITIES = [str(severity) for severity in Severity]
     show_default=True,
     help="How to write the result.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the result to FILE, not to stdout.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the result to FILE, which is replaced only when all is written; - is stdout.",
+)
 @judging_options
 @click.option("--steps", metavar="A:B", help="Only training steps A up to, not including, B.")
 @click.option(
@@ -65,6 +68,12 @@ _SEVERITIES = [str(severity) for severity in Severity]
     type=click.Choice(_SEVERITIES),
     help="Exit with 1 if there is a finding of this severity or above.",
 )
+@click.option(
+    "--strict",
+    "is_strict",
+    is_flag=True,
+    help="Exit with 3 if a report was left out, whatever was found in the others.",
+)
 def command(
     reports: tuple[str, ...],
     output_format: str,
@@ -75,12 +84,16 @@ def command(
     jobs: int | None,
     scheduler: str | None,
     fail_on: str | None,
+    is_strict: bool,
 ) -> int:
     """Say where the time of each rank went, what the findings cost, and what to change.
 
-    REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, or patterns of them.
-    One that cannot be read is left out, and named on stderr and in the result; if none can be read
-    that is an error.
+    REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, folders of them, or
+    patterns. One that cannot be read is left out, and named on stderr and in the result; if none
+    can be read that is an error.
+
+    Exit status: 0 done; 1 a finding at or above --fail-on; 2 an error; 3 with --strict, reports
+    were left out.
     """
     from traceprof.analysis import analyze_reports
     from traceprof.execution.memory import keep_freed_memory
@@ -92,11 +105,13 @@ def command(
         time_range=_range(time_range, "--time-range", parse_time) if time_range else None,
     )
     paths = expand(reports)
-    _check_output(output, paths)
+    check_output(output, paths)
     with progress("rows" if len(paths) == 1 else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     print_failures(analysis.failed)
     _write(analysis, output_format, output)
+    if is_strict and analysis.failed:
+        return EXIT_LEFT_OUT
     if fail_on is not None and any(
         finding.severity >= Severity[fail_on.upper()] for finding in analysis.findings
     ):
@@ -125,19 +140,8 @@ def _step_number(text: str) -> int:
         ) from error
 
 
-def _check_output(output: str | None, inputs: Sequence[Path]) -> None:
-    if output is None:
-        return
-    for input_ in inputs:
-        with suppress(OSError, ValueError):  # one of them is not there, or out of reach
-            if Path(output).samefile(input_):
-                raise UsageError(
-                    f"cannot write {output}", "it is one of the reports", "choose another name"
-                )
-
-
 def _write(analysis: RunResult, output_format: str, output: str | None) -> None:
-    if output_format == "text" and output is None and sys.stdout.isatty():
+    if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
         from rich.console import Console
 
         from traceprof.reports import text
@@ -145,21 +149,4 @@ def _write(analysis: RunResult, output_format: str, output: str | None) -> None:
         text.render(analysis, Console())
         return
     rendered = import_module(f"traceprof.reports.{output_format}").render(analysis)
-    if output is None:
-        sys.stdout.write(rendered)
-        return
-    try:
-        with open(
-            output, "w", encoding="utf-8", errors="replace", opener=_open_without_waiting
-        ) as file:
-            file.write(rendered)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {output}", why, "choose another place") from error
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for writing; a pipe that nobody reads is an error, not a reason to wait."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    os.set_blocking(descriptor, True)
-    return descriptor
+    write_output(rendered, output)

@@ -26,29 +26,40 @@ reports_argument = click.argument(
 
 
 def expand(reports: Sequence[str]) -> list[Path]:
-    """Return the reports named, each once, with patterns that the shell left alone filled in.
+    """Return the reports named, each once: those of folders, and of patterns the shell left alone.
 
     Raises:
-        TraceFileError: a pattern fits no file.
+        TraceFileError: a pattern fits no file, or a folder holds no report.
     """
     paths: list[Path] = []
     for report in reports:
-        if os.path.lexists(report) or not glob.has_magic(report):
+        if os.path.isdir(report):  # noqa: PTH112  (Path raises where it may not look)
+            from traceprof.trace.folder import reports_in
+
+            paths += reports_in(Path(report))
+        elif os.path.lexists(report) or not glob.has_magic(report):
             paths.append(Path(report))
-            continue
-        found = sorted(glob.glob(report))  # noqa: PTH207  (Path.glob takes no absolute pattern)
-        if not found:
-            raise TraceFileError(
-                f"cannot read {report}", "no file fits this pattern", "check the path"
-            )
-        paths += [Path(each) for each in found]
-    return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
+        else:
+            paths += _fitting(report)
+    once: dict[str, Path] = {}
+    for path in paths:
+        once.setdefault(os.path.realpath(path), path)
+    return [*once.values()]
 
 
-def print_failures(lost: Iterable[FailedReport]) -> None:
+def _fitting(pattern: str) -> list[Path]:
+    names = sorted(glob.glob(pattern))  # noqa: PTH207  (Path.glob takes no absolute pattern)
+    if not names:
+        raise TraceFileError(
+            f"cannot read {pattern}", "no file fits this pattern", "check the path"
+        )
+    return [Path(name) for name in names]
+
+
+def print_failures(reports: Iterable[FailedReport]) -> None:
     """Name on stderr the reports that were left out, and why."""
-    for each in lost:
-        click.echo(f"traceprof: left out: {each.error}", err=True)
+    for report in reports:
+        click.echo(f"traceprof: left out: {report.error}", err=True)
 
 
 @contextmanager

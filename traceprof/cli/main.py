@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXIT_DONE = 0
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
+EXIT_LEFT_OUT = 3
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 
@@ -56,7 +57,10 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 1 findings at or above --fail-on, 2 an error."""
+    """Run the command line and exit.
+
+    0: done; 1: findings at or above --fail-on; 2: an error; 3: reports left out, with --strict.
+    """
     sys.exit(_run(arguments))
 
 

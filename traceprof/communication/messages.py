@@ -122,9 +122,10 @@ def _read(rank: Rank) -> Messages:
         thread[known] = calls.packed_thread.at(launching)
     known_calls = rank.trace.communication_calls(rank.process)
     order = np.argsort(start, kind="stable")
-    num_devices = sum(key.process == rank.process for key in rank.trace.operations)
     nccl, labelled = (
-        _facts(source, operation, source.launch_ranges_of(start, end, thread), order, num_devices)
+        _facts(
+            source, operation, source.launch_ranges_of(start, end, thread), order, rank.num_devices
+        )
         for source in (known_calls.nccl, known_calls.labelled)
     )
     operation = np.where(operation != _ANY, operation, nccl.operation)
@@ -182,7 +183,8 @@ def _facts(
         num_devices: how many the process drives; only one device's kernels are given.
     """
     num = len(operation)
-    if len(calls) == 0 or num == 0:
+    # A call that never returned has no launch range where a group was open around it.
+    if len(calls.launch_start_ns) == 0 or num == 0:
         return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 8)
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
     # Every pair of a kernel and a call of its launch range, in order of the kernels.

@@ -25,7 +25,7 @@ __all__ = ["RankAlone", "made_beside", "send"]
 
 Item = TypeVar("Item")
 
-_OF_TRACE = ("trace", "operations", "cache")
+_OF_TRACE = ("trace", "operations", "process_cache", "cache")
 
 
 @contextmanager

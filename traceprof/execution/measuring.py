@@ -19,7 +19,7 @@ from traceprof.host.synchronization import data_loading
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo
-from traceprof.run.windows import choose_windows
+from traceprof.run.windows import captured_span, choose_windows
 from traceprof.trace.open import open_trace
 from traceprof.version import __version__
 
@@ -136,7 +136,11 @@ def measure(
         )
         for rank, window in zip(ranks, windows, strict=True)
     )
-    return MeasuredReport(summarize_report(trace, ranks), measured)  # all notes are known only now
+    for rank in ranks:
+        rank.process_cache.release()
+    captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
+    facts = summarize_report(trace, ranks)  # all notes are known only now
+    return MeasuredReport(facts, measured, captured_ns)
 
 
 def _step_limits(rank: Rank) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.opening import open_report
 from traceprof.run.steps import user_pattern
+from traceprof.run.windows import check_choice
 
 if TYPE_CHECKING:
     import re
@@ -58,6 +59,7 @@ class Options:
                     f"this version finds {', '.join(FINDING_IDS)}",
                     "choose among them",
                 )
+        check_choice(self.steps, self.time_range)
         _ = self.patterns, self.own_steps, self.peaks
 
     @cached_property

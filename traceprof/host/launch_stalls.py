@@ -76,7 +76,7 @@ class Stalls:
 
 def find_stalls(rank: Rank) -> Stalls:
     """Return the stalls of a rank's process, which has API calls."""
-    return rank.cache.get(_find, rank)
+    return rank.process_cache.get(_find, rank)
 
 
 def _find(rank: Rank) -> Stalls:

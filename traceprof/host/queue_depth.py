@@ -130,8 +130,9 @@ class LaunchQueue:
         times, depth = self._changes()
         first, stop = np.searchsorted(times, [start_ns, end_ns], side="right").tolist()
         # Of several changes at one time the last counts.
-        counts = np.append(times[first + 1 : stop] != times[first : stop - 1], True)
-        deepest = int(depth[first:stop].max(initial=0, where=counts[: stop - first]))
+        within = times[first:stop]
+        counts = np.append(within[1:] != within[:-1], True)[: len(within)]
+        deepest = int(depth[first:stop].max(initial=0, where=counts))
         if first:
             return max(deepest, int(depth[first - 1]))
         if self._num_before and self._begin_ns(times) <= end_ns:
@@ -242,7 +243,7 @@ def launch_queue(rank: Rank) -> LaunchQueue:
     Raises:
         ValueError: the process has no API calls.
     """
-    return rank.cache.get(_build, rank)
+    return rank.process_cache.get(_build, rank)
 
 
 def _build(rank: Rank) -> LaunchQueue:

@@ -187,8 +187,8 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
     is_one_sided = [call.operation in ONE_SIDED for call in calls]
     # Both sides are one operation, as NCCL's kernels are named.
     names = (
-        EXCHANGE if one_sided else each.operation
-        for each, one_sided in zip(calls, is_one_sided, strict=True)
+        EXCHANGE if one_sided else call.operation
+        for call, one_sided in zip(calls, is_one_sided, strict=True)
     )
     operation = told(_HOST_OPERATIONS.index(name) for name in names)
     unknown, none = np.full(len(known), UNKNOWN, np.int64), np.zeros(len(known), np.int64)
@@ -210,14 +210,14 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         stream=none,
         sequence=work.operations.sequence[known],
         peer=told(
-            each.fields.peer if one_sided else UNKNOWN
-            for each, one_sided in zip(calls, is_one_sided, strict=True)
+            call.fields.peer if one_sided else UNKNOWN
+            for call, one_sided in zip(calls, is_one_sided, strict=True)
         ),
         root=told(call.fields.peer if call.operation in ROOTED else UNKNOWN for call in calls),
         peer_in_communicator=unknown,
         direction=told(
-            (1 if each.operation == "Send" else 2) if one_sided else UNKNOWN
-            for each, one_sided in zip(calls, is_one_sided, strict=True)
+            (1 if call.operation == "Send" else 2) if one_sided else UNKNOWN
+            for call, one_sided in zip(calls, is_one_sided, strict=True)
         ),
         world_size=told(call.fields.world_size for call in calls),
         launch_ns=unknown,

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 def render(result: RunResult) -> str:
     """Return the analysis as JSON text that ends in a newline."""
-    plain = msgspec.to_builtins(document(result))
-    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+    # A struct becomes a dict when its turn comes: all of them at once would take megabytes.
+    text = json.dumps(document(result), default=msgspec.structs.asdict, indent=1, allow_nan=False)
+    return text + "\n"
 
 
 def document(result: RunResult) -> d.Document:

@@ -28,6 +28,11 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
         if index not in with_ranks:
             held = [f"{table.num_rows} {table.what}" for table in report.contents]
             yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
+        for process, call in report.open_calls.items():
+            of_process = [
+                rank.rank for rank in run.ranks if (rank.report, rank.process) == (index, process)
+            ]
+            yield index, call.sentence(ranks_text(of_process))
     of_hosts = [rank for rank in run.ranks if rank.device is None]
     gaps = [run.reports[rank.report].cpu_rank_gaps[rank.process] for rank in of_hosts]
     numbers = [rank.rank for rank in of_hosts]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns
+from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
+from traceprof.run.open_calls import last_open_call
 from traceprof.run.rank import CpuRank, Mask, Rank, Window
 from traceprof.run.rank_numbers import number_ranks, numbers_by_source
 from traceprof.run.recognition import identify, number_runs
@@ -59,6 +62,8 @@ def open_report(
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
     operations = (patterns or CommunicationPatterns()).operations(trace.kernel_names)
     steps = find_steps(trace, step_pattern)
+    num_devices = Counter(process for process, _ in places)
+    caches = {process: Cache() for process in num_devices}
     ranks = []
     for number, (process, device) in zip(numbers, places, strict=True):
         key = None if device is None else RankKey(process, device)
@@ -77,6 +82,8 @@ def open_report(
                 communication_operations=operations,
                 step_ranges=steps.get(process),
                 peak_overrides=peak_overrides or {},
+                num_devices=num_devices[process],
+                process_cache=caches[process],
             )
         )
     return ranks
@@ -127,6 +134,11 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         cpu_rank_gaps={
             rank.process: CpuRankGaps(rank.work.used_gpu, rank.work.num_open) for rank in cpu_ranks
         },
+        open_calls={
+            process: call
+            for process in sorted({rank.process for rank in ranks})
+            if (call := last_open_call(trace, process)) is not None
+        },
     )
 
 
@@ -145,6 +157,7 @@ def summarize_run(
         RankInfo(number, report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id)
         for number, (report, rank) in zip(numbers, places, strict=True)
     )
+    numbered_ranks = tuple(sorted(numbered_ranks, key=lambda rank: rank.rank))
     runs = number_runs([report.identity for report in reports])
     clocks = seeded([report.session for report in reports], runs)
     return RunSummary(tuple(reports), numbered_ranks, clocks, tuple(runs), rank_source)
@@ -160,10 +173,13 @@ def attach_ranks(
         traces: its reports, in the order given.
         ranks: of each report, by the numbers that it alone tells.
     """
-    unnumbered = [rank for of_report in ranks for rank in of_report]
+    by_place = {
+        (report, rank.process, rank.device): rank
+        for report, of_report in enumerate(ranks)
+        for rank in of_report
+    }
     numbered_ranks = tuple(
-        replace(rank, rank=info.rank, report=info.report)
-        for rank, info in zip(unnumbered, summary.ranks, strict=True)
+        replace(by_place[info.place], rank=info.rank, report=info.report) for info in summary.ranks
     )
     return Run(
         summary.reports,

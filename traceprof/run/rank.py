@@ -73,6 +73,8 @@ class Rank(RankInfo):
         communication_operations: operations (`AllReduce`, …) by the same ids.
         step_ranges: the process's training steps on the host, None where it has none.
         peak_overrides: peak rates of links that the user knows better, GB/s by link.
+        num_devices: how many devices the process drives.
+        process_cache: what was derived from all that the process did; its ranks share it.
         cache: what was derived from the operations.
     """
 
@@ -82,6 +84,8 @@ class Rank(RankInfo):
     communication_operations: Mapping[int, str]
     step_ranges: StepRanges | None
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
+    num_devices: int = 1
+    process_cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
     @property
@@ -185,7 +189,12 @@ class Rank(RankInfo):
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
     def release(self) -> None:
-        """Let go of what was derived from the operations: it is derived again when it is needed."""
+        """Let go of what was derived from the operations: it is derived again when it is needed.
+
+        What the ranks of a process share stays: `process_cache.release` lets go of it.
+        """
+        if self.num_devices <= 1:
+            self.process_cache.release()
         if _calls in self.cache and self.calls is not None:
             self.calls.starts.release()
         self.cache.release()

@@ -5,7 +5,7 @@ A report is measured where it is opened, perhaps by another process or machine. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
+    from traceprof.run.open_calls import OpenCall
     from traceprof.run.recognition import ReportIdentity
     from traceprof.run.session_clocks import Clocks
     from traceprof.trace.model.parts import HowToCollect, Part
@@ -40,6 +41,11 @@ class RankInfo:
     device: int | None
     gpu: str | None
     gpu_id: str | None
+
+    @property
+    def place(self) -> tuple[int, int, int | None]:
+        """Its report, process and device, which tell it from all other ranks of the run."""
+        return self.report, self.process, self.device
 
 
 class CpuRankGaps(NamedTuple):
@@ -70,6 +76,7 @@ class ReportSummary:
         identity: what tells which run it is of.
         rank_numbers: by source, what it says of the number of each of the report's ranks.
         cpu_rank_gaps: of each rank without GPU work, by process.
+        open_calls: by process, the communication call in which it still was at the capture's end.
     """
 
     path: Path
@@ -83,6 +90,7 @@ class ReportSummary:
     identity: ReportIdentity
     rank_numbers: Mapping[str, tuple[int | None, ...]]
     cpu_rank_gaps: Mapping[int, CpuRankGaps]
+    open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
 
     @property
     def session(self) -> Session:
@@ -96,8 +104,7 @@ class RunSummary:
 
     Attributes:
         reports: in the order given.
-        ranks: their ranks, in order of (report, pid, device); of each report, those without GPU
-            work come last.
+        ranks: their ranks, in order of their numbers.
         clocks: the reports' clocks, as their sessions' starts tell them.
         run_numbers: for each report, which run it is of: 0, unless reports of several runs were
             given.

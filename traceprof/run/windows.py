@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.run.rank import Rank
+    from traceprof.trace.model.trace import Trace
 
 Range = tuple["int | None", "int | None"]
 
@@ -24,20 +25,86 @@ def choose_windows(
     Args:
         ranks: of a report.
         steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time, likewise.
+        time_range: nanoseconds of the report's own time, likewise. A rank that did nothing in it
+            has a window all the same.
 
     Raises:
-        UsageError: a choice that cannot be made.
+        UsageError: the report numbers several steps alike.
+    """
+    if steps is not None:
+        return [_step_window(rank, steps) for rank in ranks]
+    if time_range is not None:
+        return [_time_window(rank, time_range) for rank in ranks]
+    return [rank.window for rank in ranks]
+
+
+def check_choice(steps: Range | None, time_range: Range | None) -> None:
+    """Look for what no report could have.
+
+    Args:
+        steps: as for `choose_windows`.
+        time_range: likewise.
+
+    Raises:
+        UsageError: both are given, or one that ends before it starts or holds nothing.
     """
     if steps is not None and time_range is not None:
         raise UsageError(
             "cannot choose a window", "both steps and a time range are given", "give one of them"
         )
     if steps is not None:
-        return [_step_window(rank, steps) for rank in ranks]
-    if time_range is not None:
-        return [_time_window(rank, time_range) for rank in ranks]
-    return [rank.window for rank in ranks]
+        _check_order("steps", steps, "step B is not part of A:B")
+    if time_range is None:
+        return
+    _check_order("time range", time_range, "its end is not part of it")
+    if any(limit is not None and abs(limit) >= intervals.BEYOND_NS for limit in time_range):
+        raise UsageError(
+            f"cannot analyse the time range {_written(time_range)}",
+            "it reaches beyond any clock",
+            "write times in ns, or with a unit, such as 1.5s:1.7s",
+        )
+
+
+def captured_span(trace: Trace, ranks: Sequence[Rank]) -> tuple[int, int]:
+    """Return when the capture of a report began and ended, ns of the report's own time.
+
+    Args:
+        trace: the report.
+        ranks: its ranks, at least one.
+    """
+    session = trace.session
+    begin = session.start_utc_ns if session.is_utc else 0
+    windows = [rank.window for rank in ranks]
+    start_ns = min(window.start_ns for window in windows)
+    end_ns = max(window.end_ns for window in windows)
+    if session.end_ns is not None:
+        end_ns = max(end_ns, session.end_ns)
+    else:
+        ends = [int(rank.calls.end_ns.max()) for rank in ranks if rank.calls]
+        end_ns = max([end_ns, *ends])
+    return start_ns if begin is None else min(begin, start_ns), end_ns
+
+
+def check_is_captured(time_range: Range, spans: Sequence[tuple[int, int]]) -> None:
+    """Check that a time range holds a part of what was captured.
+
+    Args:
+        time_range: that was asked for.
+        spans: when the capture of each report began and ended, at least one.
+
+    Raises:
+        UsageError: it holds nothing of any of them.
+    """
+    start, end = time_range
+    for begin_ns, end_ns in spans:
+        if (start is None or start < end_ns) and (end is None or end > begin_ns):
+            return
+    begin_ns, end_ns = min(begin for begin, _ in spans), max(end for _, end in spans)
+    raise UsageError(
+        f"cannot analyse the time range {_written(time_range)}",
+        f"nothing was captured in it: the capture lasts from {begin_ns} to {end_ns} ns",
+        "choose a range within it",
+    )
 
 
 def no_such_steps(steps: Range, known: Iterable[tuple[int, int]]) -> UsageError:
@@ -85,20 +152,19 @@ def _time_window(rank: Rank, time_range: Range) -> Window:
     whole = rank.window
     if start is None and end is None:
         return whole
-    if start is not None and end is not None and end < start:
-        raise UsageError(
-            f"cannot analyse the time range {_written(time_range)}",
-            "it ends before it starts",
-            "write it as START:END",
-        )
-    if any(limit is not None and abs(limit) >= intervals.BEYOND_NS for limit in time_range):
-        raise UsageError(
-            f"cannot analyse the time range {_written(time_range)}",
-            "it reaches beyond any clock",
-            "write times in ns, or with a unit, such as 1.5s:1.7s",
-        )
     low = whole.start_ns if start is None else start
     return Window(low, max(low, whole.end_ns if end is None else end))
+
+
+def _check_order(what: str, limits: Range, why_empty: str) -> None:
+    start, end = limits
+    if start is None or end is None or start < end:
+        return
+    raise UsageError(
+        f"cannot analyse the {what} {_written(limits)}",
+        f"it is empty: {why_empty}" if start == end else "it ends before it starts",
+        "write A:B with A below B",
+    )
 
 
 def _written(limits: Range) -> str:

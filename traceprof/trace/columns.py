@@ -188,7 +188,7 @@ class Codes:
         """Return the number of each value, int64[n]."""
         distinct, which = np.unique(values, return_inverse=True)
         numbers = self._numbers
-        found = [numbers.setdefault(each, len(numbers)) for each in distinct.tolist()]
+        found = [numbers.setdefault(value, len(numbers)) for value in distinct.tolist()]
         return np.array(found, np.int64)[which.reshape(-1)]
 
     def packed(self, numbers: Packed) -> Packed:

@@ -37,8 +37,8 @@ def pieces(*keys: Int64) -> Iterator[slice | Int64]:
     first = np.flatnonzero(np.append(True, differ))
     stop = np.append(first[1:], len(keys[0]))
     if len(first) <= _MAX_RUNS:
-        for each in zip(first.tolist(), stop.tolist(), strict=True):
-            yield slice(*each)
+        for limits in zip(first.tolist(), stop.tolist(), strict=True):
+            yield slice(*limits)
         return
     of_runs = [key[first] for key in keys]
     order = np.lexsort(of_runs)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SQLITE = b"SQLite format 3\x00"
 _NSYS_REP = b"NVIDIA Tegra Profiler Report"
+CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")
 _GZIP = b"\x1f\x8b"
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
@@ -57,6 +58,16 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     if start.startswith(_NSYS_REP):
         return _ExportedTrace(report, progress)
     raise TraceFormatError(f"cannot read {report}", *_what_it_is(report, start))
+
+
+def is_database(start: bytes) -> bool:
+    """Say whether a file that begins like this is an SQLite database."""
+    return start.startswith(_SQLITE)
+
+
+def is_capture(start: bytes) -> bool:
+    """Say whether a file that begins like this is a report that must be exported first."""
+    return start.startswith(_NSYS_REP)
 
 
 class _ExportedTrace(NsightTrace):

@@ -19,6 +19,8 @@ from traceprof.trace.nsight import schema
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 KERNELS = f"SELECT start, end FROM {schema.KERNEL.name} ORDER BY start"
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = tuple(schema_layouts.PRODUCTS)
 LATEST = VERSIONS[-1]
 Truth = dict[str, Any]

@@ -43,7 +43,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     """Add up the peer transfers that start in the window."""
     copies, kernels = rank.operations.copies, rank.operations.kernels
     inside = window.holds_start(copies.start_ns)
-    ids = [key for key, each in rank.communication_operations.items() if each == _SEND_RECV]
+    ids = [key for key, name in rank.communication_operations.items() if name == _SEND_RECV]
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & kernels.are_named(ids))
     num_peer_copies = int((inside & rank.is_peer_copy).sum())
     sized = _sized(rank, chosen) if len(chosen) and num_peer_copies else _nothing_sized()

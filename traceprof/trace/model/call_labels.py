@@ -42,7 +42,7 @@ class CallLabel(NamedTuple):
 def operation_of(function: str) -> str | None:
     """Return what a function of PyTorch does; None where it does not communicate."""
     word = function.lstrip("_")
-    return next((each for begin, each in _FUNCTIONS if word.startswith(begin)), None)
+    return next((operation for begin, operation in _FUNCTIONS if word.startswith(begin)), None)
 
 
 def read_call(label: Label) -> CallLabel | None:

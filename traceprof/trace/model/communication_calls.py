@@ -89,9 +89,9 @@ class CommunicationCalls:
             thread: int64[k], their threads.
         """
         found = np.full(len(start_ns), -1, np.int64)
-        for each in np.unique(self.launch_thread).tolist():
-            first, stop = np.searchsorted(self.launch_thread, [each, each + 1]).tolist()
-            here = np.flatnonzero(thread == each)
+        for number in np.unique(self.launch_thread).tolist():
+            first, stop = np.searchsorted(self.launch_thread, [number, number + 1]).tolist()
+            here = np.flatnonzero(thread == number)
             starts = self.launch_start_ns[first:stop]
             at = np.searchsorted(starts, start_ns[here], side="right") - 1
             found[here] = np.where(at >= 0, at + first, -1)

@@ -96,5 +96,5 @@ class LabelRanges:
     def sequence(self) -> Int64:
         """The running number of each of `texts`, -1 where it tells none: int64[texts]."""
         found = map(RUNNING_NUMBER.search, self.texts)
-        numbers = (number_of(each and each[1]) for each in found)
+        numbers = (number_of(match and match[1]) for match in found)
         return np.fromiter(numbers, np.int64, len(self.texts))

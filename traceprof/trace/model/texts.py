@@ -38,7 +38,7 @@ class Texts(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         place = range(len(self))[index]
         start = int(self.ends[place - 1]) if place else 0
         return self.joined[start : int(self.ends[place])].decode("utf-8", "replace")

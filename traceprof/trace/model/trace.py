@@ -59,6 +59,7 @@ class Session:
         command_line: what was profiled.
         environment: its environment variables.
         start_text: the UTC time at which the capture began, as the report writes it.
+        end_ns: when the capture ended, in the report's own time; events may end a little later.
     """
 
     host: str | None
@@ -68,6 +69,7 @@ class Session:
     command_line: tuple[str, ...]
     environment: Mapping[str, str]
     start_text: str | None = None
+    end_ns: int | None = None
 
 
 class Trace(Protocol):

@@ -114,7 +114,7 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
             if len(start):
                 one = LinkSamples(link, direction, None, PERCENT, start, end, value)
                 samples[gpu].append(one)
-    return {gpu: tuple(each) for gpu, each in samples.items()}, has_samples
+    return {gpu: tuple(series) for gpu, series in samples.items()}, has_samples
 
 
 def _gpu_metrics(database: Database) -> dict[tuple[int, str, str], list[tuple[int, int]]]:

@@ -94,7 +94,7 @@ class NsightTrace:
         self._events: Events | None = None
         try:
             self._check_is_export()
-            self.target = Target(self._database, self._nvtx_thread_names)
+            self.target = Target(self._database)
         except BaseException:
             self.close()
             raise
@@ -224,6 +224,11 @@ class NsightTrace:
         return self._gpu_operations.operations
 
     @cached_property
+    def _named_mpi_ranks(self) -> dict[int, set[int]]:
+        """The ranks that MPI gave the threads of each process as their names."""
+        return nvtx_names.mpi_ranks(self._nvtx_thread_names())
+
+    @cached_property
     def kernel_names(self) -> Mapping[int, str]:
         """Demangled kernel names by StringIds.id."""
         unknown = {
@@ -325,7 +330,10 @@ class NsightTrace:
     def global_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, by its labels, else as MPI tells it."""
         rank = self.labelled_rank(process)
-        return rank if rank is not None else self.target.global_rank(process)
+        if rank is not None:
+            return rank
+        ranks = self.target.mpi_ranks(process) or self._named_mpi_ranks.get(process, set())
+        return next(iter(ranks)) if len(ranks) == 1 else None
 
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, where its labels tell it."""
@@ -368,6 +376,7 @@ class NsightTrace:
             ),
             command_line=tuple(self.target.command_line),
             environment=self.target.environment,
+            end_ns=self.target.capture_end_ns,
         )
 
     def contents(self) -> Sequence[Content]:

@@ -152,7 +152,7 @@ class _Table:
             own = np.flatnonzero(self.owner.kept == place)
         else:
             own = self._by_owner[place]
-        columns = {name: each.taken(own) for name, each in self.columns.items()}
+        columns = {name: column.taken(own) for name, column in self.columns.items()}
         return _sorted_by_time(self.start_ns.at(own), columns)
 
     @cached_property
@@ -190,7 +190,7 @@ class _GrowingTable:
     def finish(self) -> _Table:
         """Return all that was added; nothing can be added any more."""
         known = (self._number, self._first_ns, self._last_end_ns)
-        extents = (_Extent(*each) for each in zip(*(of.tolist() for of in known), strict=True))
+        extents = (_Extent(*facts) for facts in zip(*(of.tolist() for of in known), strict=True))
         return _Table(
             dict(zip(self._places, extents, strict=True)),
             self._owner.finish(),
@@ -270,8 +270,8 @@ def _usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Co
     needed = (start, end, chunk["globalPid"], chunk["deviceId"])
     kept, length = chunk, len(start)
     # NULL is the smallest integer.
-    if any(each.min(initial=0) == NULL for each in needed) or (end < start).any():
-        usable = np.logical_and.reduce([each != NULL for each in needed]) & (end >= start)
+    if any(column.min(initial=0) == NULL for column in needed) or (end < start).any():
+        usable = np.logical_and.reduce([column != NULL for column in needed]) & (end >= start)
         kept = {name: values[usable] for name, values in chunk.items()}
     check_times(database, table.name, kept["start"], kept["end"])
     return kept, length - len(kept["start"])

@@ -31,12 +31,12 @@ def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
 
 def _in_order(columns: dict[str, Packed]) -> ApiCalls:
     start = columns.pop("start").values
-    length, thread, name = (columns[each] for each in ("length", "globalTid", "nameId"))
+    length, thread, name = (columns[column] for column in ("length", "globalTid", "nameId"))
     correlation = columns.pop("correlationId").values
     if not (correlation[1:] > correlation[:-1]).all():
         order = np.lexsort((start, correlation))
         start, correlation = start[order], correlation[order]
-        length, thread, name = (each.taken(order) for each in (length, thread, name))
+        length, thread, name = (column.taken(order) for column in (length, thread, name))
     ahead = pack(correlation - np.arange(len(start)))
     return ApiCalls(Differences(start), length, ahead, thread, name)
 
@@ -177,9 +177,9 @@ def _by_process(
     for chunk in read_columns(database, table.name, columns):
         needed = [chunk[name] for name in ("start", owner, "correlationId") if name in chunk]
         kept = chunk
-        if any(each.min(initial=0) == NULL for each in needed):
-            usable = np.logical_and.reduce([each != NULL for each in needed])
-            kept = {name: each[usable] for name, each in chunk.items()}
+        if any(column.min(initial=0) == NULL for column in needed):
+            usable = np.logical_and.reduce([column != NULL for column in needed])
+            kept = {name: column[usable] for name, column in chunk.items()}
         if len(kept[owner]) == 0:
             continue
         if "start" in kept:

@@ -70,7 +70,7 @@ class Signer:
         rows = self.combinations.rows[combinations]
         columns = dict(zip(self.combinations.names, rows.T, strict=True))
         missing = np.full(len(rows), NULL, np.int64)
-        (name,) = [columns[each] for each in _NAMES if each in columns] or [missing]
-        shape = {each: columns.get(each, missing) for each in schema.GRID}
+        (name,) = [columns[column] for column in _NAMES if column in columns] or [missing]
+        shape = {column: columns.get(column, missing) for column in schema.GRID}
         self.names.update(name.tolist())
         self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})

@@ -58,16 +58,18 @@ def read_label_ranges(
     is_open = end == OPEN_END
     check_times(database, schema.NVTX.name, start, np.where(is_open, start, end))
     process = schema.process_of_thread(thread)
-    found = {}
-    for each in np.unique(process).tolist():
-        own = [
-            number for (of, number), name in domains.items() if of == each and name == labels.DOMAIN
+    by_process = {}
+    for number in np.unique(process).tolist():
+        ids = [
+            domain_id
+            for (owner, domain_id), name in domains.items()
+            if owner == number and name == labels.DOMAIN
         ]
-        chosen = np.flatnonzero((process == each) & np.isin(domain, np.array(own, np.int64)))
+        chosen = np.flatnonzero((process == number) & np.isin(domain, np.array(ids, np.int64)))
         if len(chosen):
             text, texts = _numbered([names[index] for index in chosen.tolist()])
             kind_of_text, kinds = _kinds(texts)
-            found[each] = LabelRanges(
+            by_process[number] = LabelRanges(
                 start_ns=start[chosen],
                 end_ns=end[chosen],
                 thread=thread[chosen],
@@ -77,8 +79,8 @@ def read_label_ranges(
                 kind=kind_of_text[text],
                 kinds=[labels.parse(kind) for kind in kinds],
             )
-    check_few_processes(database, schema.NVTX.name, len(found))
-    return found
+    check_few_processes(database, schema.NVTX.name, len(by_process))
+    return by_process
 
 
 def _kinds(texts: Sequence[str]) -> tuple[Int64, list[str]]:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from traceprof.trace.model.operations import RankKey
     from traceprof.trace.sqlite.database import Database
 
@@ -31,16 +29,9 @@ class Target:
         metadata: all that the export says of itself and of the capture.
     """
 
-    def __init__(
-        self, database: Database, thread_names: Callable[[], Iterable[tuple[int, str]]]
-    ) -> None:
-        """Read the metadata; the rest is read when it is asked for.
-
-        Args:
-            database: the export.
-            thread_names: returns threads and the names that NVTX gave them.
-        """
-        self._database, self._thread_names = database, thread_names
+    def __init__(self, database: Database) -> None:
+        """Read the metadata of an export; the rest is read when it is asked for."""
+        self._database = database
         self.metadata: dict[str, str] = {
             row["name"]: row["value"]
             for table in (*schema.EXPORT_METADATA, schema.CAPTURE_METADATA)
@@ -153,10 +144,9 @@ class Target:
         """Return how many threads of the process were seen; None where that is not told."""
         return self._threads.get(process)
 
-    def global_rank(self, process: int) -> int | None:
-        """Return the MPI rank of the process: from MPI_RANKS, or the names MPI gives threads."""
-        found = self._mpi_ranks.get(process) or self._named_ranks.get(process) or set()
-        return next(iter(found)) if len(found) == 1 else None
+    def mpi_ranks(self, process: int) -> set[int]:
+        """Return the ranks of the process by MPI_RANKS: one, unless these rows disagree."""
+        return self._mpi_ranks.get(process, set())
 
     def diagnostics(self) -> list[str]:
         """Return what Nsight itself warned of that makes numbers incomplete."""
@@ -207,15 +197,6 @@ class Target:
         for row in self._database.rows(schema.MPI_RANKS, {"globalTid": int, "rank": int}):
             if row["globalTid"] is not None and row["rank"] is not None:
                 ranks[schema.process_of_thread(row["globalTid"])].add(row["rank"])
-        return ranks
-
-    @cached_property
-    def _named_ranks(self) -> dict[int, set[int]]:
-        ranks: dict[int, set[int]] = defaultdict(set)
-        for thread, name in self._thread_names():
-            match = re.fullmatch(r"MPI Rank (\d{1,9})", name)
-            if match:
-                ranks[schema.process_of_thread(thread)].add(int(match[1]))
         return ranks
 
 

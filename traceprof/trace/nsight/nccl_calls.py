@@ -71,7 +71,7 @@ def read_communication_calls(
             _nested(labelled.get(process, [])),
             _rank_in_largest(nccl[process]) if process in nccl else None,
         )
-        for process in sorted({*nccl, *(each for each, calls in labelled.items() if calls)})
+        for process in sorted({*nccl, *(number for number, calls in labelled.items() if calls)})
     }
 
 
@@ -99,8 +99,8 @@ def _labelled(ranges: LabelRanges) -> list[_Range]:
 
 def _rank_in_largest(ranges: NcclRanges) -> int | None:
     """Return the rank in the largest communicator that the process made, None for no one rank."""
-    said = [ranges.fields[each] for each in np.unique(ranges.said).tolist()]
-    made = {(each.world_size, each.rank) for each in said if each.rank >= 0}
+    said = [ranges.fields[index] for index in np.unique(ranges.said).tolist()]
+    made = {(payload.world_size, payload.rank) for payload in said if payload.rank >= 0}
     largest = [rank for size, rank in made if size == max(made)[0]]
     return largest[0] if len(largest) == 1 else None
 
@@ -113,7 +113,7 @@ def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
     return {
         said.communicator: said.world_size
         for ranges in processes
-        for said in (ranges.fields[each] for each in np.unique(ranges.said).tolist())
+        for said in (ranges.fields[index] for index in np.unique(ranges.said).tolist())
         if said.communicator is not None and said.world_size > 0
     }
 
@@ -125,8 +125,8 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
         [operations.get(_FUNCTIONS.get(name, ""), UNKNOWN) for name in ranges.names], np.int64
     )
     begins, closes = (
-        np.array([name == each for name in ranges.names], np.bool_)[ranges.name]
-        for each in (_GROUP_START, _GROUP_END)
+        np.array([name == function for name in ranges.names], np.bool_)[ranges.name]
+        for function in (_GROUP_START, _GROUP_END)
     )
     operation = of_name[ranges.name]
     call, launch, launch_of_call = grouped(
@@ -134,13 +134,13 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
     )
     said = ranges.said[call]
     used, first, number = np.unique(said, return_index=True, return_inverse=True)
-    fields = [ranges.fields[each] for each in used.tolist()]
-    in_order = [fields[each].communicator for each in np.argsort(first).tolist()]
+    fields = [ranges.fields[index] for index in used.tolist()]
+    in_order = [fields[index].communicator for index in np.argsort(first).tolist()]
     names = [name for name in dict.fromkeys(in_order) if name]
     told = [world_sizes.get(field.communicator or "", UNKNOWN) for field in fields]
     sizes = [
-        each.world_size if each.world_size >= 0 else size
-        for each, size in zip(fields, told, strict=True)
+        payload.world_size if payload.world_size >= 0 else size
+        for payload, size in zip(fields, told, strict=True)
     ]
 
     def of_call(values: Iterable[int]) -> Int64:
@@ -175,21 +175,21 @@ def _nested(ranges: Sequence[_Range]) -> CommunicationCalls:
     launches: list[tuple[_Range, list[int], int]] = []
     children: list[list[int]] = []
     open_: list[int] = []
-    for number, each in enumerate(ranges):
+    for number, call in enumerate(ranges):
         while open_ and (ranges[open_[-1]].thread, ranges[open_[-1]].end) < (
-            each.thread,
-            max(each.end, each.start + 1),
+            call.thread,
+            max(call.end, call.start + 1),
         ):
             open_.pop()
         parent = open_[-1] if open_ else -1
         if parent >= 0:
             children[parent].append(number)
-        launches.append((each, [number], parent))
+        launches.append((call, [number], parent))
         children.append([])
         open_.append(number)
     stand_for = [
-        (each, inside if inside and each.fields.bytes < 0 else own, parent)
-        for (each, own, parent), inside in zip(launches, children, strict=True)
+        (call, inside if inside and call.fields.bytes < 0 else own, parent)
+        for (call, own, parent), inside in zip(launches, children, strict=True)
     ]
     return _columns(ranges, stand_for)
 
@@ -215,9 +215,9 @@ def _columns(
         peer=column(call.fields.peer for call in calls),
         world_size=column(call.fields.world_size for call in calls),
         sequence=column(call.fields.sequence for call in calls),
-        launch_start_ns=column(each.start for each, _, _ in launches),
-        launch_end_ns=column(each.end for each, _, _ in launches),
-        launch_thread=column(each.thread for each, _, _ in launches),
+        launch_start_ns=column(call.start for call, _, _ in launches),
+        launch_end_ns=column(call.end for call, _, _ in launches),
+        launch_thread=column(call.thread for call, _, _ in launches),
         launch_parent=column(parent for *_, parent in launches),
         first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
         members=column(member for _, members, _ in launches for member in members),

@@ -92,8 +92,8 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
     entries: dict[tuple[int, int], dict[int, tuple[str, int, int | None]]] = defaultdict(dict)
     for row in rows:
         if None not in (row["domainId"], row["schemaId"], row["idx"], row["type"]):
-            each = (row["name"] or "", row["type"], row["offset"])
-            entries[row["domainId"], row["schemaId"]].setdefault(row["idx"], each)
+            entry = (row["name"] or "", row["type"], row["offset"])
+            entries[row["domainId"], row["schemaId"]].setdefault(row["idx"], entry)
     places = {}
     for key, of_schema in entries.items():
         found, end = [], 0

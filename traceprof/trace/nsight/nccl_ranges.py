@@ -74,23 +74,23 @@ def read_nccl_ranges(
     order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     functions = events.names(rows)
-    number = {name: index for index, name in enumerate(dict.fromkeys(functions))}
-    name = np.array([number[function] for function in functions], np.int64)
-    said, fields = _payloads(events, rows)
+    number_of_name = {name: index for index, name in enumerate(dict.fromkeys(functions))}
+    name = np.array([number_of_name[function] for function in functions], np.int64)
+    payload, payloads = _payloads(events, rows)
     process = schema.process_of_thread(thread)
-    found = {}
-    for each in np.unique(process).tolist():
-        own = slice(*np.searchsorted(process, [each, each + 1]).tolist())
-        found[each] = NcclRanges(
-            start[own],
-            np.maximum(start, end)[own],
-            thread[own],
-            name[own],
-            tuple(number),
-            said[own],
-            fields,
+    by_process = {}
+    for number in np.unique(process).tolist():
+        part = slice(*np.searchsorted(process, [number, number + 1]).tolist())
+        by_process[number] = NcclRanges(
+            start[part],
+            np.maximum(start, end)[part],
+            thread[part],
+            name[part],
+            tuple(number_of_name),
+            payload[part],
+            payloads,
         )
-    return found
+    return by_process
 
 
 def _are_of_nccl(
@@ -113,7 +113,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     json_id = columns.json_id.at(rows)
     said, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
     known = [*columns.payloads, None, None]  # neither NULL nor what was not kept
-    of_id = read_strings(events.database, {each for *_, each in kinds if each != NULL})
+    of_id = read_strings(events.database, {text_id for *_, text_id in kinds if text_id != NULL})
     fields = []
     for domain, of_binary, of_text, key in kinds:
         digits, json = known[of_binary], known[of_text]
@@ -126,7 +126,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
         read = _payloads_of(events.database, columns.row.at(rows[alone]).tolist())
         domain = columns.domain.at(rows[alone]).tolist()
         said[alone] = len(fields) + np.arange(len(alone))
-        fields += [reader.read(each, *read[index]) for index, each in enumerate(domain)]
+        fields += [reader.read(number, *read[index]) for index, number in enumerate(domain)]
     return said, fields
 
 
@@ -146,7 +146,7 @@ def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | 
                 binary, text = of.get("binaryData"), of.get("jsonText")
                 digits = binary.hex() if isinstance(binary, bytes) else binary
                 found[number] = (digits, text if isinstance(text, str) else None)
-    return [found.get(each, (None, None)) for each in rowids]
+    return [found.get(row, (None, None)) for row in rowids]
 
 
 def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:

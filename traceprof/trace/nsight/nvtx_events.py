@@ -154,9 +154,10 @@ class Events:
                 f"SELECT {rowid} AS row, text FROM {schema.NVTX.name}"  # noqa: S608
                 f" WHERE {rowid} IN ({', '.join(map(str, some))})"
             )
-            for each in self.database.query(query, schema.NVTX.name, {"row": int, "text": str}):
-                found[each["row"]] = each["text"] or ""
-        return [found.get(each, "") for each in rowids]
+            kinds = {"row": int, "text": str}
+            for values in self.database.query(query, schema.NVTX.name, kinds):
+                found[values["row"]] = values["text"] or ""
+        return [found.get(row, "") for row in rowids]
 
 
 def read_events(database: Database) -> EventColumns | None:
@@ -174,7 +175,7 @@ def read_events(database: Database) -> EventColumns | None:
     columns += [name for name in _NUMBERS if database.has(table, name)]
     payloads = NumberedTexts(most=_MAX_PAYLOADS)
     numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
-    numbered = {name: each for name, each in numbered.items() if database.has(table, name)}
+    numbered = {name: numbers for name, numbers in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
     parts = Parts()
     threads = Codes()
@@ -186,7 +187,7 @@ def read_events(database: Database) -> EventColumns | None:
             chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
         is_kept = np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL)
         # What is left out would need wider columns.
-        kept = chunk if is_kept.all() else {name: each[is_kept] for name, each in chunk.items()}
+        kept = chunk if is_kept.all() else {name: values[is_kept] for name, values in chunk.items()}
         kept["globalTid"] = threads.of(kept["globalTid"])
         parts.add(kept, [(0, slice(None))])
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
@@ -200,7 +201,7 @@ def read_events(database: Database) -> EventColumns | None:
         domain=every.get("domainId") or pack(np.full(length, NULL)),
         text=every.get("text") or pack(np.full(length, NONE)),
         text_id=every.get("textId") or pack(np.full(length, NONE)),
-        texts=tuple(_as_text(each) for each in texts.known),
+        texts=tuple(_as_text(text) for text in texts.known),
         binary=every.get("binaryData") or pack(np.full(length, NONE)),
         json=every.get("jsonText") or pack(np.full(length, NONE)),
         json_id=every.get("jsonTextId") or pack(np.full(length, NULL)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +14,7 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx_events import RANGES, Events
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.trace.sqlite.database import Database
 
@@ -22,6 +23,7 @@ _OF_LIBRARIES = {
     "NCCL", "MPI", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "CCCL", "STDPAR",
     "DALI", "TensorRT", "UCX", "NVSHMEM",
 }  # fmt: skip
+_MPI_RANK = re.compile(r"MPI Rank (\d{1,9})")
 _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
@@ -72,6 +74,20 @@ def thread_names(events: Events) -> list[tuple[int, str]]:
     """Return (globalTid, name) of each thread that NVTX named."""
     rows = np.flatnonzero(events.columns.kind.isin([schema.NVTX_THREAD_NAME]))
     return list(zip(events.columns.thread.at(rows).tolist(), events.names(rows), strict=True))
+
+
+def mpi_ranks(thread_names: Iterable[tuple[int, str]]) -> dict[int, set[int]]:
+    """Return the MPI ranks that the names of threads tell, by process.
+
+    Args:
+        thread_names: (globalTid, name) of each thread that NVTX named.
+    """
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for thread, name in thread_names:
+        match = _MPI_RANK.fullmatch(name)
+        if match:
+            ranks[schema.process_of_thread(thread)].add(int(match[1]))
+    return ranks
 
 
 def _has_events(database: Database) -> bool:

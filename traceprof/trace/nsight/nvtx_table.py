@@ -58,7 +58,7 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
         parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
         check_few_processes(database, table.name, len(parts))
     found = dict(parts.finished())
-    ids = [each["textId"].distinct for each in found.values() if "textId" in each]
+    ids = [columns["textId"].distinct for columns in found.values() if "textId" in columns]
     names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
     known = names.known(database)
     return {process: _table(columns, names, known) for process, columns in found.items()}
@@ -104,13 +104,15 @@ class _Names:
 
     def known(self, database: Database) -> Texts:
         """Return the names by number."""
-        strings = read_strings(database, (each for each in self._ids.tolist() if each != NULL))
+        strings = read_strings(
+            database, (text_id for text_id in self._ids.tolist() if text_id != NULL)
+        )
         texts = (
             # A text ends where C ends it.
             text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")
             for text in self._texts.known
         )
-        registered = (strings.get(each, _UNNAMED) for each in self._ids.tolist())
+        registered = (strings.get(text_id, _UNNAMED) for text_id in self._ids.tolist())
         names = chain((text[:_LONGEST] for text in texts), registered, [_UNNAMED])
         return Texts(name.encode() for name in names)
 

@@ -51,7 +51,7 @@ class Parts:
         """
         if any(len(values) == 0 for values in columns.values()):
             return
-        limits = {name: (int(each.min()), int(each.max())) for name, each in columns.items()}
+        limits = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
         for key, chosen in rows:
             own = self._columns.get(key)
             if own is None:

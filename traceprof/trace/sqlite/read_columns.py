@@ -263,7 +263,7 @@ def _parse(text: str, count: int, database: Database, table: str, column: str) -
             values: Int64 = np.fromstring(text, dtype=np.int64, sep=",")
     except (ValueError, DeprecationWarning):
         values = np.empty(0, np.int64)
-    is_lax = text.endswith((",", "-")) or any(each in text for each in _READ_LAXLY)
+    is_lax = text.endswith((",", "-")) or any(part in text for part in _READ_LAXLY)
     if len(values) != count or is_lax:
         raise database.misplaced(table, column, _not_an_integer(database, table, column))
     return values

@@ -1,0 +1,99 @@
+"""In which communication call a process still was when the capture ended: where it may hang."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.special_values import OPEN_END
+from traceprof.units import duration, size_text
+
+if TYPE_CHECKING:
+    from traceprof.trace.model.communication_calls import CommunicationCalls
+    from traceprof.trace.model.trace import Trace
+
+
+class OpenCall(NamedTuple):
+    """A communication call that had not returned when the capture ended.
+
+    Attributes:
+        text: what was called, in prose, such as `AllReduce (26.2 MB, group 0)`.
+        start_ns: when it was called, in the report's own time.
+        length_ns: how long it lasted until the capture's end, None where that is not told.
+    """
+
+    text: str
+    start_ns: int
+    length_ns: int | None
+
+    def sentence(self, ranks: str) -> str:
+        """Say it of some ranks.
+
+        Args:
+            ranks: in prose, such as `rank 3`.
+        """
+        since = f"{self.start_ns // 10**9}.{self.start_ns % 10**9 // 1000:06d} s"
+        length = "" if self.length_ns is None else f", for {duration(self.length_ns)}"
+        return (
+            f"{ranks}: the last open call is {self.text}, since {since}{length}: it had not"
+            " returned when the capture ended. Where other ranks went on, this one hangs in it"
+        )
+
+
+def last_open_call(trace: Trace, process: int) -> OpenCall | None:
+    """Return the communication call that a process entered last and had not left at the end.
+
+    Args:
+        trace: the report.
+        process: the process.
+
+    Returns:
+        None where all calls returned.
+
+    Raises:
+        TraceFormatError: the report is damaged.
+    """
+    calls = trace.communication_calls(process)
+    end_ns = trace.session.end_ns
+    found = [
+        (*last, source)
+        for source in (calls.labelled, calls.nccl)
+        if (last := _last_open(source, OPEN_END if end_ns is None else end_ns)) is not None
+    ]
+    if not found:
+        return None
+    start_ns, call, source = max(found, key=lambda each: each[0])
+    length_ns = None if end_ns is None else max(end_ns - start_ns, 0)
+    return OpenCall(_text(source, call), start_ns, length_ns)
+
+
+def _last_open(calls: CommunicationCalls, end_ns: int) -> tuple[int, int] | None:
+    """Return the start of what began last and was open at a time, and which call it is of.
+
+    Nsight lets ranges that are open when the capture ends end with it, or later.
+    """
+    own = np.flatnonzero(calls.end_ns >= end_ns)
+    # The end of a group launches what was called in it, and waits for the other ranks.
+    has_members = calls.first_member[1:] > calls.first_member[:-1]
+    launch = np.flatnonzero((calls.launch_end_ns >= end_ns) & has_members)
+    start = np.concatenate((calls.start_ns[own], calls.launch_start_ns[launch]))
+    call = np.concatenate((own, calls.members[calls.first_member[1:][launch] - 1]))
+    if len(start) == 0:
+        return None
+    last = int(np.argmax(start))
+    return int(start[last]), int(call[last])
+
+
+def _text(calls: CommunicationCalls, call: int) -> str:
+    facts = []
+    if calls.bytes[call] >= 0:
+        facts.append(size_text(int(calls.bytes[call])))
+    if calls.communicator[call] >= 0:
+        name = calls.communicators[int(calls.communicator[call])]
+        facts.append(f"communicator {name}" if name.startswith("0x") else f"group {name}")
+    if calls.sequence[call] >= 0:
+        facts.append(f"call {calls.sequence[call]} of its group")
+    operation = OPERATIONS[int(calls.operation[call])]
+    return f"{operation} ({', '.join(facts)})" if facts else operation

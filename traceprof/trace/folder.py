@@ -1,0 +1,68 @@
+"""The reports in a folder, each once: recognised by content, and by name where it is damaged."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from traceprof.errors import TraceFileError
+from traceprof.trace.open import CAPTURE_SUFFIXES, is_capture, is_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_START_BYTES = 64
+_SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES)
+
+
+def reports_in(folder: Path) -> list[Path]:
+    """Return the reports directly in a folder, in order of name and number (rank 2 before 10).
+
+    A capture beside the export that was made of it is left to the export. A file that is named like
+    a report but is damaged or empty is among them, so that its loss is told; hidden files are not.
+
+    Args:
+        folder: a folder.
+
+    Raises:
+        TraceFileError: it cannot be read, or holds no report.
+    """
+    try:
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        starts = {path: _start(path) for path in files if not path.is_dir()}
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise TraceFileError(f"cannot read {folder}", why, "check the path") from error
+    exports = {path.stem for path, start in starts.items() if is_database(start)}
+    captures = {path.stem for path, start in starts.items() if is_capture(start)}
+    reports = [
+        path
+        for path, start in starts.items()
+        if is_database(start)
+        or (is_capture(start) and path.stem not in exports)
+        or (path.suffix in _SUFFIXES and path.stem not in exports | captures)  # damaged
+    ]
+    if not reports:
+        raise TraceFileError(
+            f"cannot read {folder}",
+            "no report lies directly in this folder",
+            "name a folder with .sqlite or .nsys-rep files, or name the files",
+        )
+    return sorted(reports, key=_by_number)
+
+
+def _start(path: Path) -> bytes:
+    """Return how a file begins; nothing where it cannot be read, which its opening will tell."""
+    if not path.is_file():  # a pipe would wait for its writer
+        return b""
+    try:
+        with path.open("rb") as file:
+            return file.read(_START_BYTES)
+    except OSError:
+        return b""
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Return what sorts names with numbers in them as people would."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
