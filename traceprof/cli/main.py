@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     # Read when numpy is imported. Threads for large matrices, of which there are none, would only
     # look for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -93,6 +93,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         with suppress(OSError):
             click.echo(f"traceprof: {line}", err=True)
         return EXIT_ERROR
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return code if isinstance(code, int) else EXIT_DONE
 
 
