@@ -22,7 +22,7 @@ from traceprof.analyses.measured import MeasuredReport
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
-from traceprof.execution import measuring
+from traceprof.execution import measuring, reading
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.run.summary import FailedReport
 from traceprof.simulate import simulate_ddp
@@ -256,7 +256,10 @@ def test_steps_are_asked_of_the_whole_run(tmp_path: Path) -> None:
     assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), FailedReport)
 
 
-def test_a_measured_report_is_let_go_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_measured_report_is_let_go_of_at_once(
+    num_processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the help of the garbage collector: the next report needs the memory."""
     opened = []
 
@@ -266,9 +269,10 @@ def test_a_measured_report_is_let_go_of_at_once(monkeypatch: pytest.MonkeyPatch)
         return trace
 
     monkeypatch.setattr(measuring, "open_trace", open_and_watch)
+    monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
     gc.disable()
     try:
-        measure_file(Task(SAMPLE, SAMPLE, Options()))
+        measure_file(Task(SAMPLE, SAMPLE, Options()), None, num_processes)
         assert [trace() for trace in opened] == [None]
     finally:
         gc.enable()

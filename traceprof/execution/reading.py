@@ -86,6 +86,9 @@ class SectionsBeside:
     def __exit__(self, *_: object) -> None:
         self._trace.set_section_source(self._trace.read_section)
         self._stack.close()
+        # They know this object, and would keep the report alive after its last use.
+        self._children.clear()
+        self._coming.clear()
 
     @property
     def are_coming(self) -> bool:
