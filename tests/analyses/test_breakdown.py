@@ -154,7 +154,7 @@ def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
         .write(tmp_path / "t.sqlite")
     )
     analysis = analyze(path)
-    assert [(rank.pid, rank.rank) for rank in analysis.run.ranks] == [(1, 7), (2, 3)]
+    assert [(rank.pid, rank.rank) for rank in analysis.run.ranks] == [(2, 3), (1, 7)]
     analysis.close()
 
 

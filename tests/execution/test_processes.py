@@ -170,7 +170,7 @@ def test_beside_this_process(
 def test_errors_beside_are_those_of_one_process(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(b"SQLite format 3\0 and no more")
-    with begun_analysis(path) as analysis_of_reports, pytest.raises(TraceFormatError):
+    with pytest.raises(TraceFormatError), begun_analysis(path) as analysis_of_reports:
         analysis_of_reports()
 
 

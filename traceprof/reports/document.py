@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from traceprof.trace.open import FORMATS
+
 SCHEMA: Literal["traceprof.analysis/1"] = "traceprof.analysis/1"
 
 
@@ -35,7 +37,7 @@ class Report(Struct, forbid_unknown_fields=True):
 
     index: Count
     path: str
-    format: Annotated[str, _one_of("nsight-sqlite")]
+    format: Annotated[str, _one_of(*FORMATS)]
     product_version: str | None
     schema_version: str | None
 

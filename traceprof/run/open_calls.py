@@ -56,15 +56,18 @@ def last_open_call(trace: Trace, process: int) -> OpenCall | None:
         TraceFormatError: the report is damaged.
     """
     calls = trace.communication_calls(process)
+    sources = (calls.labelled, calls.nccl)
     end_ns = trace.session.end_ns
-    found = [
+    if end_ns is not None and any((source.start_ns >= end_ns).any() for source in sources):
+        end_ns = None  # the capture went on after the end that the report tells
+    candidates = [
         (*last, source)
-        for source in (calls.labelled, calls.nccl)
+        for source in sources
         if (last := _last_open(source, OPEN_END if end_ns is None else end_ns)) is not None
     ]
-    if not found:
+    if not candidates:
         return None
-    start_ns, call, source = max(found, key=lambda each: each[0])
+    start_ns, call, source = max(candidates, key=lambda candidate: candidate[0])
     length_ns = None if end_ns is None else max(end_ns - start_ns, 0)
     return OpenCall(_text(source, call), start_ns, length_ns)
 

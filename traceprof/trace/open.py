@@ -43,6 +43,8 @@ _TRIES, _PAUSE_S = 20, 0.05
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
 _FIRST_WITH_BLOBS = (2024, 5)
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
+FORMATS = (NsightTrace.format,)
+"""What `Trace.format` may say."""
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
