@@ -8,7 +8,6 @@ do what a child was to make and did not: so errors are those of one process.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import select
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import numpy as np
 
 from traceprof.execution import handover
-from traceprof.trace.open import remove_exports
+from traceprof.trace.open import ending_with_parent, remove_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _POLL_S = 0.05  # how old the progress is of a child that is waited for
-_PR_SET_PDEATHSIG = 1  # of prctl(2)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Places in a channel's state.
 _SO_FAR, _SENT = slice(0, 2), slice(2, 4)  # rows expected and read: now, and at the last item
@@ -179,7 +177,8 @@ class Child(Generic[Item]):
         """Be the child."""
         global _parent  # noqa: PLW0603  (it is what makes this process a child)
         try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if end_with_parent := ending_with_parent():
+                end_with_parent()
             if os.getppid() != parent_pid:  # it was gone before
                 os._exit(1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers Ctrl-C

@@ -123,8 +123,8 @@ def _folder_prefix(pid: int) -> str:
     return f"traceprof-{pid}-"
 
 
-def _ending_with_parent() -> Callable[[], object] | None:
-    """Return what has nsys killed when the process that started it ends, however that was."""
+def ending_with_parent() -> Callable[[], object] | None:
+    """Return what has the process that calls it killed when its parent ends; None off Linux."""
     if sys.platform != "linux":
         return None
     # Looked up here: where nsys is being started, other threads may hold the loader's lock.
@@ -231,7 +231,7 @@ def _run(report: Path, *command: str) -> subprocess.CompletedProcess[str]:
             errors="replace",
             check=False,
             stdin=subprocess.DEVNULL,
-            preexec_fn=_ending_with_parent(),
+            preexec_fn=ending_with_parent(),
         )
     except OSError as error:
         raise MissingToolError(
