@@ -62,8 +62,9 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-# Shares of the window. Below 1 % a change cannot be told from the noise between two runs; a
-# finding worth an afternoon costs some per cent; a quarter of the GPU's time is worth a project.
+# Shares of the training, or of what else is judged. Below 1 % a change cannot be told from the
+# noise between two runs; a finding worth an afternoon costs some per cent; a quarter of the GPU's
+# time is worth a project.
 _THRESHOLDS = (
     (0.25, Severity.HIGH),
     (0.10, Severity.MEDIUM),
@@ -73,13 +74,13 @@ _THRESHOLDS = (
 
 
 def severities_text() -> str:
-    """Return from which share of the window on a finding has which severity."""
+    """Return from which share of the training on a finding has which severity."""
     limits = reversed(_THRESHOLDS)
     return ", ".join(f"{severity} from {least * 100:.0f} %" for least, severity in limits)
 
 
 def severity_of_cost(fraction: float) -> Severity | None:
-    """Return the severity of losing this share of the window, or None if it is not worth a word."""
+    """Return the severity of losing this share of the training, None if it is not worth a word."""
     return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
 
 
@@ -112,6 +113,36 @@ class Evidence:
     label: str
 
 
+class Basis(str, Enum):
+    """What says how much a step would gain."""
+
+    REPLAY = "replay"
+    BOUND = "bound"
+
+    def __str__(self) -> str:
+        """Return the name as it is written."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a training step would gain if a finding were gone, on all ranks that have it, ns.
+
+    Attributes:
+        basis: a replay of the steps, or a bound: no more than this.
+        high_ns: at most.
+        step_ns: most likely; None of a bound.
+        low_ns: at least; None of a bound.
+        assume: the assumption that was replayed, None where it is what the finding costs.
+    """
+
+    basis: Basis
+    high_ns: int
+    step_ns: int | None = None
+    low_ns: int | None = None
+    assume: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A claim about one rank.
@@ -121,11 +152,12 @@ class Finding:
         severity: follows the cost.
         rank: the rank it is about.
         title: the claim in one sentence.
-        impact_ns: what it costs: never more than the window.
-        impact_fraction: the same as a share of the window, 0 to 1.
+        impact_ns: what it costs: never more than what is judged.
+        impact_fraction: the same as a share of what is judged, 0 to 1.
         metrics: numbers by name, units in the name.
         evidence: the worst intervals, worst first.
         advice: what can be done, most promising first.
+        saving: what a step would gain without it; None where nothing can be said.
     """
 
     id: str
@@ -137,6 +169,7 @@ class Finding:
     metrics: Mapping[str, MetricValue]
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[str, ...] = ()
+    saving: Saving | None = None
 
 
 @dataclass(frozen=True, slots=True)

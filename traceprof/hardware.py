@@ -123,14 +123,14 @@ def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peak
         gpu: its name, as Nsight gives it.
         overrides: rates that the user knows better, by link.
     """
-    own = overrides or {}
-    found = board(gpu)
-    pcie = PCIE_X16.get(found.pcie_generation or 0) if found else None
+    given = overrides or {}
+    known_board = board(gpu)
+    pcie = PCIE_X16.get(known_board.pcie_generation or 0) if known_board else None
     return Peaks(
-        nvlink=own.get("nvlink", found.nvlink if found else None),
-        pcie=own.get("pcie", pcie),
-        network=own.get("network"),
-        given=frozenset(own),
+        nvlink=given.get("nvlink", known_board.nvlink if known_board else None),
+        pcie=given.get("pcie", pcie),
+        network=given.get("network"),
+        given=frozenset(given),
     )
 
 

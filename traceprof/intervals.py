@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
@@ -223,6 +224,32 @@ def _num_before(start_ns: Int64, times_ns: Int64) -> Int64:
     place = np.searchsorted(times_ns, start_ns, side="right")
     num_times = np.diff(place, prepend=0, append=len(times_ns))
     return np.repeat(np.arange(len(start_ns) + 1), num_times)
+
+
+def num_inside(
+    start_ns: Int64, end_ns: Int64, window_start: Int64, window_end: Int64, closed: Mask
+) -> Int64:
+    """Count what is in each of m windows at all, int64[m]; without length it is where it starts.
+
+    Args:
+        start_ns: int64[n], ascending.
+        end_ns: int64[n].
+        window_start: int64[m].
+        window_end: int64[m].
+        closed: bool[m], whether something without length at the very end counts, too.
+    """
+    instant = start_ns == end_ns
+    times = start_ns[instant]
+    if len(times):
+        start_ns, end_ns = start_ns[~instant], end_ns[~instant]
+    begun = np.searchsorted(start_ns, window_end, side="left")
+    over = np.searchsorted(np.sort(end_ns, kind="stable"), window_start, side="right")
+    # Times are whole nanoseconds.
+    instants: Int64 = np.searchsorted(times, window_end + closed, side="left")
+    instants = instants - np.searchsorted(times, window_start, side="left")
+    # A window may be empty, or lie inside an operation that spans it.
+    inside: Int64 = np.maximum(begun - over, 0) + np.maximum(instants, 0)
+    return inside
 
 
 def largest(values: Int64, most: int) -> Int64:

@@ -19,6 +19,12 @@ def duration(nanoseconds: int) -> str:
     return f"{_three_digits(nanoseconds / _TIME_UNITS[unit])} {unit}"
 
 
+def between(low_ns: int, high_ns: int) -> str:
+    """Write between what and what a duration lies: `17.2 ms to 17.9 ms`."""
+    low, high = duration(low_ns), duration(high_ns)
+    return low if low == high else f"{low} to {high}"
+
+
 def percent(fraction: float) -> str:
     """Write a share: `5.7 %`."""
     return f"{100 * fraction:.1f} %"

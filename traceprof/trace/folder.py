@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceFileError
-from traceprof.trace.open import CAPTURE_SUFFIXES, is_capture, is_database
+from traceprof.trace.open import CAPTURE_SUFFIXES, START_BYTES, is_capture, is_database, is_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_START_BYTES = 64
-_SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES)
+_SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES, ".pt.trace.json", ".pt.trace.json.gz")
 
 
 def reports_in(folder: Path) -> list[Path]:
@@ -39,14 +38,15 @@ def reports_in(folder: Path) -> list[Path]:
         path
         for path, start in starts.items()
         if is_database(start)
+        or is_profile(start)
         or (is_capture(start) and path.stem not in exports)
-        or (path.suffix in _SUFFIXES and path.stem not in exports | captures)  # damaged
+        or (path.name.endswith(_SUFFIXES) and path.stem not in exports | captures)  # damaged
     ]
     if not reports:
         raise TraceFileError(
             f"cannot read {folder}",
             "no report lies directly in this folder",
-            "name a folder with .sqlite or .nsys-rep files, or name the files",
+            "name a folder with .sqlite files or traces of torch.profiler, or name the files",
         )
     return sorted(reports, key=_by_number)
 
@@ -57,7 +57,7 @@ def _start(path: Path) -> bytes:
         return b""
     try:
         with path.open("rb") as file:
-            return file.read(_START_BYTES)
+            return file.read(START_BYTES)
     except OSError:
         return b""
 

@@ -17,11 +17,11 @@ _MAX_RUNS = 64
 
 def groups(*keys: Int64) -> Iterator[Int64]:
     """Yield the indices of the rows that agree in every key, in the order of the rows."""
-    found: dict[tuple[int, ...], list[Int64]] = {}
+    indices: dict[tuple[int, ...], list[Int64]] = {}
     every = np.arange(len(keys[0]))
     for rows in pieces(*keys):
-        found.setdefault(tuple(int(key[rows][0]) for key in keys), []).append(every[rows])
-    for parts in found.values():
+        indices.setdefault(tuple(int(key[rows][0]) for key in keys), []).append(every[rows])
+    for parts in indices.values():
         yield np.concatenate(parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import gzip
+import fcntl
 import os
 import re
 import shlex
@@ -19,9 +19,10 @@ import zlib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
+from traceprof.trace.kineto.trace import KinetoTrace
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.json_payloads import add_payloads, lacks_payloads
 from traceprof.trace.nsight.parts import RE_EXPORT
@@ -36,14 +37,19 @@ _SQLITE = b"SQLite format 3\x00"
 _NSYS_REP = b"NVIDIA Tegra Profiler Report"
 CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")
 _GZIP = b"\x1f\x8b"
+_GZIP_FORMAT = 31  # of zlib: gzip's header, the largest window
+START_BYTES = 4096
+"""Of a file, by which it is recognised."""
+_PROFILE_MARKS, _EVENT_MARK = (b'"schemaVersion"', b'"traceEvents"'), b'"ph"'
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _TRIES, _PAUSE_S = 20, 0.05
+_PREFIX, _LOCK = "traceprof-", "in-use"  # of folders of exports, and the file that is locked
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
 _FIRST_WITH_BLOBS = (2024, 5)
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
-FORMATS = (NsightTrace.format,)
+FORMATS = (NsightTrace.format, KinetoTrace.format)
 """What `Trace.format` may say."""
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
@@ -52,9 +58,9 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     """Open a report for reading; neither it nor its folder is ever written to.
 
     Args:
-        path: an Nsight Systems SQLite export, or a .nsys-rep (which `nsys`, found on PATH, then
-            exports to a temporary folder).
-        progress: told of the rows that are read, if somebody wants to know.
+        path: an Nsight Systems SQLite export, a .nsys-rep (which `nsys`, found on PATH, then
+            exports to a temporary folder), or a trace of torch.profiler, plain or packed by gzip.
+        progress: told of the rows or bytes that are read, if somebody wants to know.
 
     Raises:
         TraceFileError: missing, a folder, empty, or not readable.
@@ -67,7 +73,33 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         return NsightTrace(report, progress)
     if start.startswith(_NSYS_REP):
         return _ExportedTrace(report, progress)
-    raise TraceFormatError(f"cannot read {report}", *_what_it_is(report, start))
+    unpacked = unpacked_start(start)
+    if unpacked is not None and unpacked.lstrip(_BLANK).startswith((b"{", b"[")):
+        return KinetoTrace(report, progress)
+    raise TraceFormatError(f"cannot read {report}", *_what_it_is(start, unpacked))
+
+
+def export_capture(report: Path, folder: Path) -> Path:
+    """Export a .nsys-rep with all that the `nsys` on PATH can export of it.
+
+    Args:
+        report: the capture.
+        folder: where the export goes.
+
+    Raises:
+        MissingToolError: there is no `nsys`, or it does not start.
+        TraceFormatError: the capture cannot be exported.
+    """
+    return _export(_find_nsys(report), report, folder)
+
+
+def check_openable(path: Path) -> None:
+    """Check that a file is there, may be read and holds something.
+
+    Raises:
+        TraceFileError: it is not so.
+    """
+    _first_bytes(path)
 
 
 def is_database(start: bytes) -> bool:
@@ -80,13 +112,39 @@ def is_capture(start: bytes) -> bool:
     return start.startswith(_NSYS_REP)
 
 
+def is_profile(start: bytes) -> bool:
+    """Say whether a file that begins like this is a trace of torch.profiler, packed or not."""
+    unpacked = unpacked_start(start) or b""
+    begin = unpacked.lstrip(_BLANK)[:1]
+    return (begin == b"{" and any(mark in unpacked for mark in _PROFILE_MARKS)) or (
+        begin == b"[" and _EVENT_MARK in unpacked
+    )
+
+
+def unpacked_start(start: bytes) -> bytes | None:
+    """Return the beginning of what a file holds, as far as its own beginning tells.
+
+    Returns:
+        None where it is compressed and cannot be unpacked.
+    """
+    if not start.startswith(_GZIP):
+        return start
+    try:
+        unpacked = zlib.decompressobj(_GZIP_FORMAT).decompress(start, START_BYTES)
+    except zlib.error:
+        return None
+    return unpacked or None
+
+
 class _ExportedTrace(NsightTrace):
     """A .nsys-rep through its export, which lives in a temporary folder until it is closed."""
 
     def __init__(self, report: Path, progress: Progress | None) -> None:
         nsys = _find_nsys(report)
+        _remove_abandoned()
         try:
             self._folder = tempfile.TemporaryDirectory(prefix=_folder_prefix(os.getpid()))
+            self._lock = _locked(Path(self._folder.name))
         except OSError as error:
             raise TraceFileError(
                 f"cannot export {report}",
@@ -97,12 +155,16 @@ class _ExportedTrace(NsightTrace):
             file = _export(nsys, report, Path(self._folder.name))
             super().__init__(report, progress, file=file)
         except BaseException:
-            self._folder.cleanup()
+            self._clean_up()
             raise
 
     def close(self) -> None:
         super().close()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
         self._folder.cleanup()
+        self._lock.close()
 
 
 def remove_exports(pid: int) -> None:
@@ -119,8 +181,26 @@ def remove_exports(pid: int) -> None:
             time.sleep(_PAUSE_S)  # nsys is about to end, and may have written once more
 
 
+def _locked(folder: Path) -> IO[bytes]:
+    """Lock a folder as long as this process lives; return what holds the lock."""
+    unlocked = folder / f"{_LOCK}.new"
+    lock = unlocked.open("wb")
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unlocked.rename(folder / _LOCK)  # so that nobody ever sees it without its lock
+    return lock
+
+
+def _remove_abandoned() -> None:
+    """Remove exports of processes that were killed, with nobody left to do so."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError), path.open("rb") as lock:  # it is somebody else's, or is in use
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+
 def _folder_prefix(pid: int) -> str:
-    return f"traceprof-{pid}-"
+    return f"{_PREFIX}{pid}-"
 
 
 def ending_with_parent() -> Callable[[], object] | None:
@@ -143,7 +223,7 @@ def _first_bytes(path: Path) -> bytes:
                 f"cannot read {path}", "it is a pipe or a device", "save it as a file first"
             )
         with path.open("rb") as file:
-            start = file.read(64)
+            start = file.read(START_BYTES)
     except FileNotFoundError as error:
         why = "it is a link to nothing" if path.is_symlink() else "there is no such file"
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
@@ -163,22 +243,21 @@ def _first_bytes(path: Path) -> bytes:
     return start
 
 
-def _what_it_is(path: Path, start: bytes) -> tuple[str, str]:
-    """Say what a file is that traceprof does not read, and what to do."""
-    if start.startswith(_GZIP):
-        try:
-            with gzip.open(path) as file:
-                start = file.read(64)
-        except (OSError, EOFError, zlib.error):
-            return "a damaged gzip file", f"copy it again, or {_GIVE_EXPORT}"
-        if start.startswith((_SQLITE, _NSYS_REP)):
-            return "a report that is compressed with gzip", "unpack it with gunzip"
-    if start.lstrip(_BLANK).startswith((b"{", b"[")):
-        return (
-            "JSON, perhaps a torch.profiler (Kineto) trace, which traceprof does not read yet",
-            _GIVE_EXPORT,
-        )
-    return "neither an SQLite database nor a .nsys-rep", _GIVE_EXPORT
+def _what_it_is(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
+    """Say what a file is that traceprof does not read, and what to do.
+
+    Args:
+        start: how it begins.
+        unpacked: how what it holds begins; None where it cannot be unpacked.
+    """
+    if unpacked is None:
+        return "a damaged gzip file", f"copy it again, or {_GIVE_EXPORT}"
+    if unpacked is not start and unpacked.startswith((_SQLITE, _NSYS_REP)):
+        return "a report that is compressed with gzip", "unpack it with gunzip"
+    return (
+        "neither an SQLite database nor a .nsys-rep nor JSON",
+        f"{_GIVE_EXPORT}, or a trace of torch.profiler",
+    )
 
 
 def _find_nsys(report: Path) -> str:

@@ -59,6 +59,8 @@ def read_call(label: Label) -> CallLabel | None:
         operation = "Unknown"
     numbers = [number_of(facts.get(key)) for key in ("bytes", "size", "seq")]
     size, world_size, sequence = numbers
+    if operation == "AlltoAll" and size > 0 and world_size > 0:
+        size //= world_size  # the label tells what is sent to all, NCCL counts what one rank gets
     peer = number_of(facts.get("dst", facts.get("src")))
     fields = Fields(facts.get("group"), size, peer, world_size, sequence)
     return CallLabel(operation, container is not None, fields)
@@ -66,9 +68,11 @@ def read_call(label: Label) -> CallLabel | None:
 
 def rank_of(labels: Iterable[Label]) -> int | None:
     """Return the rank that a process has by the labels of its calls; None where they differ."""
-    found = {number_of(label.facts.get("rank")) for label in labels if read_call(label) is not None}
-    found.discard(_UNTOLD)
-    return found.pop() if len(found) == 1 else None
+    numbers = {
+        number_of(label.facts.get("rank")) for label in labels if read_call(label) is not None
+    }
+    numbers.discard(_UNTOLD)
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def number_of(text: str | None) -> int:

@@ -88,20 +88,20 @@ class CommunicationCalls:
             end_ns: int64[k], when they returned.
             thread: int64[k], their threads.
         """
-        found = np.full(len(start_ns), -1, np.int64)
+        calls = np.full(len(start_ns), -1, np.int64)
         for number in np.unique(self.launch_thread).tolist():
             first, stop = np.searchsorted(self.launch_thread, [number, number + 1]).tolist()
             here = np.flatnonzero(thread == number)
             starts = self.launch_start_ns[first:stop]
             at = np.searchsorted(starts, start_ns[here], side="right") - 1
-            found[here] = np.where(at >= 0, at + first, -1)
+            calls[here] = np.where(at >= 0, at + first, -1)
         # Out of the ranges that were over before, into the one around them.
         while True:
-            outside = np.flatnonzero(found >= 0)
-            outside = outside[self.launch_end_ns[found[outside]] < end_ns[outside]]
+            outside = np.flatnonzero(calls >= 0)
+            outside = outside[self.launch_end_ns[calls[outside]] < end_ns[outside]]
             if len(outside) == 0:
-                return found
-            found[outside] = self.launch_parent[found[outside]]
+                return calls
+            calls[outside] = self.launch_parent[calls[outside]]
 
 
 class ProcessCalls(NamedTuple):

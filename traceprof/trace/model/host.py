@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import Differences, pack
+from traceprof.trace.columns import pack
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
 
     Mask = npt.NDArray[np.bool_]
 
@@ -33,11 +33,11 @@ class ApiCalls:
         packed_name: n keys of `Trace.api_names`.
     """
 
-    starts: Differences
-    packed_length: Packed
-    packed_ahead: Packed
-    packed_thread: Packed
-    packed_name: Packed
+    starts: Column
+    packed_length: Column
+    packed_ahead: Column
+    packed_thread: Column
+    packed_name: Column
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -45,15 +45,12 @@ class ApiCalls:
     @property
     def start_ns(self) -> Int64:
         """When each call was entered, int64[n]; the same array until `starts.release`."""
-        return self.starts.values
+        return self.starts.whole
 
     @property
     def correlation(self) -> Int64:
         """The ids, int64[n]."""
-        ids = np.arange(len(self))
-        ids += self.packed_ahead.kept
-        ids += self.packed_ahead.base
-        return ids
+        return self.packed_ahead.add_to(np.arange(len(self)))
 
     @property
     def length_ns(self) -> Int64:
@@ -63,7 +60,7 @@ class ApiCalls:
     @property
     def end_ns(self) -> Int64:
         """When each call returned, int64[n]."""
-        return self.start_ns + self.packed_length.kept + self.packed_length.base
+        return self.packed_length.add_to(self.start_ns)
 
     def ends(self, index: Int64 | Mask | slice) -> Int64:
         """Return when some of them returned, without unpacking the others."""
@@ -96,6 +93,7 @@ class Synchronizations:
         kind: int64[n], values of `SynchronizationKind`, by the name of the API call.
         event: int64[n], the event's id, NULL for none.
         recording: int64[n], which recording of the event is waited for, NULL where not told.
+        device: int64[n], the CUDA ordinal as the process sees it, NULL where not told.
     """
 
     start_ns: Int64
@@ -105,6 +103,7 @@ class Synchronizations:
     kind: Int64
     event: Int64
     recording: Int64
+    device: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +117,7 @@ class EventRecords:
         event: int64[n], the event's id; an event is recorded again and again.
         recording: int64[n], which recording it is, NULL where not told.
         correlation: int64[n], of the API call.
+        device: int64[n], the CUDA ordinal as the process sees it, NULL where not told.
     """
 
     asked_ns: Int64
@@ -125,6 +125,7 @@ class EventRecords:
     event: Int64
     recording: Int64
     correlation: Int64
+    device: Int64
 
     def __len__(self) -> int:
         return len(self.event)
@@ -148,7 +149,7 @@ class LaunchStalls:
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_API_CALLS = ApiCalls(Differences(_NOTHING), *[pack(_NOTHING)] * 4)
-NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 7)
-NO_EVENT_RECORDS = EventRecords(*[_NOTHING] * 5)
+NO_API_CALLS = ApiCalls(*[pack(_NOTHING)] * 5)
+NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 8)
+NO_EVENT_RECORDS = EventRecords(*[_NOTHING] * 6)
 NO_LAUNCH_STALLS = LaunchStalls(*[_NOTHING] * 4)

@@ -94,15 +94,17 @@ class ApiCallKind(IntEnum):
 
 
 _KINDS_OF_CALLS = (
-    (ApiCallKind.SYNCHRONIZE, r"cuda(?:Device|Thread|Stream|Event)Synchronize"),
+    (ApiCallKind.SYNCHRONIZE, r"(?:cuda|hip)(?:Device|Thread|Stream|Event)Synchronize"),
     (ApiCallKind.SYNCHRONIZE, r"cu(?:Ctx|Stream|Event)Synchronize"),
-    (ApiCallKind.STREAM_WAIT, r"(?:cuda|cu)StreamWaitEvent\w*"),
-    (ApiCallKind.EVENT_RECORD, r"(?:cuda|cu)EventRecord\w*"),
-    (ApiCallKind.COPY, r"(?:cuda|cu)Memcpy\w*"),
-    (ApiCallKind.MEMORY_SET, r"(?:cuda|cu)Memset\w*"),
-    (ApiCallKind.ALLOCATE, r"cuda(?:Malloc|Free|HostAlloc)\w*"),
+    (ApiCallKind.STREAM_WAIT, r"(?:cuda|cu|hip)StreamWaitEvent\w*"),
+    (ApiCallKind.EVENT_RECORD, r"(?:cuda|cu|hip)EventRecord\w*"),
+    (ApiCallKind.COPY, r"(?:cuda|cu|hip)Memcpy\w*"),
+    (ApiCallKind.MEMORY_SET, r"(?:cuda|cu|hip)Memset\w*"),
+    (ApiCallKind.ALLOCATE, r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree)\w*"),
     (ApiCallKind.ALLOCATE, r"cuMem(?:Alloc|Free|HostAlloc)\w*"),
-    (ApiCallKind.LAUNCH, r"(?:cuda|cu)(?:Graph)?Launch\w*"),
+    (ApiCallKind.LAUNCH, r"(?:cuda|cu|hip)(?:Graph)?Launch\w*"),
+    # ROCm: hipExtModuleLaunchKernel, hipModuleLaunchKernel, hipExtLaunchKernel
+    (ApiCallKind.LAUNCH, r"hip(?:Ext)?(?:Module)?Launch\w*"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS_OF_CALLS)
 _RETURNS_AT_ONCE = re.compile(r"Async|\A(?:cuda|cu)MemcpyPeer")
@@ -149,7 +151,7 @@ _WAITS = {
     "ThreadSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
     "CtxSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
 }
-_WAIT = re.compile(rf"(?:cuda|cu)({'|'.join(_WAITS)})(?:WithFlags)?")
+_WAIT = re.compile(rf"(?:cuda|cu|hip)({'|'.join(_WAITS)})(?:WithFlags)?")
 
 
 def synchronization_kind(name: str) -> SynchronizationKind:

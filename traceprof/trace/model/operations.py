@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import Differences, pack
+from traceprof.trace.columns import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
 
     Mask = npt.NDArray[np.bool_]
 
@@ -50,10 +50,10 @@ class Operations:
             the process; NULL (the smallest int64) where the export has none.
     """
 
-    starts: Differences
-    packed_length: Packed
-    packed_stream: Packed
-    packed_correlation: Packed
+    starts: Column
+    packed_length: Column
+    packed_stream: Column
+    packed_correlation: Column
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -61,7 +61,7 @@ class Operations:
     @property
     def start_ns(self) -> Int64:
         """When each began, int64[n]; the same array until `starts.release`."""
-        return self.starts.values
+        return self.starts.whole
 
     @property
     def length_ns(self) -> Int64:
@@ -71,7 +71,7 @@ class Operations:
     @property
     def end_ns(self) -> Int64:
         """When each was over, int64[n]."""
-        return self.start_ns + self.packed_length.kept + self.packed_length.base
+        return self.packed_length.add_to(self.start_ns)
 
     def ends(self, index: Int64 | Mask | slice) -> Int64:
         """Return when some of them were over, without unpacking the others."""
@@ -115,7 +115,7 @@ class Kernels(Operations):
         name_of_signature: int64[m], keys of `Trace.kernel_names`.
     """
 
-    packed_signature: Packed
+    packed_signature: Column
     name_of_signature: Int64
 
     @property
@@ -260,7 +260,7 @@ class RankOperations:
 
 _NOTHING = np.empty(0, np.int64)
 _NO_NUMBERS = pack(_NOTHING)
-_NO_BASE = (Differences(_NOTHING), _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
+_NO_BASE = (_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 NO_OPERATIONS = RankOperations(
     Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING), Copies(*_NO_BASE, *[_NOTHING] * 6),
     Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),

@@ -39,6 +39,13 @@ class Part(Enum):
     """Which communicator and peer each call of the communication library is for."""
     HOST_CODE = auto()
     """What the host's threads ran outside of API calls."""
+    THREAD_SWITCHES = auto()
+    """When threads were put on a CPU and taken off it."""
+    SYSTEM_CALLS = auto()
+    """Calls of the operating system in which threads slept."""
+    SAMPLES = auto()
+    """The functions in which running threads were sampled."""
+    MPI_CALLS = auto()
     LINK_COUNTERS = auto()
     """Sampled counters of the GPUs' NVLink and PCIe."""
     NETWORK_COUNTERS = auto()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import labels
 from traceprof.trace.model.call_labels import number_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
 """The number of a call in its process group, as a label tells it."""
 
+# All calls and steps differ in their running number; without it they are of few kinds.
+_STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
+BETWEEN_TEXTS = "\0"
+"""What no text holds: it ends those of NVTX, which are strings of C."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamedRanges:
@@ -31,12 +37,14 @@ class NamedRanges:
         end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
         names: n names.
         thread: int64[n], the thread that opened it.
+        end_thread: int64[n], the thread that closed it, or would have to.
     """
 
     start_ns: Int64
     end_ns: Int64
     names: Sequence[str]
     thread: Int64
+    end_thread: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,44 @@ class LabelRanges:
     @property
     def sequence(self) -> Int64:
         """The running number of each of `texts`, -1 where it tells none: int64[texts]."""
-        found = map(RUNNING_NUMBER.search, self.texts)
-        numbers = (number_of(match and match[1]) for match in found)
+        matches = map(RUNNING_NUMBER.search, self.texts)
+        numbers = (number_of(match and match[1]) for match in matches)
         return np.fromiter(numbers, np.int64, len(self.texts))
+
+
+def labelled(
+    start_ns: Int64,
+    end_ns: Int64,
+    thread: Int64,
+    nests: npt.NDArray[np.bool_],
+    names: Sequence[str],
+) -> LabelRanges:
+    """Return ranges of `instrument` with what their texts tell.
+
+    Args:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        thread: int64[n]; they are ordered by thread, start, nesting.
+        nests: bool[n].
+        names: n texts.
+    """
+    text, texts = _numbered(names)
+    without = RUNNING_NUMBER.sub("", BETWEEN_TEXTS.join(texts))
+    kind_of_text, kinds = _numbered(_STEP.sub(labels.step(0), without).split(BETWEEN_TEXTS))
+    return LabelRanges(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        thread=thread,
+        nests=nests,
+        text=text,
+        texts=texts,
+        kind=kind_of_text[text],
+        kinds=[labels.parse(kind) for kind in kinds],
+    )
+
+
+def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
+    """Return for each text the number of the first that is equal, and the distinct texts."""
+    numbers: dict[str, int] = {}
+    indices = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+    return indices, list(numbers)

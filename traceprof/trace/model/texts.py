@@ -10,6 +10,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy.typing as npt
+    from typing_extensions import Self
+
 
 class Texts(Sequence[str]):
     """Texts by number, in a third of the memory that a list of them takes.
@@ -27,6 +30,13 @@ class Texts(Sequence[str]):
             ends.append(len(joined))
         self.joined = bytes(joined)
         self.ends = np.array(ends, np.int64)
+
+    @classmethod
+    def of(cls, joined: bytes, ends: npt.NDArray[np.int64]) -> Self:
+        """Return texts that are joined already: see the attributes."""
+        texts = cls(())
+        texts.joined, texts.ends = joined, ends
+        return texts
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from traceprof.intervals import Int64
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import (
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         LaunchStalls,
         Synchronizations,
     )
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
@@ -131,6 +133,15 @@ class Trace(Protocol):
     def launch_stalls(self, process: int) -> LaunchStalls | None:
         """Return where launches of a process were blocked, or None where it is not exported."""
 
+    def host_activity(self, process: int) -> HostActivity:
+        """Return what the threads of a process that call CUDA did outside of it."""
+
+    def samples(self, process: int) -> ThreadSamples:
+        """Return in which functions the threads of a process that call CUDA were sampled."""
+
+    def profiler_overhead(self, process: int) -> ThreadSpans:
+        """Return what the profiler itself did in a process, on any of its threads."""
+
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return who communicated what on the host, as NCCL's ranges and labels tell."""
 
@@ -148,6 +159,13 @@ class Trace(Protocol):
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
         """Return the NVTX ranges by process whose whole name, or part of it, matches."""
+
+    def range_ends(self, process: int) -> tuple[Int64, Int64]:
+        """Return when named ranges of a process were over, and which threads ended them.
+
+        Returns:
+            int64[n] in no order, int64[n]; those that never ended are left out.
+        """
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
@@ -168,6 +186,9 @@ class Trace(Protocol):
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the report tells it."""
 
+    def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
+        """Return the compute capability of the rank's GPU, major and minor, where it is told."""
+
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
 
@@ -184,6 +205,9 @@ class Trace(Protocol):
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank that the process has in its run, where its labels tell it."""
 
+    def distributed_rank(self, process: int) -> int | None:
+        """Return the rank that torch.distributed gave the process, where the report tells it."""
+
     def contents(self) -> Sequence[Content]:
         """Return the tables of events that are not empty, and how many rows each has."""
 
@@ -193,6 +217,10 @@ class Trace(Protocol):
 
     def program(self, process: int) -> str | None:
         """Return the name of the program that a process ran, None where it is not told."""
+
+    @property
+    def mpi_processes(self) -> frozenset[int]:
+        """The processes that were seen in MPI."""
 
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""

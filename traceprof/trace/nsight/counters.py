@@ -144,8 +144,10 @@ def _gpus_of_ranks(database: Database, ranks: Sequence[RankKey]) -> dict[RankKey
     rows = database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
     known = {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows}
     if known:
-        found = {key: known.get((schema.pid_of_process(key.process), key.device)) for key in ranks}
-        return {key: gpu for key, gpu in found.items() if gpu is not None}
+        by_rank = {
+            key: known.get((schema.pid_of_process(key.process), key.device)) for key in ranks
+        }
+        return {key: gpu for key, gpu in by_rank.items() if gpu is not None}
     boards = database.rows(schema.GPU_INFO, {"id": int, "smCount": int})
     ids = {row["id"] for row in boards if row["id"] is not None and row["smCount"] != 0}
     if len(ids) == 1:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from traceprof import labels
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
@@ -17,12 +19,14 @@ from traceprof.trace.model.host import (
     NO_SYNCHRONIZATIONS,
     EventRecords,
 )
+from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Content, Session
-from traceprof.trace.nsight import host, nvtx_names, nvtx_table, schema
+from traceprof.trace.nsight import host, host_activity, nvtx_names, nvtx_table, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import GpuOperationsData
 from traceprof.trace.nsight.metadata import Target
+from traceprof.trace.nsight.mpi import mpi_processes
 from traceprof.trace.nsight.nvtx_events import Events, read_events
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, holds
 from traceprof.trace.nsight.sections import (
@@ -42,10 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
@@ -172,6 +178,7 @@ class NsightTrace:
             self._events = None if columns is None else Events(self._database, columns)
         return self._events
 
+    @cached_property
     def _nvtx_thread_names(self) -> list[tuple[int, str]]:
         events = self._nvtx_events
         return [] if events is None else nvtx_names.thread_names(events)
@@ -226,7 +233,7 @@ class NsightTrace:
     @cached_property
     def _named_mpi_ranks(self) -> dict[int, set[int]]:
         """The ranks that MPI gave the threads of each process as their names."""
-        return nvtx_names.mpi_ranks(self._nvtx_thread_names())
+        return nvtx_names.mpi_ranks(self._nvtx_thread_names)
 
     @cached_property
     def kernel_names(self) -> Mapping[int, str]:
@@ -276,6 +283,18 @@ class NsightTrace:
             return None
         return self._launch_stalls.get(process, NO_LAUNCH_STALLS)
 
+    def host_activity(self, process: int) -> HostActivity:
+        """Return what the threads of a process that call CUDA did outside of it."""
+        return self._host_activities.get(process, NO_ACTIVITY)
+
+    def samples(self, process: int) -> ThreadSamples:
+        """Return in which functions the threads of a process that call CUDA were sampled."""
+        return self._samples.get(process, NO_SAMPLES)
+
+    def profiler_overhead(self, process: int) -> ThreadSpans:
+        """Return what the profiler itself did in a process, on any of its threads."""
+        return self._profiler_overhead.get(process, NO_SPANS)
+
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return who communicated what on the host, as NCCL's ranges and labels tell."""
         return self._named_ranges.communication_calls.get(process, NO_PROCESS_CALLS)
@@ -306,6 +325,13 @@ class NsightTrace:
         events = self._nvtx_events
         return {} if events is None else nvtx_names.ranges_named(events, matching)
 
+    def range_ends(self, process: int) -> tuple[Int64, Int64]:
+        """Return when ranges were over, see `traceprof.trace.nsight.nvtx_names.range_ends`."""
+        events = self._nvtx_events
+        if events is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return nvtx_names.range_ends(events, process)
+
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
         return self._range_tables.get(process)
@@ -313,7 +339,7 @@ class NsightTrace:
     @cached_property
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads by globalTid: those that NVTX gave, else those of the system."""
-        return nvtx_table.read_thread_names(self._database, self._nvtx_thread_names())
+        return nvtx_table.read_thread_names(self._database, self._nvtx_thread_names)
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
@@ -322,6 +348,10 @@ class NsightTrace:
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU where the export tells it."""
         return self.target.gpu_name(key)
+
+    def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
+        """Return the compute capability of the rank's GPU, major and minor, where it is told."""
+        return self.target.compute_capability(key)
 
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
@@ -338,6 +368,10 @@ class NsightTrace:
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, where its labels tell it."""
         return self._labelled_ranks.get(process)
+
+    def distributed_rank(self, process: int) -> int | None:  # noqa: ARG002
+        """Return None: an export does not tell."""
+        return None
 
     def num_threads(self, process: int) -> int | None:
         """Return how many threads of the process were seen; None where that is not told."""
@@ -359,6 +393,11 @@ class NsightTrace:
     def program(self, process: int) -> str | None:
         """Return the name of the program that a process ran, None where it is not told."""
         return self.target.program(process)
+
+    @cached_property
+    def mpi_processes(self) -> frozenset[int]:
+        """The processes that were seen in MPI."""
+        return mpi_processes(self._database)
 
     @cached_property
     def session(self) -> Session:
@@ -424,6 +463,24 @@ class NsightTrace:
     @cached_property
     def _launch_stalls(self) -> dict[int, LaunchStalls]:
         return host.read_launch_stalls(self._database)
+
+    @cached_property
+    def _host_activities(self) -> dict[int, HostActivity]:
+        return host_activity.read_host_activity(self._database, self._calling_threads)
+
+    @cached_property
+    def _samples(self) -> dict[int, ThreadSamples]:
+        return host_activity.read_samples(self._database, self._calling_threads)
+
+    @cached_property
+    def _profiler_overhead(self) -> dict[int, ThreadSpans]:
+        return host_activity.read_profiler_overhead(self._database)
+
+    @property
+    def _calling_threads(self) -> Int64:
+        """The threads that call CUDA, ascending int64[n]."""
+        threads = [calls.packed_thread.distinct for calls in self._api_calls.values()]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *threads]))
 
     @cached_property
     def _names(self) -> dict[int, str]:

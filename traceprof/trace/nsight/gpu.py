@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof.trace.columns import Differences, Growing, GrowingTimes, pack
+from traceprof.trace.columns import ColumnBuilder, pack
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model.operations import (
     Copies,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed, Times
+    from traceprof.trace.columns import Column
     from traceprof.trace.nsight.kinds import Kinds
     from traceprof.trace.sqlite.database import Database
 
@@ -116,11 +116,11 @@ class _Extent(NamedTuple):
 class _Rows(NamedTuple):
     """The operations of one rank, ordered by start, then end."""
 
-    starts: Differences
-    columns: Mapping[str, Packed]
+    starts: Column
+    columns: Mapping[str, Column]
 
 
-_NO_ROWS = _Rows(Differences(np.empty(0, np.int64)), {})
+_NO_ROWS = _Rows(pack(np.empty(0, np.int64)), {})
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class _Table:
     """
 
     extents: Mapping[RankKey, _Extent]
-    owner: Packed
-    start_ns: Times
-    columns: Mapping[str, Packed]
+    owner: Column
+    start_ns: Column
+    columns: Mapping[str, Column]
 
     def rows(self, key: RankKey) -> _Rows:
         """Return a rank's rows."""
@@ -149,11 +149,11 @@ class _Table:
             return _sorted_by_time(self.start_ns.values, self.columns)
         place = [*self.extents].index(key)
         if len(self.extents) <= _MAX_SOUGHT:
-            own = np.flatnonzero(self.owner.kept == place)
+            chosen = np.flatnonzero(self.owner.kept == place)
         else:
-            own = self._by_owner[place]
-        columns = {name: column.taken(own) for name, column in self.columns.items()}
-        return _sorted_by_time(self.start_ns.at(own), columns)
+            chosen = self._by_owner[place]
+        columns = {name: column.taken(chosen) for name, column in self.columns.items()}
+        return _sorted_by_time(self.start_ns.at(chosen), columns)
 
     @cached_property
     def _by_owner(self) -> list[Int64]:
@@ -166,8 +166,8 @@ class _GrowingTable:
 
     def __init__(self) -> None:
         self._places: dict[RankKey, int] = {}
-        self._owner, self._start_ns = Growing(), GrowingTimes()
-        self._columns: dict[str, Growing] = {}
+        self._owner, self._start_ns = ColumnBuilder(), ColumnBuilder()
+        self._columns: dict[str, ColumnBuilder] = {}
         self._number = np.zeros(0, np.int64)
         self._first_ns, self._last_end_ns = self._number, self._number
 
@@ -182,10 +182,10 @@ class _GrowingTable:
         self._extend(owner, start, end)
         chunk[_LENGTH] = end - start
         self._start_ns.append(start)
-        self._columns = self._columns or {name: Growing() for name in chunk}
+        self._columns = self._columns or {name: ColumnBuilder() for name in chunk}
         for name, values in chunk.items():
-            self._columns[name].append(values, int(values.min()), int(values.max()))
-        self._owner.append(owner, 0, len(self) - 1)
+            self._columns[name].append(values)
+        self._owner.append(owner, (0, len(self) - 1))
 
     def finish(self) -> _Table:
         """Return all that was added; nothing can be added any more."""
@@ -221,18 +221,18 @@ class _GrowingTable:
 
 def _read(database: Database, table: schema.Table, signer: Signer, notes: list[str]) -> _Table:
     """Read a table of GPU operations, of kernels with their signatures."""
-    found, unusable = _GrowingTable(), 0
+    rows, unusable = _GrowingTable(), 0
     for chunk, dropped in _chunks(database, table, signer):
         unusable += dropped
         if len(chunk["start"]):
-            found.add(chunk)
-            check_few_processes(database, table.name, len(found))
+            rows.add(chunk)
+            check_few_processes(database, table.name, len(rows))
     if unusable:
         notes.append(
             f"{unusable} rows of {table.name} have no start, end, process or device, or end"
             " before they start: left out"
         )
-    return found.finish()
+    return rows.finish()
 
 
 def _chunks(
@@ -277,26 +277,26 @@ def _usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Co
     return kept, length - len(kept["start"])
 
 
-def _sorted_by_time(start: Int64, columns: Mapping[str, Packed]) -> _Rows:
+def _sorted_by_time(start: Int64, columns: Mapping[str, Column]) -> _Rows:
     step = np.diff(start)
     if (step > 0).all():
-        return _Rows(Differences(start), columns)
+        return _Rows(pack(start), columns)
     end = start + columns[_LENGTH].values
     if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return _Rows(Differences(start), columns)
+        return _Rows(pack(start), columns)
     order = np.lexsort((end, start))
     return _Rows(
-        Differences(start[order]), {name: column.taken(order) for name, column in columns.items()}
+        pack(start[order]), {name: column.taken(order) for name, column in columns.items()}
     )
 
 
-def _column(rows: _Rows, name: str) -> Packed:
+def _column(rows: _Rows, name: str) -> Column:
     if name in rows.columns:
         return rows.columns[name]
     return pack(np.full(len(rows.starts), NULL, np.int64))
 
 
-def _base(rows: _Rows) -> tuple[Differences, Packed, Packed, Packed]:
+def _base(rows: _Rows) -> tuple[Column, Column, Column, Column]:
     length, stream, correlation = (_column(rows, name) for name in _BASE)
     return rows.starts, length, stream, correlation
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import Differences, pack
+from traceprof.trace.columns import pack
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
 
@@ -29,7 +29,7 @@ def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
         yield process, _in_order(columns)
 
 
-def _in_order(columns: dict[str, Packed]) -> ApiCalls:
+def _in_order(columns: dict[str, Column]) -> ApiCalls:
     start = columns.pop("start").values
     length, thread, name = (columns[column] for column in ("length", "globalTid", "nameId"))
     correlation = columns.pop("correlationId").values
@@ -38,7 +38,7 @@ def _in_order(columns: dict[str, Packed]) -> ApiCalls:
         start, correlation = start[order], correlation[order]
         length, thread, name = (column.taken(order) for column in (length, thread, name))
     ahead = pack(correlation - np.arange(len(start)))
-    return ApiCalls(Differences(start), length, ahead, thread, name)
+    return ApiCalls(pack(start), length, ahead, thread, name)
 
 
 def read_synchronizations(
@@ -70,7 +70,10 @@ def read_synchronizations(
         stream, event, recording = (
             _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
         )
-        waits[process] = Synchronizations(start, end, stream, correlation, kind, event, recording)
+        device = columns["deviceId"].values[order]
+        waits[process] = Synchronizations(
+            start, end, stream, correlation, kind, event, recording, device
+        )
     return waits
 
 
@@ -95,7 +98,10 @@ def read_event_records(
         stream, event, recording = (
             _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
         )
-        records[process] = EventRecords(asked[order], stream, event, recording, correlation[order])
+        device = columns["deviceId"].values[order]
+        records[process] = EventRecords(
+            asked[order], stream, event, recording, correlation[order], device
+        )
     return records
 
 
@@ -153,7 +159,7 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
 
 def _by_process(
     database: Database, table: schema.Table, owner: str
-) -> Iterator[tuple[int, dict[str, Packed]]]:
+) -> Iterator[tuple[int, dict[str, Column]]]:
     """Yield a table's columns by process; rows without start, owner or correlation mean nothing.
 
     A table of moments without a time has no start.
@@ -189,6 +195,6 @@ def _by_process(
         of_row = schema.process_of_thread(kept[owner])
         parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
         check_few_processes(database, table.name, len(parts))
-    for process, found in parts.finished():
-        missing = pack(np.full(len(found[owner]), NULL, np.int64))
-        yield process, {**dict.fromkeys(table.optional, missing), **found}
+    for process, present_columns in parts.finished():
+        missing = pack(np.full(len(present_columns[owner]), NULL, np.int64))
+        yield process, {**dict.fromkeys(table.optional, missing), **present_columns}

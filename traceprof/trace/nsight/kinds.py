@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
 Kind = TypeVar("Kind", CopyKind, MemoryKind)
@@ -35,7 +35,7 @@ def read_kinds(database: Database) -> Kinds:
     )
 
 
-def translated(column: Packed, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
+def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
     """Return our numbers of kinds in the place of the export's, int64[n]; NULL stays NULL.
 
     Args:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace.model.ranges import RUNNING_NUMBER, LabelRanges
+from traceprof.trace.model.ranges import BETWEEN_TEXTS, labelled
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import check_few_processes, check_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from traceprof.intervals import Int64
+    from traceprof.trace.model.ranges import LabelRanges
     from traceprof.trace.nsight.nvtx_events import Events
-
-# All calls and steps differ in their running number; without it they are of few kinds.
-_STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
-_BETWEEN = "\0"  # which ends NVTX's texts: they are strings of C
 
 
 def read_label_ranges(
@@ -48,7 +43,7 @@ def read_label_ranges(
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     names = events.names(rows)
     # A text that goes on behind its end is damaged; an empty one says nothing.
-    said = [index for index, name in enumerate(names) if name and _BETWEEN not in name]
+    said = [index for index, name in enumerate(names) if name and BETWEEN_TEXTS not in name]
     names = [names[index] for index in said]
     rows, start, end, thread = rows[said], start[said], end[said], thread[said]
     domain, event = columns.domain.at(rows), columns.kind.at(rows)
@@ -67,30 +62,12 @@ def read_label_ranges(
         ]
         chosen = np.flatnonzero((process == number) & np.isin(domain, np.array(ids, np.int64)))
         if len(chosen):
-            text, texts = _numbered([names[index] for index in chosen.tolist()])
-            kind_of_text, kinds = _kinds(texts)
-            by_process[number] = LabelRanges(
-                start_ns=start[chosen],
-                end_ns=end[chosen],
-                thread=thread[chosen],
-                nests=event[chosen] == schema.NVTX_PUSH_POP,
-                text=text,
-                texts=texts,
-                kind=kind_of_text[text],
-                kinds=[labels.parse(kind) for kind in kinds],
+            by_process[number] = labelled(
+                start[chosen],
+                end[chosen],
+                thread[chosen],
+                event[chosen] == schema.NVTX_PUSH_POP,
+                [names[index] for index in chosen.tolist()],
             )
     check_few_processes(database, schema.NVTX.name, len(by_process))
     return by_process
-
-
-def _kinds(texts: Sequence[str]) -> tuple[Int64, list[str]]:
-    """Return the number of each text's kind, int64[n], and the kinds."""
-    without = RUNNING_NUMBER.sub("", _BETWEEN.join(texts))
-    return _numbered(_STEP.sub(labels.step(0), without).split(_BETWEEN))
-
-
-def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
-    """Return for each text the number of the first that is equal, and the distinct texts."""
-    numbers: dict[str, int] = {}
-    found = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
-    return found, list(numbers)

@@ -93,8 +93,8 @@ class Target:
     @property
     def num_cores(self) -> int | None:
         """How many logical processors the machine has."""
-        told = self._machine("CpuCores")
-        return int(told) if told is not None and told.isdecimal() else None
+        count = self._machine("CpuCores")
+        return int(count) if count is not None and count.isdecimal() else None
 
     @property
     def gpus(self) -> list[str]:
@@ -121,6 +121,27 @@ class Target:
         kinds = set(boards.values())
         return kinds.pop() if len(kinds) == 1 else None
 
+    def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
+        """Return the compute capability of the rank's GPU, where the export tells it."""
+        columns = {"id": int, "smCount": int, "computeMajor": int, "computeMinor": int}
+        boards = [
+            row
+            for row in self._database.rows(schema.GPU_INFO, columns)
+            if row["smCount"] != 0 and row["computeMajor"] and row["computeMinor"] is not None
+        ]
+        pid = schema.pid_of_process(key.process)
+        mapped = [
+            row["gpuId"]
+            for row in self._device_map
+            if row["pid"] == pid and row["cudaId"] == key.device
+        ]
+        kinds = {
+            (row["computeMajor"], row["computeMinor"])
+            for row in boards
+            if not mapped or row["id"] == mapped[0]
+        }
+        return kinds.pop() if len(kinds) == 1 else None
+
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU, else its place on the PCI bus, where it is told."""
         columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
@@ -128,8 +149,8 @@ class Target:
         pid = schema.pid_of_process(key.process)
         for row in self._device_map:
             if row["pid"] == pid and row["cudaId"] == key.device:
-                own = [board for board in boards if board["id"] == row["gpuId"]]
-                told = (row["uuid"], *(_name_of_board(board) for board in own))
+                candidates = [board for board in boards if board["id"] == row["gpuId"]]
+                told = (row["uuid"], *(_name_of_board(board) for board in candidates))
                 return next(filter(None, told), None)
         visible = self.environment.get(_VISIBLE)
         ordinal: int | None = key.device
@@ -137,8 +158,10 @@ class Target:
             names = visible.split(",")
             name = names[key.device] if key.device < len(names) else ""
             ordinal = int(name) if name.isdecimal() else None
-        own = [board for board in boards if board["cuDevice"] == ordinal]
-        return _name_of_board(own[0]) if len(own) == 1 and ordinal is not None else None
+        candidates = [board for board in boards if board["cuDevice"] == ordinal]
+        return (
+            _name_of_board(candidates[0]) if len(candidates) == 1 and ordinal is not None else None
+        )
 
     def num_threads(self, process: int) -> int | None:
         """Return how many threads of the process were seen; None where that is not told."""
@@ -182,8 +205,8 @@ class Target:
     def _threads(self) -> Counter[int]:
         """Threads by process, without Nsight's own."""
         rows = self._database.rows(schema.THREAD_NAMES, {"globalTid": int, "nameId": int})
-        own = self._database.rows(schema.STRINGS, {"id": int}, "value GLOB ?", [_OF_NSIGHT])
-        nsight = {row["id"] for row in own}
+        strings = self._database.rows(schema.STRINGS, {"id": int}, "value GLOB ?", [_OF_NSIGHT])
+        nsight = {row["id"] for row in strings}
         threads = {
             row["globalTid"]
             for row in rows

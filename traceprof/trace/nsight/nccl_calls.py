@@ -8,28 +8,25 @@ many bytes go over which communicator to whom (since 2.16; the communicator sinc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import labels
-from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.communication_calls import (
-    BARRIER,
     NO_CALLS,
     OPERATIONS,
     CommunicationCalls,
     ProcessCalls,
 )
+from traceprof.trace.model.nested_calls import labelled_calls, nested_calls
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.trace.nsight.nccl_groups import grouped
 from traceprof.trace.nsight.nccl_ranges import read_nccl_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model.communication_calls import Fields
     from traceprof.trace.model.ranges import LabelRanges
     from traceprof.trace.nsight.nccl_ranges import NcclRanges
     from traceprof.trace.nsight.nvtx_events import Events
@@ -37,14 +34,6 @@ if TYPE_CHECKING:
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}
 _NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
-
-
-class _Range(NamedTuple):
-    start: int
-    end: int
-    thread: int
-    operation: str
-    fields: Fields
 
 
 def read_communication_calls(
@@ -63,12 +52,12 @@ def read_communication_calls(
         TraceFormatError: the file is damaged.
     """
     nccl = read_nccl_ranges(events, domains, _NAMES)
-    labelled = {process: _labelled(ranges) for process, ranges in label_ranges.items()}
+    labelled = {process: labelled_calls(ranges) for process, ranges in label_ranges.items()}
     sizes = _world_sizes(nccl.values())
     return {
         process: ProcessCalls(
             _in_groups(nccl[process], sizes) if process in nccl else NO_CALLS,
-            _nested(labelled.get(process, [])),
+            nested_calls(labelled.get(process, [])),
             _rank_in_largest(nccl[process]) if process in nccl else None,
         )
         for process in sorted({*nccl, *(number for number, calls in labelled.items() if calls)})
@@ -78,30 +67,11 @@ def read_communication_calls(
 # -- labels --------------------------------------------------------------------------------------
 
 
-def _labelled(ranges: LabelRanges) -> list[_Range]:
-    """Return the pushed ranges that are labels of communication calls, in their order."""
-    kinds = [read_call(label) for label in ranges.kinds]
-    is_call = np.array([call is not None for call in kinds], np.bool_)
-    chosen = np.flatnonzero(ranges.nests & is_call[ranges.kind])
-    columns = (ranges.start_ns, ranges.end_ns, ranges.thread, ranges.text)
-    found = []
-    for start, end, thread, text in zip(
-        *(column[chosen].tolist() for column in columns), strict=True
-    ):
-        name = ranges.texts[text]
-        call = read_call(labels.parse(name))  # with its running number, which the kinds leave out
-        if call is not None:
-            # NCCL's barrier is an all-reduce.
-            operation = "AllReduce" if call.operation == BARRIER else call.operation
-            found.append(_Range(start, end, thread, operation, call.fields))
-    return found
-
-
 def _rank_in_largest(ranges: NcclRanges) -> int | None:
     """Return the rank in the largest communicator that the process made, None for no one rank."""
     said = [ranges.fields[index] for index in np.unique(ranges.said).tolist()]
-    made = {(payload.world_size, payload.rank) for payload in said if payload.rank >= 0}
-    largest = [rank for size, rank in made if size == max(made)[0]]
+    sizes_and_ranks = {(payload.world_size, payload.rank) for payload in said if payload.rank >= 0}
+    largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
     return largest[0] if len(largest) == 1 else None
 
 
@@ -137,10 +107,10 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
     fields = [ranges.fields[index] for index in used.tolist()]
     in_order = [fields[index].communicator for index in np.argsort(first).tolist()]
     names = [name for name in dict.fromkeys(in_order) if name]
-    told = [world_sizes.get(field.communicator or "", UNKNOWN) for field in fields]
+    known_sizes = [world_sizes.get(field.communicator or "", UNKNOWN) for field in fields]
     sizes = [
         payload.world_size if payload.world_size >= 0 else size
-        for payload, size in zip(fields, told, strict=True)
+        for payload, size in zip(fields, known_sizes, strict=True)
     ]
 
     def of_call(values: Iterable[int]) -> Int64:
@@ -166,60 +136,5 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
         launch_parent=np.full(len(launch), UNKNOWN, np.int64),
         first_member=np.searchsorted(launch_of_call[members], np.arange(len(launch) + 1)),
         members=members,
-        communicators=tuple(names),
-    )
-
-
-def _nested(ranges: Sequence[_Range]) -> CommunicationCalls:
-    """Give each label a launch range of its own; one without a size stands for those inside it."""
-    launches: list[tuple[_Range, list[int], int]] = []
-    children: list[list[int]] = []
-    open_: list[int] = []
-    for number, call in enumerate(ranges):
-        while open_ and (ranges[open_[-1]].thread, ranges[open_[-1]].end) < (
-            call.thread,
-            max(call.end, call.start + 1),
-        ):
-            open_.pop()
-        parent = open_[-1] if open_ else -1
-        if parent >= 0:
-            children[parent].append(number)
-        launches.append((call, [number], parent))
-        children.append([])
-        open_.append(number)
-    stand_for = [
-        (call, inside if inside and call.fields.bytes < 0 else own, parent)
-        for (call, own, parent), inside in zip(launches, children, strict=True)
-    ]
-    return _columns(ranges, stand_for)
-
-
-def _columns(
-    calls: Sequence[_Range], launches: Sequence[tuple[_Range, list[int], int]]
-) -> CommunicationCalls:
-    def column(values: Iterable[Any]) -> Int64:
-        return np.array(list(values), np.int64)
-
-    names = dict.fromkeys(call.fields.communicator or "" for call in calls)
-    names.pop("", None)
-    number = {name: index for index, name in enumerate(names)}
-    operations = {name: index for index, name in enumerate(OPERATIONS)}
-    counts = [len(members) for _, members, _ in launches]
-    return CommunicationCalls(
-        start_ns=column(call.start for call in calls),
-        end_ns=column(call.end for call in calls),
-        thread=column(call.thread for call in calls),
-        operation=column(operations[call.operation] for call in calls),
-        bytes=column(call.fields.bytes for call in calls),
-        communicator=column(number.get(call.fields.communicator or "", UNKNOWN) for call in calls),
-        peer=column(call.fields.peer for call in calls),
-        world_size=column(call.fields.world_size for call in calls),
-        sequence=column(call.fields.sequence for call in calls),
-        launch_start_ns=column(call.start for call, _, _ in launches),
-        launch_end_ns=column(call.end for call, _, _ in launches),
-        launch_thread=column(call.thread for call, _, _ in launches),
-        launch_parent=column(parent for *_, parent in launches),
-        first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
-        members=column(member for _, members, _ in launches for member in members),
         communicators=tuple(names),
     )

@@ -47,10 +47,10 @@ def grouped(
     num_launches = 0
     _, edges = np.unique(thread, return_index=True)
     for first, stop in zip(edges, [*edges[1:], len(thread)], strict=False):
-        own = slice(first, stop)
+        of_thread = slice(first, stop)
         # A call inside a call is a part of it.
-        reach = np.maximum.accumulate(np.where(is_call[own], end_ns[own], _NEVER))
-        outer = np.append(True, start_ns[own][1:] >= reach[:-1])
+        reach = np.maximum.accumulate(np.where(is_call[of_thread], end_ns[of_thread], _NEVER))
+        outer = np.append(True, start_ns[of_thread][1:] >= reach[:-1])
         row = first + np.flatnonzero(outer)
         change = begins[row].astype(np.int64) - closes[row]
         # A group may have begun before the capture: its end leads no deeper than out of all.

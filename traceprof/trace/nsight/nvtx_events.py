@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import Codes, pack
+from traceprof.trace.columns import pack
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
     from traceprof.trace.sqlite.numbered_texts import Text
 
@@ -47,7 +47,8 @@ class EventColumns:
         row: n rowids.
         start_ns: int64[n].
         length_ns: n differences of end and start, NULL where the range was still open.
-        thread: n threads (Nsight's globalTid).
+        thread: n threads (Nsight's globalTid), those that began the ranges.
+        end_thread: n threads, those that ended them.
         kind: n types: of `RANGES`, marks, or names of threads and domains.
         domain: n ids, NULL for none.
         text: n indices into `texts`, -1 where the row has no text of its own.
@@ -59,18 +60,19 @@ class EventColumns:
         payloads: extended payloads, bytes or their hexadecimal digits or JSON.
     """
 
-    row: Packed
+    row: Column
     start_ns: Int64
-    length_ns: Packed
-    thread: Packed
-    kind: Packed
-    domain: Packed
-    text: Packed
-    text_id: Packed
+    length_ns: Column
+    thread: Column
+    end_thread: Column
+    kind: Column
+    domain: Column
+    text: Column
+    text_id: Column
     texts: tuple[str, ...]
-    binary: Packed
-    json: Packed
-    json_id: Packed
+    binary: Column
+    json: Column
+    json_id: Column
     payloads: tuple[Text, ...]
 
 
@@ -111,8 +113,8 @@ class Events:
             self.is_range,
         )
         names = self.names(rows)
-        found = [index for index, name in enumerate(names) if matching.search(name)]
-        return rows[found], [names[index] for index in found]
+        matches = [index for index, name in enumerate(names) if matching.search(name)]
+        return rows[matches], [names[index] for index in matches]
 
     def named(
         self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Mask
@@ -141,14 +143,14 @@ class Events:
             for text, key in zip(texts.tolist(), ids.tolist(), strict=True)
         ]
         numbered = np.flatnonzero(np.array([_has_digit(text) for text in of_text])[texts])
-        own = self._own_texts(self.columns.row.at(rows[numbered]).tolist())
-        for index, name in zip(numbered.tolist(), own, strict=True):
+        full_texts = self._own_texts(self.columns.row.at(rows[numbered]).tolist())
+        for index, name in zip(numbered.tolist(), full_texts, strict=True):
             names[index] = name
         return names
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
         """Return the texts of rows as they are."""
-        rowid, found = self.database.rowid(schema.NVTX.name), {}
+        rowid, text_of_row = self.database.rowid(schema.NVTX.name), {}
         for some in portions(rowids):
             query = (
                 f"SELECT {rowid} AS row, text FROM {schema.NVTX.name}"  # noqa: S608
@@ -156,8 +158,8 @@ class Events:
             )
             kinds = {"row": int, "text": str}
             for values in self.database.query(query, schema.NVTX.name, kinds):
-                found[values["row"]] = values["text"] or ""
-        return [found.get(row, "") for row in rowids]
+                text_of_row[values["row"]] = values["text"] or ""
+        return [text_of_row.get(row, "") for row in rowids]
 
 
 def read_events(database: Database) -> EventColumns | None:
@@ -178,7 +180,6 @@ def read_events(database: Database) -> EventColumns | None:
     numbered = {name: numbers for name, numbers in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
     parts = Parts()
-    threads = Codes()
     for chunk in read_columns(database, table, columns, numbered):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)
@@ -188,7 +189,7 @@ def read_events(database: Database) -> EventColumns | None:
         is_kept = np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL)
         # What is left out would need wider columns.
         kept = chunk if is_kept.all() else {name: values[is_kept] for name, values in chunk.items()}
-        kept["globalTid"] = threads.of(kept["globalTid"])
+        _complete_end_threads(kept)
         parts.add(kept, [(0, slice(None))])
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
     length = len(every["start"])
@@ -196,7 +197,8 @@ def read_events(database: Database) -> EventColumns | None:
         row=every[rowid],
         start_ns=every["start"].values,
         length_ns=every["length"],
-        thread=threads.packed(every["globalTid"]),
+        thread=every["globalTid"],
+        end_thread=every.get(_END_THREAD) or every["globalTid"],
         kind=every["eventType"],
         domain=every.get("domainId") or pack(np.full(length, NULL)),
         text=every.get("text") or pack(np.full(length, NONE)),
@@ -211,9 +213,17 @@ def read_events(database: Database) -> EventColumns | None:
 
 _FIRST_RANGE, _LAST_RANGE = RANGES
 _KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
-_NUMBERS = ("domainId", "textId", "jsonTextId")
+_END_THREAD = "endGlobalTid"
+_NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD)
 _MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
+
+
+def _complete_end_threads(columns: dict[str, Int64]) -> None:
+    """Have a range of which it is not told where it ended end on the thread that began it."""
+    if _END_THREAD in columns:
+        began, ended = columns["globalTid"], columns[_END_THREAD]
+        columns[_END_THREAD] = np.where((ended != NULL) & (ended != 0), ended, began)
 
 
 def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import pieces
 from traceprof.trace.model.ranges import NamedRanges
-from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx_events import RANGES, Events
+from traceprof.trace.sqlite.numbered_texts import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from traceprof.intervals import Int64
     from traceprof.trace.sqlite.database import Database
 
 # Libraries make these when they are loaded, whether they come to be used or not.
@@ -40,6 +43,7 @@ def ranges_named(events: Events, matching: re.Pattern[str]) -> dict[int, NamedRa
     rows, names = events.matching(matching)
     columns = events.columns
     start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
+    end_thread = columns.end_thread.at(rows)
     rank = {name: place for place, name in enumerate(sorted({*names}))}
     of_name = np.array([rank[name] for name in names], np.int64)
     order = np.lexsort((thread, of_name, end, start))
@@ -52,8 +56,31 @@ def ranges_named(events: Events, matching: re.Pattern[str]) -> dict[int, NamedRa
             end[indices],
             [names[index] for index in indices.tolist()],
             thread[indices],
+            end_thread[indices],
         )
     return ranges
+
+
+def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
+    """Return when named ranges of a process were over, and the thread that ended each.
+
+    Args:
+        events: of the export.
+        process: its globalPid.
+
+    Returns:
+        int64[n] in no order, int64[n]; those that never ended are left out.
+    """
+    columns = events.columns
+    has_name = columns.text_id.isin(events.strings)
+    has_name |= columns.text.values != NONE
+    of_process = np.isin(schema.process_of_thread(columns.thread.distinct), process)
+    threads = columns.thread.distinct[of_process].tolist()
+    rows = np.flatnonzero(events.is_range & has_name & columns.thread.isin(threads))
+    end = events.ends(rows)
+    is_over = end != OPEN_END
+    rows, end = rows[is_over], end[is_over]
+    return np.maximum(end, columns.start_ns[rows]), columns.end_thread.at(rows)
 
 
 def longest_names(database: Database, limit: int) -> list[str]:
@@ -99,10 +126,10 @@ def _has_events(database: Database) -> bool:
 
 def name_sql(database: Database) -> str:
     """Return the SQL for an event's name: its own text, or a registered string."""
-    own = "text" if database.has(schema.NVTX.name, "text") else "NULL"
+    text = "text" if database.has(schema.NVTX.name, "text") else "NULL"
     if not database.has(schema.NVTX.name, "textId"):
-        return own
-    return f"coalesce({own}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608
+        return text
+    return f"coalesce({text}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608
 
 
 def domain_names(events: Events) -> dict[tuple[int, int], str]:
@@ -131,8 +158,8 @@ def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> li
     columns = events.columns
     of_ranges_and_marks = columns.kind.isin([*RANGES, schema.NVTX_MARK])
     process = schema.process_of_thread(columns.thread.at(of_ranges_and_marks))
-    pairs = np.unique(np.stack((process, columns.domain.at(of_ranges_and_marks))), axis=1)
-    used = {(number, id_) for number, id_ in pairs.T.tolist()}
+    domain = columns.domain.at(of_ranges_and_marks)
+    used = {(int(process[rows][0]), int(domain[rows][0])) for rows in pieces(process, domain)}
     heard = {name for key, name in by_program.items() if key in used}
     return sorted({*by_program.values()} - heard)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
 _LONGEST = 1000  # characters of a text
@@ -57,11 +57,11 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
         of_row = schema.process_of_thread(kept["globalTid"])
         parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
         check_few_processes(database, table.name, len(parts))
-    found = dict(parts.finished())
-    ids = [columns["textId"].distinct for columns in found.values() if "textId" in columns]
+    by_process = dict(parts.finished())
+    ids = [columns["textId"].distinct for columns in by_process.values() if "textId" in columns]
     names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
     known = names.known(database)
-    return {process: _table(columns, names, known) for process, columns in found.items()}
+    return {process: _table(columns, names, known) for process, columns in by_process.items()}
 
 
 def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
@@ -89,7 +89,7 @@ class _Names:
     def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
         self._texts, self._ids = texts, ids
 
-    def of(self, columns: dict[str, Packed], length: int) -> Int64:
+    def of(self, columns: dict[str, Column], length: int) -> Int64:
         """Return the number of each row's name, int64[n]; an empty text is none."""
         num_texts = len(self._texts.known)
         number = np.full(length, num_texts + len(self._ids), np.int64)
@@ -117,7 +117,7 @@ class _Names:
         return Texts(name.encode() for name in names)
 
 
-def _table(columns: dict[str, Packed], names: _Names, known: Sequence[str]) -> RangeTable:
+def _table(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
     """Return one process's ranges in order."""
     start, end, thread, kind = (
         columns.pop(name).values for name in ("start", "end", "globalTid", "eventType")

@@ -26,7 +26,11 @@ _TABLES = {
     Part.EVENT_RECORDS: (schema.EVENT_RECORD.name,),
     Part.STALL_RECORDS: (schema.DRIVER_OVERHEAD.name,),
     Part.RANGES: (schema.NVTX.name,),
-    Part.HOST_CODE: ("OSRT_API", "COMPOSITE_EVENTS"),
+    Part.HOST_CODE: (schema.OS_CALLS, schema.SAMPLES),
+    Part.THREAD_SWITCHES: (schema.SWITCHES,),
+    Part.SYSTEM_CALLS: (schema.OS_CALLS,),
+    Part.SAMPLES: (schema.CALL_CHAINS,),
+    Part.MPI_CALLS: ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_OTHER_EVENTS"),
     Part.LINK_COUNTERS: (schema.GPU_METRICS,),
     Part.NETWORK_COUNTERS: (schema.NIC_METRICS,),
 }
@@ -71,6 +75,10 @@ HOW_TO_COLLECT = HowToCollect(
             " which names every call with its peer and group"
         ),
         Part.HOST_CODE: "nsys profile --trace=cuda,nvtx,osrt --python-sampling=true …",
+        Part.THREAD_SWITCHES: "nsys profile --cpuctxsw=process-tree …",
+        Part.SYSTEM_CALLS: "nsys profile --trace=cuda,nvtx,osrt …",
+        Part.SAMPLES: "nsys profile --sample=process-tree …",
+        Part.MPI_CALLS: "nsys profile --trace=cuda,nvtx,mpi …",
         Part.LINK_COUNTERS: f"nsys profile {schema.GPU_METRICS_FLAG} …",
         Part.NETWORK_COUNTERS: (
             f"nsys profile {schema.GPU_METRICS_FLAG} {schema.NIC_METRICS_FLAG} …"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof import intervals
-from traceprof.trace.columns import Growing
+from traceprof.trace.columns import ColumnBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Packed
+    from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
 # A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
@@ -36,7 +36,7 @@ class Parts:
     """The rows of each process, put together chunk by chunk."""
 
     def __init__(self) -> None:
-        self._columns: dict[int, dict[str, Growing]] = {}
+        self._columns: dict[int, dict[str, ColumnBuilder]] = {}
 
     def __len__(self) -> int:
         """How many there are."""
@@ -53,13 +53,13 @@ class Parts:
             return
         limits = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
         for key, chosen in rows:
-            own = self._columns.get(key)
-            if own is None:
-                own = self._columns[key] = {name: Growing() for name in columns}
+            builders = self._columns.get(key)
+            if builders is None:
+                builders = self._columns[key] = {name: ColumnBuilder() for name in columns}
             for name, values in columns.items():
-                own[name].append(values[chosen], *limits[name])
+                builders[name].append(values[chosen], limits[name])
 
-    def finished(self) -> Iterator[tuple[int, dict[str, Packed]]]:
+    def finished(self) -> Iterator[tuple[int, dict[str, Column]]]:
         """Yield the columns of each key, in order, and forget them."""
         for key in sorted(self._columns):
             columns = self._columns.pop(key)

@@ -62,7 +62,7 @@ API_CALL = Table(
 WAIT = Table(
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
     ("start", "end", "streamId", "correlationId", "globalPid"),
-    ("eventId", "eventSyncId"),
+    ("eventId", "eventSyncId", "deviceId"),
     "--trace=cuda",
 )
 # Recordings of CUDA events, without their time. In captures up to about 2024 by default, since then
@@ -70,7 +70,7 @@ WAIT = Table(
 EVENT_RECORD = Table(
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
     ("streamId", "correlationId", "globalPid", "eventId"),
-    ("eventSyncId",),
+    ("eventSyncId", "deviceId"),
     "--cuda-event-trace=true",
 )
 # What CUPTI holds against itself and the driver, from Nsight Systems 2026.1 on.
@@ -104,6 +104,8 @@ EVENT_TABLES = {
     "MPI_P2P_EVENTS": "MPI point-to-point calls",
     "MPI_COLLECTIVES_EVENTS": "MPI collectives",
     "MPI_OTHER_EVENTS": "other MPI calls",
+    "SCHED_EVENTS": "thread switches",
+    "COMPOSITE_EVENTS": "samples of running threads",
 }
 
 # NVTX_EVENTS.eventType
@@ -172,6 +174,18 @@ SYNC_TYPES = "ENUM_CUPTI_SYNC_TYPE"
 OVERHEAD_TYPES = "ENUM_CUPTI_OVERHEAD_TYPE"
 ANALYSIS_DETAILS = "ANALYSIS_DETAILS"
 THREAD_NAMES = "ThreadNames"
+
+# What threads did outside of CUDA: moments at which they were switched, and spans, whose names are
+# strings, in tables of MPI under another column.
+SWITCHES = "SCHED_EVENTS"
+SAMPLES = "COMPOSITE_EVENTS"
+CALL_CHAINS = "SAMPLING_CALLCHAINS"
+OS_CALLS = "OSRT_API"
+LIBRARY_CALLS = ("CUBLAS_EVENTS", "CUDNN_EVENTS")
+PROFILER_OVERHEAD = "PROFILER_OVERHEAD"  # what Nsight itself did in threads of the program
+JIT = "CUPTI_ACTIVITY_KIND_JIT"
+SPAN_NAME = "nameId"
+MPI_NAME = "textId"
 
 PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 PAYLOAD_ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"

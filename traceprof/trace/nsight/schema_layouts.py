@@ -45,6 +45,15 @@ ENUMERATIONS = {
     },
 }
 
+# What the host did.
+MPI_CALLS = "MPI_OTHER_EVENTS"
+MPI_COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
+MPI_POINT_TO_POINT = "MPI_P2P_EVENTS"
+OS_CALL_CLASS = 27  # OSRT_API.eventClass
+LIBRARY_LOADING = {"Runtime Triggered Module Loading": 6, "Lazy Function Loading": 7}
+"""Names to overheadType of `schema.OVERHEAD`."""
+RUNNING = 1  # COMPOSITE_EVENTS.threadState
+
 # The Nsight Systems that writes each schema version that the writer knows.
 PRODUCTS = {"2.9.1": "2022.1.3.3", "3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
 # In 3.25.0, not yet in 3.7.2.
@@ -63,10 +72,11 @@ LATER_THAN_2 = (schema.EXPORT_METADATA[0], schema.CAPTURE_METADATA, *ENUMERATION
 
 # The columns of each table in their order, as exports of 3.25.0 declare them: an INTEGER, after a
 # colon `T` text or `R` a real number, `!` NOT NULL, `P` the primary key, `+` not yet in 3.7.2,
-# `~` not yet in 2.9.1.
+# `~` not yet in 2.9.1, `-` no longer in 3.25.0.
 _GPU_COLUMNS = (
     "start:! end:! deviceId:! contextId:! greenContextId:~ streamId:! correlationId globalPid"
 )
+_MPI_COLUMNS = "start:! end globalTid textId"
 _ENUMERATION_COLUMNS = "id:!P name:T label:T"
 LAYOUTS = {
     schema.KERNEL.name: f"{_GPU_COLUMNS}"
@@ -122,6 +132,19 @@ LAYOUTS = {
     schema.NIC_METRICS: "start:! end globalId:! metricsListId:! metricsIdx:! value:!",
     schema.NIC_METRIC_NAMES: "metricsListId:! metricsIdx:! name:!T description:!T unit:!T",
     schema.NIC_IDS: "nicId:! globalId:!",
+    schema.EVENT_RECORD.name: "timestamp:+ deviceId:! contextId:! greenContextId:~ streamId:!"
+    " correlationId globalPid eventId:! eventSyncId:+",
+    # Of 3.25.0 none was found that has these four: as exports of 3.24.7 have them.
+    schema.SWITCHES: "start:! cpu:! isSchedIn:! globalTid threadState:+ threadBlock:+",
+    schema.SAMPLES: "id:!P start:! cpu threadState globalTid cpuCycles:!",
+    schema.CALL_CHAINS: "id:!P symbol:! module:! kernelMode thumbCode unresolved specialEntry"
+    " originalIP unwindMethod stackDepth:!P",
+    schema.OS_CALLS: "start:! end:! eventClass:! globalTid nameId:! returnValue:! nestingLevel"
+    " callchainId:! argumentsId:!+",
+    MPI_CALLS: _MPI_COLUMNS,
+    MPI_COLLECTIVES: f"{_MPI_COLUMNS} commHandle rootRank size recvSize requestHandle",
+    MPI_POINT_TO_POINT: f"{_MPI_COLUMNS} commHandle tag remoteRank size requestHandle",
+    schema.PROFILER_OVERHEAD: "start:! end:! globalTid nameId:! returnValue:!- overheadType:!+",
     schema.CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
     **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
 }

@@ -194,12 +194,21 @@ class NsightWriter:
         """Create a table and return its columns."""
         if table not in schema_layouts.LAYOUTS:
             raise ValueError(f"no version of the schema has a table {table}")
-        missing = "" if self._is_latest else "+~" if self._is_oldest else "+"
+        missing = "-" if self._is_latest else "+~" if self._is_oldest else "+"
         columns = [
             _column(word, in_version=self._has(table), missing=missing)
             for word in schema_layouts.LAYOUTS[table].split()
         ]
-        declarations = [column.declaration for column in columns if column.written]
+        present = [column for column in columns if column.written]
+        keys = [quote(column.name) for column in present if column.in_key]
+        declarations = [
+            f"{column.declaration} PRIMARY KEY"
+            if keys == [quote(column.name)]
+            else column.declaration
+            for column in present
+        ]
+        if len(keys) > 1:
+            declarations.append(f"PRIMARY KEY ({', '.join(keys)})")
         if declarations:
             self._connection.execute(f"CREATE TABLE {quote(table)} ({', '.join(declarations)})")
         return columns
@@ -226,12 +235,14 @@ class _Column:
         declaration: in SQL.
         default: what a row holds that gives no value, in SQL.
         written: whether the version that is written has the column.
+        in_key: whether it is of the primary key.
     """
 
     name: str
     declaration: str
     default: str
     written: bool
+    in_key: bool
 
 
 def _column(word: str, *, in_version: bool, missing: str) -> _Column:
@@ -239,10 +250,10 @@ def _column(word: str, *, in_version: bool, missing: str) -> _Column:
     name, _, marks = word.partition(":")
     kind = "TEXT" if "T" in marks else "REAL" if "R" in marks else "INTEGER"
     required = " NOT NULL" if "!" in marks else ""
-    key = " PRIMARY KEY" if "P" in marks else ""
     default = "NULL" if not required else "''" if kind == "TEXT" else "0"
     written = in_version and not set(missing) & set(marks)
-    return _Column(name, f"{quote(name)} {kind}{required}{key}", default, written)
+    in_key = written and "P" in marks
+    return _Column(name, f"{quote(name)} {kind}{required}", default, written, in_key)
 
 
 def _values(column: Int64 | Sequence[Scalar], rows: slice) -> Sequence[Scalar]:

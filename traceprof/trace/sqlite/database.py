@@ -225,10 +225,10 @@ class Database:
         with self.damage_reported():
             cursor = self.connection.execute(sql, arguments)
             names = [name for name, *_ in cursor.description]
-            found = [dict(zip(names, row, strict=True)) for row in cursor]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor]
         return [
             {name: self._typed(row.get(name), kind, table, name) for name, kind in columns.items()}
-            for row in found
+            for row in rows
         ]
 
     def _typed(

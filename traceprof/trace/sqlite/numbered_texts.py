@@ -70,10 +70,10 @@ class NumberedTexts:
         words = -(-length // 8)
         for width in np.flatnonzero(np.bincount(words[length >= 0])).tolist():
             rows = np.flatnonzero((words == width) & (length >= 0))
-            found = self._of_width(data, begin[rows], length[rows], is_blob[rows], width)
-            if found is None:
+            of_width = self._of_width(data, begin[rows], length[rows], is_blob[rows], width)
+            if of_width is None:
                 return None
-            numbers[rows] = found
+            numbers[rows] = of_width
         return numbers
 
     def _of_width(
@@ -101,8 +101,8 @@ class NumberedTexts:
             self._number_stored(bool(is_blob[row]), stored[row].tobytes()[: int(length[row])])
             for row in first.tolist()
         ]
-        found: Int64 = np.array(numbers, np.int64)[which]
-        return found
+        numbers_of_rows: Int64 = np.array(numbers, np.int64)[which]
+        return numbers_of_rows
 
     def _number_stored(self, is_blob: bool, stored: bytes) -> int:
         key = is_blob, stored

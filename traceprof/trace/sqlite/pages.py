@@ -214,12 +214,12 @@ class PageFile:
         if not is_usual or int.from_bytes(header[56:60], "big") != _UTF8:
             raise Unsupported("an unusual header")
         self._pages = os.fstat(self._file).st_size // self.page_size
-        told = int.from_bytes(header[28:32], "big")
+        num_pages = int.from_bytes(header[28:32], "big")
         # An SQLite before 3.7 leaves a number that it does not know how to keep.
-        if told and header[24:28] == header[92:96]:
-            if told > self._pages:
+        if num_pages and header[24:28] == header[92:96]:
+            if num_pages > self._pages:
                 raise Unsupported("the file is cut short")
-            self._pages = told
+            self._pages = num_pages
 
 
 def gathered(data: Bytes, at: Int64, length: int) -> Bytes:

@@ -95,17 +95,37 @@ def _chunks(
     read = partial(_through_sqlite, database, table, columns, rowid, chunk_rows)
     if texts:
         read = partial(_rows_through_sqlite, database, table, columns, texts, rowid, chunk_rows)
-    first = NULL
+    first, num_rows = NULL, 0
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
         for chunk in decode_columns(database.descriptor, layout, texts, rows):
+            num_rows += chunk.count
             if chunk.columns is not None:
                 yield chunk.columns
             else:
                 yield from _numbered(read(chunk.first, chunk.last), rows)
             first = chunk.last + 1
     except Unsupported:
-        yield from _numbered(read(first, _LAST_ROWID), rows)
+        for rest in _numbered(read(first, _LAST_ROWID), rows):
+            num_rows += len(next(iter(rest.values())))
+            yield rest
+        _check_complete(database, table, num_rows)
+
+
+def _check_complete(database: Database, table: str, num_rows: int) -> None:
+    """Check that a scan from the first row to the last comes upon so many.
+
+    A search for a rowid steps over damaged cells beside its way; a scan looks at each.
+
+    Raises:
+        TraceFormatError: it comes upon damage, or upon other rows.
+    """
+    end = quote(database.columns[table][-1])  # else SQLite would count them without a look
+    query = f"SELECT count(*), count({end}) FROM {quote(table)} NOT INDEXED"  # noqa: S608
+    with database.damage_reported():
+        num_scanned = database.connection.execute(query).fetchone()[0]
+    if num_scanned != num_rows:
+        raise database.damaged(f"table {table} has {num_scanned} rows, {num_rows} can be found")
 
 
 def _numbered(
@@ -152,9 +172,9 @@ def _rows_through_sqlite(
     for limits in _slices(database, table, rowid, chunk_rows, first, last):
         with database.damage_reported():
             rows = database.connection.execute(query, limits).fetchall()
-        found = [*zip(*rows, strict=True)][:-1]
+        in_columns = [*zip(*rows, strict=True)][:-1]
         chunk: dict[str, Int64] = {}
-        for name, values in zip((*columns, *texts), found, strict=False):
+        for name, values in zip((*columns, *texts), in_columns, strict=False):
             if name in texts:
                 chunk[name] = texts[name].of(values)
                 continue

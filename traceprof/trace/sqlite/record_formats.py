@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 # Serial types, which say what is stored for a column.
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the value
-_WIDTH_OF_BYTE = np.array([*_WIDTHS, 0, 0, *((serial - 12) // 2 for serial in range(12, 128))])
-_MAX_OF_ONE_BYTE = 127
-_WIDTH_TABLE = bytes([*_WIDTH_OF_BYTE.tolist(), *bytes(128)])
-_TOPS = np.uint64(0x8080808080808080)
-_EVERY_SECOND_BYTE = np.uint64(0x00FF00FF00FF00FF)
-_SUM_OF_LANES = np.uint64(0x0001000100010001)
 _NULL_TYPE = 0
 _REAL_TYPE = 7
 _LAST_INTEGER = 9
@@ -42,7 +36,6 @@ _RESERVED_TYPES = (10, 11)
 _FIRST_TEXT = 12
 _CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # what is not stored because its type says it
 
-_TEXT_TYPE_BYTES = 3  # of a text's or blob's serial type, up to 1 MB
 _MAX_HEADER = 127  # its length is one byte
 _NO_TEXT = -1
 _FAR = 1 << 40  # farther than any payload goes
@@ -53,11 +46,8 @@ _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
 
-
-# Of how many bytes which words belong to a header.
-_INSIDE = (
-    np.where(np.arange(128) < np.arange(129)[:, None], 255, 0).astype(np.uint8).view(np.uint64)
-)
+# Of each length of a header, which of 128 bytes are its own.
+_INSIDE = np.where(np.arange(128) < np.arange(256)[:, None], 255, 0).astype(np.uint8)
 
 
 class RecordFormats:
@@ -69,6 +59,7 @@ class RecordFormats:
     Attributes:
         end: int64[formats], how many bytes of the payload the wanted columns need; _FAR where they
             cannot be decoded.
+        payload: int64[formats], how many bytes all columns take, those that are not wanted, too.
     """
 
     def __init__(
@@ -87,16 +78,12 @@ class RecordFormats:
         self._places, self._text_places = places, text_places
         self._most = max((*places, *text_places), default=-1) + 1
         self._defaults = layout.defaults & {*places, *text_places}
-        needed = layout.is_integer[: self._most]
-        header = 1 + sum(1 if is_integer else _TEXT_TYPE_BYTES for is_integer in needed)
-        self._words = -(-min(header, _MAX_HEADER) // 8)
-        inside = np.arange(8 * self._words) < np.arange(256)[:, None]
-        self._inside = np.where(inside, 255, 0).astype(np.uint8).view(np.uint64)
-        self._factors = factors(self._words)
+        self._words = 1  # of a header that are compared, all that one has
         self._clear()
 
     def _clear(self) -> None:
         size = (_MAX_FORMATS, len(self._places))
+        self._factors = factors(self._words)
         self._numbers: dict[bytes, int] = {}
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)
         self._headers = np.zeros((_MAX_FORMATS, self._words), np.uint64)
@@ -104,8 +91,7 @@ class RecordFormats:
         self._starts = np.zeros(size, np.int64)
         self._shifts = np.zeros(size, np.int64)
         self._is_stored = np.zeros(size, bool)
-        self._tail_types = np.zeros(_MAX_FORMATS, np.int64)
-        self._tail_starts = np.full(_MAX_FORMATS, _FAR, np.int64)
+        self.payload = np.zeros(_MAX_FORMATS, np.int64)
         self._constants = np.zeros(size, np.int64)
         size = (_MAX_FORMATS, len(self._text_places))
         self._text_starts = np.zeros(size, np.int64)
@@ -114,14 +100,19 @@ class RecordFormats:
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
         """Return the number of each row's format; None where there are too many of them."""
+        lengths = data[headers]
+        longest = min(int(lengths.max()), _MAX_HEADER)
+        if longest > 8 * self._words or len(self._numbers) > _MAX_FORMATS - _MAX_NEW_FORMATS - 1:
+            self._words = max(self._words, -(-longest // 8))
+            self._clear()
         words = gathered(data, headers, 8 * self._words).view(np.uint64)
         words = words.reshape(-1, self._words)
-        lengths = data[headers]
-        if lengths.min() < 8 * self._words:
-            words &= self._inside.take(lengths, axis=0)
+        inside = _INSIDE[:, : 8 * self._words].view(np.uint64)
+        if lengths.min() == longest:
+            words[:, longest // 8 :] &= inside[longest, longest // 8 :]
+        else:
+            words &= inside.take(lengths, axis=0)
         hashes: Words = words @ self._factors
-        if len(self._numbers) > _MAX_FORMATS - _MAX_NEW_FORMATS - 1:
-            self._clear()
         formats = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
         # Another format's number where this one is new, or two share a slot.
         differ = words != self._headers.take(formats, axis=0)
@@ -151,13 +142,12 @@ class RecordFormats:
         return self._numbers[header]
 
     def _decode_header(self, number: int, header: bytes) -> None:
-        parsed = _fields(header, self._most)
-        if parsed is None:
+        fields = _fields(header)
+        if fields is None or any(place >= len(fields) for place in self._defaults):
             return
-        fields, self._tail_types[number], self._tail_starts[number] = parsed
-        if any(place >= len(fields) for place in self._defaults):
-            return
-        length = end = fields[-1][1] if fields else header[0]
+        serial, start = fields[-1] if fields else (_NULL_TYPE, header[0])
+        self.payload[number] = start + _width(serial)
+        length = end = fields[: self._most][-1][1] if fields else header[0]
         for order, place in enumerate(self._places):
             serial, start = fields[place] if place < len(fields) else (_NULL_TYPE, end)
             if serial > _LAST_INTEGER or serial == _REAL_TYPE:
@@ -178,25 +168,6 @@ class RecordFormats:
                 self._is_blob[number, order] = serial % 2 == 0
                 end = max(end, start + size)
         self.end[number] = max(end, length)
-
-    def add_up(self, data: Bytes, headers: Int64, formats: Int64, payloads: Int64) -> bool:
-        """Say whether each record's columns, those behind the wanted ones too, fill its payload.
-
-        Where they do not, SQLite calls the file malformed.
-
-        Args:
-            data: the pages.
-            headers: int64[n], where the records begin.
-            formats: int64[n], of the records.
-            payloads: int64[n], how many bytes each has.
-        """
-        used = np.flatnonzero(np.bincount(formats))
-        types = _property(self._tail_types, used, formats)
-        starts = _property(self._tail_starts, used, formats)
-        num_types = data[headers] - types
-        if num_types.min() < 0:
-            return False
-        return bool((starts + _widths(data, headers + types, num_types) == payloads).all())
 
     def texts(self, order: int, headers: Int64, formats: Int64) -> tuple[Int64, Int64, Mask]:
         """Return where the texts of a column begin, how many bytes they take (-1: NULL), if blobs.
@@ -286,55 +257,17 @@ def _groups(starts: Int64) -> Iterator[slice]:
     yield slice(first, starts.shape[1])
 
 
-def _widths(data: Bytes, at: Int64, num_bytes: Int64) -> Int64:
-    """Return how many bytes the columns take whose serial types stand in so many bytes, int64[n].
+def _fields(header: bytes) -> list[tuple[int, int]] | None:
+    """Return serial type and place in the payload of each column that a row has.
 
-    -1 where the last serial type goes beyond them.
-    """
-    num_words = -(-int(num_bytes.max()) // 8)
-    if not num_words:
-        return np.zeros(len(at), np.int64)
-    words = gathered(data, at, 8 * num_words).view(np.uint64).reshape(len(at), num_words)
-    if num_bytes.min() == num_bytes.max():
-        words[:, -1] &= _INSIDE[num_bytes[0], num_words - 1]
-    else:
-        words &= _INSIDE[:, :num_words].take(num_bytes, axis=0)
-    stored = np.frombuffer(words.tobytes().translate(_WIDTH_TABLE), np.uint64)
-    # Pairs of bytes, then all four: eight columns of at most 57 bytes each.
-    pairs = (stored & _EVERY_SECOND_BYTE) + (stored >> np.uint64(8) & _EVERY_SECOND_BYTE)
-    sums = (pairs * _SUM_OF_LANES >> np.uint64(48)).view(np.int64).reshape(words.shape)
-    widths: Int64 = sums[:, 0] if num_words == 1 else sums.sum(axis=1)
-    if np.bitwise_or.reduce(words, axis=None) & _TOPS:
-        rows = np.flatnonzero(((words & _TOPS) != 0).any(axis=1))
-        widths[rows] = _widths_of_long(words[rows].view(np.uint8).astype(np.int64))
-    return widths
-
-
-def _widths_of_long(types: Int64) -> Int64:
-    """Return what `_widths` does of rows whose serial types take several bytes, too."""
-    widths, serial = np.zeros((2, len(types)), np.int64)
-    for column in types.T:
-        serial = serial << 7 | column & _MAX_OF_ONE_BYTE
-        is_last = column <= _MAX_OF_ONE_BYTE
-        short = _WIDTH_OF_BYTE.take(serial, mode="clip")
-        width = np.where(serial > _MAX_OF_ONE_BYTE, (serial - _FIRST_TEXT) // 2, short)
-        widths += np.where(is_last, width, 0)
-        serial[is_last] = 0
-    return np.where(serial > 0, -1, widths)
-
-
-def _fields(header: bytes, most: int) -> tuple[list[tuple[int, int]], int, int] | None:
-    """Return serial type and place in the payload of the first columns that a row has.
-
-    And where the serial types and the values of the others begin. None where the header is not
-    whole, or unlike what SQLite writes.
+    None where the header is not whole, or unlike what SQLite writes.
     """
     length = header[0]
     if not 1 <= length <= _MAX_HEADER:
         return None
     fields: list[tuple[int, int]] = []
     at, start = 1, length
-    while at < length and len(fields) < most:
+    while at < length:
         serial = 0
         while True:
             if at >= min(length, len(header)):
@@ -347,4 +280,4 @@ def _fields(header: bytes, most: int) -> tuple[list[tuple[int, int]], int, int] 
         if serial in _RESERVED_TYPES or start > _FAR:
             return None
         start += _width(serial)
-    return fields, at, start
+    return fields

@@ -151,8 +151,8 @@ class _Decoder:
         formats = self._formats.of(self._data, headers)
         if formats is None or (self._formats.end.take(formats) > local).any():
             return None
-        if not self._formats.add_up(self._data, headers, formats, payloads):
-            return None
+        if (self._formats.payload.take(formats) != payloads).any():
+            return None  # SQLite calls them malformed
         stored = self._formats.values(self._data, headers, formats)
         columns = {
             name: rowids if order is None else stored[order] for name, order in self._order.items()

@@ -91,8 +91,8 @@ class CommunicationPatterns:
 
     def operations(self, names: Mapping[int, str]) -> dict[int, str]:
         """Return the operation of each communication kernel among names by id."""
-        found = ((key, self.operation(name)) for key, name in names.items())
-        return {key: operation for key, operation in found if operation is not None}
+        named = ((key, self.operation(name)) for key, name in names.items())
+        return {key: operation for key, operation in named if operation is not None}
 
 
 def user_patterns(texts: Iterable[str]) -> list[Pattern]:

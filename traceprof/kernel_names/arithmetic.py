@@ -1,0 +1,192 @@
+"""What a matrix multiplication computes with, by its name: number format, and tensor cores or not.
+
+A row is right where the name says so itself: a name that says nothing of its format or its unit has
+none. The format is that of the factors; sums are often wider.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PRECISIONS = (
+    "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "complex-fp32", "complex-fp64",
+)  # fmt: skip
+FULL_PRECISION = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRow:
+    """Names of matrix multiplications, attention and convolutions in one number format.
+
+    Attributes:
+        precision: the format of the factors.
+        expression: is found in all of the name.
+        source: where such names come from.
+    """
+
+    precision: str
+    expression: re.Pattern[str]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """Names of matrix multiplications, attention and convolutions that tell the unit used.
+
+    Attributes:
+        tensor_cores: whether it is the tensor cores.
+        expression: is found in all of the name.
+        source: where such names come from.
+    """
+
+    tensor_cores: bool | None
+    expression: re.Pattern[str]
+    source: str
+
+
+def _format(precision: str, expression: str, source: str) -> FormatRow:
+    return FormatRow(precision, re.compile(expression), source)
+
+
+FORMATS: tuple[FormatRow, ...] = (
+    _format(
+        "fp8",
+        r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]",
+        "CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*",
+    ),
+    _format(
+        "int8",
+        r"(?<![a-z])i8i8|_imma_|[_a-z]i(?:8816|16832)(?:gemm|cudnn|fprop)|(?<![a-z])s8_",
+        "cuBLAS and cuDNN: imma is the integer instruction of the tensor cores",
+    ),
+    _format(
+        "fp16",
+        r"_hmma_fp(?:32|16)_traits",
+        "cuDNN's xmma: hmma multiplies halves, fp32 or fp16 is what it sums in",
+    ),
+    _format(
+        "tf32",
+        r"tf32|tfloat32|TF32|cutlass_8\d_tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_"
+        r"(?!(?:\w+_)?b?f16)",
+        "cuBLAS and cuDNN; in CUTLASS 16x8x8 with factors of 32 bits is TF32, from sm_80 on",
+    ),
+    _format(
+        "bf16",
+        r"(?i)bf16|bfloat16|^nvjet_(?:sm\d+_)?t[st]",
+        "cuBLAS, cuDNN, CUTLASS; nvjet_tst",
+    ),
+    _format(
+        "complex-fp32", r"(?<![a-z])g?c(?:1688)?gemm|(?<![a-z])cgemv", "cuBLAS: cgemm, c1688gemm"
+    ),
+    _format(
+        "complex-fp64", r"(?<![a-z])g?z(?:884)?gemm|(?<![a-z])zgemv", "cuBLAS: zgemm, z884gemm"
+    ),
+    _format(
+        "fp64",
+        r"(?<![a-z])d(?:884|16168)?gemm|d884|(?<![a-z])double(?![a-z])",
+        "cuBLAS: dgemm, d884gemm",
+    ),
+    _format(
+        "fp16",
+        r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
+        r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]",
+        "cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32; nvjet_hsh",
+    ),
+    _format(
+        "fp32",
+        r"(?<![a-z])sgemm|(?<![a-z])sgemv|simt_s|(?<![a-z])f32f32_|_f32_|scudnn|(?<![a-z_])float(?![a-z_])",
+        "cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn",
+    ),
+)
+"""The first row that fits counts: the narrowest format of the factors."""
+
+
+def _unit(tensor_cores: bool | None, expression: str, source: str) -> UnitRow:
+    return UnitRow(tensor_cores, re.compile(expression), source)
+
+
+UNITS: tuple[UnitRow, ...] = (
+    _unit(
+        None,
+        r"(?i)gemv|gemmSN|splitk_?reduce|gemm::split_k_kernel|kernel_helper_stage|dot_do_o|convert_dq"
+        r"|combine|winograd_nonfused|im2col|col2im|computeOffsets|compute_gemm_pointers",
+        "parts of such an operation, or matrix by vector, in which tensor cores do not matter",
+    ),
+    _unit(
+        True,
+        r"tensorop|_tensor\d+x\d+x\d+|[hi]mma_|wgmma|warpgroupsize|OpClassTensorOp",
+        "cuBLAS, cuDNN and CUTLASS: the instruction",
+    ),
+    _unit(
+        True,
+        r"(?<![a-z])[shidcz](?:884|8816|1688|16816|16832|16864|161616)(?=[a-z])",
+        "cuBLAS, cuDNN and CUTLASS: the shape of the tensor cores' instruction (m8n8k4 and so on)",
+    ),
+    _unit(
+        True,
+        r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])",
+        "cuBLAS on Hopper and later: 16 and 8 bits are multiplied by tensor cores only",
+    ),
+    _unit(
+        True,
+        r"fmha_cutlass[FB]_b?f16_\w*sm(?:7\d|[89]\d|1\d\d)|fmha_cutlass[FB]_f32_\w*sm(?:[89]\d|1\d\d)",
+        "PyTorch mem_eff_attention/gemm_kernel_utils.h, DefaultGemmType: fp32 from sm_80 on is"
+        " three TF32 multiplications (OpMultiplyAddFastF32)",
+    ),
+    _unit(
+        False,
+        r"fmha_cutlass[FB]_(?:f32_\w*sm(?:5|6|7)\d|f16_\w*sm(?:5|6)\d)",
+        "the same: OpClassSimt",
+    ),
+    _unit(
+        True,
+        r"flash_(?:fwd|bwd)_(?!dot_do_o|convert|combine)|pytorch_fmha::fmha_(?:fwd|bwd_q)|FlashAttn(?:Fwd|Bwd)Sm",
+        "FlashAttention computes in fp16 and bf16 only, by mma instructions",
+    ),
+    _unit(
+        False,
+        r"(?<![a-z])[sdh]gemm|(?<![a-z])g?[cz]gemm|_simt_|_ffma_|scudnn_|\w*convolve(?:Nd)?_sgemm"
+        r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad\w*_alg\w+_engine|dgrad2d_alg|wgrad2d",
+        "cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)",
+    ),
+)
+"""The first row that fits counts."""
+
+_NUMBER = re.compile(
+    r"(?<![A-Za-z_])(double|float|__half2?|half|Half|half_t|__nv_bfloat16|BFloat16|bfloat16_t)(?![A-Za-z_0-9])"
+)
+_NUMBER_FORMATS = {"double": "fp64", "float": "fp32"}
+# NCCL compiles a kernel per reduction and number format, and names it after both; what only moves
+# bytes is named `int8`.
+_REDUCED = re.compile(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
+_REDUCED_FORMATS = {
+    "bf16": "bf16", "f16": "fp16", "half": "fp16",
+    "f32": "fp32", "float": "fp32", "f64": "fp64", "double": "fp64",
+}  # fmt: skip
+
+
+def arithmetic(name: str) -> tuple[str | None, bool | None]:
+    """Return the format of the factors, and whether tensor cores multiply; None for not told.
+
+    Args:
+        name: the whole demangled name of a matrix multiplication, an attention or a convolution.
+    """
+    precision = next((row.precision for row in FORMATS if row.expression.search(name)), None)
+    unit = next((row.tensor_cores for row in UNITS if row.expression.search(name)), None)
+    return precision, unit
+
+
+def reduced_format(name: str) -> str | None:
+    """Return the number format in which a communication kernel reduces; None where not told."""
+    reduced = _REDUCED.search(name)
+    return _REDUCED_FORMATS[reduced[1].lower()] if reduced else None
+
+
+def single_format(name: str) -> str | None:
+    """Return the number format that a name has among its types, None for none or several."""
+    formats = {
+        _NUMBER_FORMATS.get(word, "bf16" if "bf" in word.lower() else "fp16")
+        for word in _NUMBER.findall(name)
+    }
+    return formats.pop() if len(formats) == 1 else None

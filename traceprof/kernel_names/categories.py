@@ -1,0 +1,308 @@
+"""What a kernel does, by its name: its category, its number format, and whether on tensor cores.
+
+Names are all that an export tells of a kernel's work. Libraries put much into them, others nothing:
+what no row knows is `other`, and null where a value is not told. Each row names where the name
+comes from; a row is right where the name says so itself, never by what the kernel probably does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from traceprof.kernel_names import CommunicationPatterns, function_name
+from traceprof.kernel_names.arithmetic import arithmetic, reduced_format, single_format
+
+
+class Category(str, Enum):
+    """What a kernel does."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    NORMALIZATION = "normalization"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+
+    def __str__(self) -> str:
+        """Return the category as the JSON has it."""
+        return self.value
+
+
+MAIN_COMPUTE = frozenset({Category.MATMUL, Category.ATTENTION, Category.CONVOLUTION})
+"""What training is done for: where these kernels run, it has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKind:
+    """What the name of a kernel tells.
+
+    Attributes:
+        category: what it does; `OTHER` also where no row knows the name.
+        precision: the number format that it computes in, one of `PRECISIONS`; None where the name
+            tells none, or several.
+        tensor_cores: whether it computes on tensor cores; None where the name does not tell.
+        is_known: whether a row knows the name.
+    """
+
+    category: Category
+    precision: str | None
+    tensor_cores: bool | None
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryRow:
+    """Names of one category.
+
+    Attributes:
+        category: what such kernels do.
+        expression: is found in the function's name, without templates and parameters; or in all of
+            the name, where `functions` is given.
+        source: where such names come from.
+        functions: is found in the function's name; None where the expression is.
+    """
+
+    category: Category
+    expression: re.Pattern[str]
+    source: str
+    functions: re.Pattern[str] | None = None
+
+
+_GENERIC = re.compile(
+    r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$"
+)
+"""Functions whose name says nothing, and whose template arguments say what they do."""
+
+
+def _row(
+    category: Category, expression: str, source: str, functions: re.Pattern[str] | None = None
+) -> CategoryRow:
+    return CategoryRow(category, re.compile(expression), source, functions)
+
+
+CATEGORIES: tuple[CategoryRow, ...] = (
+    # -- functions that are named by their template arguments
+    _row(
+        Category.OPTIMIZER,
+        r"(?i)(?:adam|sgd|lamb|adagrad|rmsprop|novograd|lion)\w*functor|non_finite_check_and_unscale",
+        "PyTorch ATen/native/cuda/fused_*_impl.cu, AmpKernels.cu; NVIDIA apex csrc/multi_tensor_*",
+        _GENERIC,
+    ),
+    _row(
+        Category.REDUCTION,
+        r"LpNorm|L2Norm",
+        "PyTorch ATen/native/cuda/ForeachReduceOp.cu; NVIDIA apex multi_tensor_l2norm_kernel.cu",
+        _GENERIC,
+    ),
+    _row(
+        Category.ELEMENTWISE,
+        r"multi_tensor_apply_kernel|foreach_tensor",
+        "PyTorch ATen/native/cuda/MultiTensorApply.cuh: torch._foreach_*",
+        _GENERIC,
+    ),
+    _row(
+        Category.ATTENTION,
+        r"FlashAttn|[aA]ttention|fmha|Fmha",
+        "FlashAttention 3 (hopper/flash_fwd_kernel_sm90.h); CUTLASS examples 41, 77 and 88",
+        _GENERIC,
+    ),
+    _row(
+        Category.CONVOLUTION,
+        r"fprop|dgrad|wgrad|::conv::|Conv2d|Conv3d|ImplicitGemm",
+        "CUTLASS include/cutlass/conv; cuDNN's cutlass_cudnn_*",
+        _GENERIC,
+    ),
+    _row(
+        Category.MATMUL,
+        r"(?i)gemm(?!a)|gemv",
+        "CUTLASS include/cutlass/gemm; cuBLAS's cutlass_80_*gemm_*",
+        _GENERIC,
+    ),
+    # -- attention
+    _row(
+        Category.ATTENTION,
+        r"(?:^|::)fmha_|^_?flash_attn|flash_(?:fwd|bwd)_|(?:fwd|bwd)_flash_|_flash_(?:fprop|bprop)_",
+        "FlashAttention 1 and 2; PyTorch mem_eff_attention (fmha_cutlassF/B); cuDNN's"
+        " cudnn_generated_fort_native_sdpa_*_flash_*",
+    ),
+    _row(
+        Category.ATTENTION,
+        r"(?i)attention|(?<![a-z])attn(?![a-z])|(?<![a-z])sdpa(?![a-z])|PagedKV",
+        "vLLM paged_attention_v*_kernel; Triton's _attn_fwd; PyTorch Inductor"
+        " triton_tem_fused_flex_attention; FlashInfer *With(Paged|Ragged)KVCacheKernel",
+    ),
+    # -- convolutions, before matrix multiplications: many are "implicit GEMM"
+    _row(
+        Category.CONVOLUTION,
+        r"fprop|dgrad|wgrad|winograd|implicit_gemm|xmma_cudnn",
+        "cuDNN 7 to 9: sm80_xmma_fprop_implicit_gemm_*, xmma_cudnn::, dgrad2d_alg1_1",
+    ),
+    _row(
+        Category.CONVOLUTION,
+        r"(?:^|_)(?:[shid]\d*|i8816)cudnn_|(?:^|_)scudnn",
+        "cuDNN 7 and 8: volta_scudnn_*, volta_fp16_s884cudnn_*, turing_fp16_s1688cudnn_*",
+    ),
+    _row(
+        Category.CONVOLUTION,
+        r"(?i)convol|(?<![a-z])conv(?:[123]d|_depthwise)?(?![a-z])|im2col|col2im|vol2col",
+        "cuDNN implicit_convolve_sgemm; PyTorch ATen/native/cuda/im2col.cuh, DepthwiseConv2d.cu",
+    ),
+    _row(
+        Category.CONVOLUTION,
+        r"^cudnn::cnn::|cudnn::gemm::|cask_cudnn::|^flip_filter$|^fft[12]d_[cr]2[cr]_\d+",
+        "cuDNN: helpers of its convolutions; its FFT algorithms (CUDNN_CONVOLUTION_*_ALGO_FFT)",
+    ),
+    _row(
+        Category.CONVOLUTION,
+        r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)",
+        "AMD MIOpen",
+    ),
+    # -- matrix multiplications
+    _row(
+        Category.MATMUL,
+        r"^nvjet_",
+        "cuBLAS 12.6 and later on Hopper and Blackwell: nvjet_tst_*, nvjet_sm90_hss_*",
+    ),
+    _row(
+        Category.MATMUL,
+        r"(?i)gemm(?!a)|gemv|splitk_?reduce",
+        "cuBLAS volta_sgemm_*, ampere_*gemm_*, sm80_xmma_gemm_*, gemv2T_kernel_val,"
+        " splitKreduce_kernel; XLA gemm_fusion_*; DeepGEMM; bitsandbytes kgemm_*",
+    ),
+    _row(
+        Category.MATMUL,
+        r"(?i)(?<![a-z])mat(?:rix)?_?mul|^triton_(?:tem|mm)_\w*mm|^mm_kernel$|^fused_moe_kernel",
+        "Triton's matmul_kernel; PyTorch triton_tem_fused_*mm_*; vLLM fused_moe_kernel",
+    ),
+    _row(
+        Category.MATMUL,
+        r"^Cijk_[A-Z]",
+        "AMD Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bljk_*",
+    ),
+    # -- normalization, softmax among it
+    _row(
+        Category.NORMALIZATION,
+        r"(?i)(?:batch|layer|group|instance|rms|weight)_?norm|soft_?max|(?<![a-z])(?:ln|bn)_(?:fwd|bwd|fw|bw)",
+        "PyTorch ATen/native/cuda/*norm*.cu, SoftMax.cu; NVIDIA apex, Transformer Engine ln_fwd_*;"
+        " cuDNN bn_fw_tr_1C11_kernel_NCHW",
+    ),
+    _row(
+        Category.NORMALIZATION,
+        r"GammaBetaBackward|RowwiseMoments|ComputeInternalGradients",
+        "PyTorch ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu",
+    ),
+    # -- optimizers
+    _row(
+        Category.OPTIMIZER,
+        r"(?i)(?:fused_?|multi_tensor_)(?:adam|sgd|lamb|adagrad)|adam_cuda|^kOptimizer|^kPreconditionOptimizer"
+        r"|amp_update_scale|amp_non_finite",
+        "NVIDIA apex and DeepSpeed; bitsandbytes csrc/kernels.cu; PyTorch AmpKernels.cu",
+    ),
+    # -- data pipelines on the GPU
+    _row(Category.OTHER, r"^dali::", "NVIDIA DALI: decoding and augmentation of samples"),
+    # -- reductions
+    _row(
+        Category.REDUCTION,
+        r"(?:^|::)reduce_kernel$|DeviceReduce|DeviceSegmentedReduce|^reduce_1Block_kernel$|^dot_kernel$"
+        r"|nll_loss_(?:forward|backward)_reduce",
+        "PyTorch ATen/native/cuda/Reduce.cuh, NLLLoss2d.cu; CUB; cuBLAS dot",
+    ),
+    _row(
+        Category.REDUCTION,
+        r"^triton_(?:red|per)_|^input_\w*reduce\w*fusion|lpnorm_cleanup",
+        "PyTorch Inductor: triton_red_fused_*, triton_per_fused_*; XLA input_reduce_fusion",
+    ),
+    # -- one element at a time, and copies within the GPU's memory
+    _row(
+        Category.ELEMENTWISE,
+        r"elementwise_kernel|elementwise_grid_stride_kernel|CatArrayBatchedCopy|fused_dropout_kernel"
+        r"|masked_scale_kernel|vectorized_gather_kernel",
+        "PyTorch ATen/native/cuda/CUDALoops.cuh, Shape.cu, Dropout.cu, IndexKernel.cu",
+    ),
+    _row(
+        Category.ELEMENTWISE,
+        r"(?i)nchwToNhwc|nhwcToNchw|cudnn::ops::(?:convertTensor|setTensor|scaleTensor|addTensor)\w*",
+        "cuDNN: changes of layout around its convolutions",
+    ),
+    _row(
+        Category.ELEMENTWISE,
+        r"^triton_poi_|^triton_for_|^loop_\w*fusion|^EigenMetaKernel$|Eigen::internal::EigenMetaKernel",
+        "PyTorch Inductor: triton_poi_fused_*; XLA loop_*_fusion; TensorFlow's Eigen",
+    ),
+    _row(
+        Category.ELEMENTWISE,
+        r"^cupy_(?:fill|copy|equal|not_equal|add|subtract|multiply|true_divide|power|sqrt|exp)(?:_|$)",
+        "CuPy _core/_kernel.pyx: cupy_NAME__TYPES",
+    ),
+    _row(
+        Category.ELEMENTWISE,
+        r"(?i)(?<![a-z])(?:gelu|silu|swiglu|act_and_mul|rotary_embedding|rope)(?![a-z])",
+        "vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine",
+    ),
+    # -- known, and none of these
+    _row(
+        Category.OTHER,
+        r"RadixSort|DeviceScan|_pool_|[Pp]ool(?:ing)?[123]?d?_|index\w*_backward_kernel|embedding_backward"
+        r"|distribution_\w+kernel|generate_seed_pseudo|gen_sequenced",
+        "CUB; PyTorch DilatedMaxPool2d.cu, Indexing.cu; cuRAND",
+    ),
+)
+"""The first row that fits counts."""
+
+
+# Of these, what the name of their category says is enough: nothing is multiplied by matrices.
+_WITHOUT_MATRICES = frozenset(
+    {
+        Category.NORMALIZATION,
+        Category.ELEMENTWISE,
+        Category.REDUCTION,
+        Category.OPTIMIZER,
+        Category.COMMUNICATION,
+    }
+)
+_COMMUNICATION = CommunicationPatterns()
+
+
+def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> KernelKind:
+    """Return what the name of a kernel tells.
+
+    Args:
+        demangled_name: with template arguments and parameters, as far as the export has them.
+        communicates: whether it is communication, where the user's own patterns decided; else the
+            built-in ones do.
+    """
+    if communicates is None:
+        communicates = _COMMUNICATION.operation(demangled_name) is not None
+    if communicates:
+        precision = reduced_format(demangled_name)
+        return KernelKind(Category.COMMUNICATION, precision, tensor_cores=False, is_known=True)
+    return _compute_kind(demangled_name)
+
+
+def is_main_compute(demangled_name: str) -> bool:
+    """Say whether a kernel multiplies matrices, attends or convolves, by its name."""
+    return _compute_kind(demangled_name).category in MAIN_COMPUTE
+
+
+@lru_cache(maxsize=1 << 12)
+def _compute_kind(name: str) -> KernelKind:
+    function = function_name(name)
+    is_generic = _GENERIC.search(function) is not None
+    for row in CATEGORIES:
+        if row.functions is not None and not is_generic:
+            continue
+        if row.expression.search(name if row.functions is not None else function):
+            break
+    else:
+        return KernelKind(Category.OTHER, single_format(name), None, is_known=False)
+    if row.category not in MAIN_COMPUTE:
+        never = False if row.category in _WITHOUT_MATRICES else None
+        return KernelKind(row.category, single_format(name), never, is_known=True)
+    precision, tensor_cores = arithmetic(name)
+    return KernelKind(row.category, precision, tensor_cores, is_known=True)

@@ -1,0 +1,105 @@
+"""What tensor cores a GPU has, by its compute capability, and how much faster they multiply.
+
+A report tells the capability, or the name of the GPU does, or the names of kernels tell from which
+one on they run. Peak rates are of NVIDIA's data sheets and white papers, dense, of the board with
+the most in its generation; a number here bounds what could be gained, and never promises it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCores:
+    """What the tensor cores of a generation of GPUs multiply.
+
+    Attributes:
+        capability: from which compute capability on, major and minor.
+        tf32: how often their rate for TF32 is that for FP32 without them; None where they have no
+            TF32.
+        half: the same for FP16, and for BF16 where they have it.
+        source: of these rates.
+    """
+
+    capability: Capability
+    tf32: float | None
+    half: float
+    source: str
+
+
+GENERATIONS: tuple[TensorCores, ...] = (
+    TensorCores((7, 0), None, 8, "V100: 15.7 TFLOPS in FP32, 125 in FP16"),
+    TensorCores((7, 5), None, 8, "T4: 8.1 TFLOPS in FP32, 65 in FP16"),
+    TensorCores((8, 0), 8, 16, "A100: 19.5 TFLOPS in FP32, 156 in TF32, 312 in FP16"),
+    TensorCores((8, 6), 2, 4, "A40: 37.4 TFLOPS in FP32, 74.8 in TF32, 149.7 in FP16"),
+    TensorCores((8, 9), 2, 4, "L40S: 91.6 TFLOPS in FP32, 183 in TF32, 362 in FP16"),
+    TensorCores((9, 0), 7.4, 14.8, "H100 SXM: 67 TFLOPS in FP32, 495 in TF32, 989 in FP16"),
+    TensorCores((10, 0), 15, 30, "B200: 75 TFLOPS in FP32, 1100 in TF32, 2250 in FP16"),
+    TensorCores((12, 0), 2, 4, "RTX PRO 6000: 125 TFLOPS in FP32, 251 in TF32, 503 in FP16"),
+)
+
+# NVIDIA, "CUDA GPUs": the first pattern that fits counts.
+_BOARDS: tuple[tuple[str, Capability], ...] = (
+    (r"\bG?B[23]00\b", (10, 0)),
+    (r"\b(?:GH200|H[12]00|H800|H20)\b", (9, 0)),
+    (r"\bRTX 50[5-9]0|\bRTX PRO [2-6]\d00\b", (12, 0)),
+    (r"\bL(?:4|20|40S?)\b|\bAda\b|\bRTX 40[5-9]0", (8, 9)),
+    (r"\b(?:A100|A800|A30)\b", (8, 0)),
+    (r"\b(?:A2|A10G?|A16|A40)\b|\bRTX A[2-6]\d00\b|\bRTX 30[5-9]0", (8, 6)),
+    (r"\bT4\b|\bRTX 20[6-8]0|\bTITAN RTX\b|\bQuadro RTX\b", (7, 5)),
+    (r"\bV100\b|\bTITAN V\b", (7, 0)),
+    (r"\bP(?:4|6|40|100)\b|\bGTX 10\d0|\bTITAN Xp?\b", (6, 0)),
+)
+# Of capability 7.5, and without tensor cores: TU116 and TU117.
+_WITHOUT = re.compile(r"\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
+# Code for one generation runs on none before it.
+_CODE_NAMES: dict[str, Capability] = {
+    "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "hopper": (9, 0), "nvjet": (9, 0),
+}  # fmt: skip
+_CODE = re.compile(
+    r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)"
+)
+_FIRST_TF32 = (8, 0)
+
+
+def capability_of_board(gpu: str | None) -> Capability | None:
+    """Return the compute capability of a GPU by its name; None for one that is not known."""
+    if gpu is None:
+        return None
+    return next((capability for board, capability in _BOARDS if re.search(board, gpu)), None)
+
+
+def capability_of_code(kernel_names: Iterable[str]) -> Capability | None:
+    """Return the lowest compute capability that can run all of these kernels, by their names."""
+    needed = [
+        _CODE_NAMES[match[1]] if match[1] else divmod(int(match[2]), 10)
+        for match in map(_CODE.search, kernel_names)
+        if match
+    ]
+    return max(needed, default=None)
+
+
+def tensor_cores(capability: Capability, gpu: str | None = None) -> TensorCores | None:
+    """Return what the tensor cores of a GPU multiply; None where it has none.
+
+    Args:
+        capability: its compute capability; an unknown one counts as the one before.
+        gpu: its name, which tells boards without them.
+    """
+    if gpu is not None and _WITHOUT.search(gpu):
+        return None
+    known = [generation for generation in GENERATIONS if generation.capability <= capability]
+    return known[-1] if known else None
+
+
+def has_tf32(capability: Capability) -> bool:
+    """Say whether GPUs of this compute capability multiply in TF32."""
+    return capability >= _FIRST_TF32

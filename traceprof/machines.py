@@ -1,0 +1,159 @@
+"""The GPUs of a machine and what links them: as `traceprof doctor` found it, beside the reports.
+
+In comes the file that it left, which holds more than is read here; out come the rates that links
+can carry on that very machine, instead of what boards of that name can.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.hardware import PCIE_X16
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PREFIX, SUFFIX = "doctor-", ".json"
+NVLINK = re.compile(r"NV(\d+)\Z")
+_ON_PCIE = frozenset({"PIX", "PXB", "PHB", "NODE", "SYS"})
+_LANES = 16
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of a machine.
+
+    Attributes:
+        index: as NVIDIA's tools count.
+        name: of the board.
+        uuid: `GPU-…`; empty where it is not told.
+        bus: its place on the PCI bus, such as `00000000:3B:00.0`.
+        pcie_generation: of its slot, at most: an idle GPU lowers it. None where it is not told.
+        pcie_width: lanes that are connected.
+        num_nvlinks: links that are up; None where it is not told.
+        nvlink_gb_per_s: GB/s of one link in one direction.
+        numa_node: of the processor beside it.
+    """
+
+    index: int
+    name: str
+    uuid: str = ""
+    bus: str = ""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    num_nvlinks: int | None = None
+    nvlink_gb_per_s: float | None = None
+    numa_node: int | None = None
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """Rates of its links in one direction, GB/s, by `nvlink` and `pcie`, where told."""
+        peaks = {}
+        if self.num_nvlinks and self.nvlink_gb_per_s:
+            peaks["nvlink"] = self.num_nvlinks * self.nvlink_gb_per_s
+        if self.pcie_generation in PCIE_X16 and self.pcie_width:
+            peaks["pcie"] = PCIE_X16[self.pcie_generation] * self.pcie_width / _LANES
+        return peaks
+
+    def is_called(self, gpu_id: str) -> bool:
+        """Return whether a report means this GPU by a uuid or a place on the bus."""
+        wanted = gpu_id.lower()
+        if wanted.removeprefix("gpu-") == self.uuid.lower().removeprefix("gpu-"):
+            return bool(self.uuid)
+        return bool(self.bus) and _place(wanted) == _place(self.bus)
+
+
+@dataclass(frozen=True)
+class MachineLinks:
+    """What a machine's GPUs are linked by.
+
+    Attributes:
+        host: the machine's name.
+        gpus: in order of index.
+        paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path: `NV4`, `PIX`, `SYS`.
+    """
+
+    host: str
+    gpus: tuple[Gpu, ...] = ()
+    paths: tuple[tuple[str, ...], ...] = ()
+
+    def gpu(self, gpu_id: str | None, name: str | None) -> Gpu | None:
+        """Return a GPU by what a report tells of it; None where it could be several.
+
+        Args:
+            gpu_id: uuid or place on the bus, None where the report tells neither.
+            name: of the board.
+        """
+        if gpu_id is not None:
+            called = [gpu for gpu in self.gpus if gpu.is_called(gpu_id)]
+            return called[0] if len(called) == 1 else None
+        named = [gpu for gpu in self.gpus if gpu.name == name]
+        same = {(gpu.pcie_generation, gpu.pcie_width, gpu.num_nvlinks) for gpu in named}
+        return named[0] if len(same) == 1 else None
+
+    def link(self, gpu: Gpu, peer: Gpu) -> tuple[str, float | None] | None:
+        """Return what links two GPUs, `nvlink` or `pcie`, and its rate in one direction, GB/s."""
+        path = self._path(gpu, peer)
+        bonded = NVLINK.match(path)
+        if bonded:
+            rate = gpu.nvlink_gb_per_s
+            return "nvlink", None if rate is None else int(bonded.group(1)) * rate
+        if path in _ON_PCIE:
+            rates = [one.peaks.get("pcie") for one in (gpu, peer)]
+            return "pcie", None if None in rates else min(rate for rate in rates if rate)
+        return None
+
+    @property
+    def is_all_nvlink(self) -> bool | None:
+        """Whether NVLink joins every two GPUs; None where that is not known."""
+        pairs = [(a, b) for a in self.gpus for b in self.gpus if a.index < b.index]
+        links = [self.link(a, b) for a, b in pairs]
+        if not links or None in links:
+            return None
+        return all(link is not None and link[0] == "nvlink" for link in links)
+
+    def _path(self, gpu: Gpu, peer: Gpu) -> str:
+        if max(gpu.index, peer.index) >= len(self.paths):
+            return ""
+        row = self.paths[gpu.index]
+        return row[peer.index] if peer.index < len(row) else ""
+
+
+def machine_beside(report: Path, host: str | None) -> MachineLinks | None:
+    """Return the machine on which a report was recorded, where `doctor` left a file beside it.
+
+    Args:
+        report: the report.
+        host: the machine's name, as the report tells it. Where it tells none, only the one file
+            that there is can be meant.
+    """
+    try:
+        files = sorted(report.absolute().parent.glob(f"{PREFIX}*{SUFFIX}"))
+    except OSError:
+        return None
+    machines = [machine for file in files if (machine := _read(file)) is not None]
+    if host is not None:
+        machines = [machine for machine in machines if machine.host == host]
+    return machines[0] if len(machines) == 1 else None
+
+
+def _read(file: Path) -> MachineLinks | None:
+    """Read a file; None where it is none of `doctor`, or damaged: then nothing is known."""
+    import msgspec  # noqa: PLC0415  (only where there is such a file)
+
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=MachineLinks)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _place(bus: str) -> tuple[int, ...]:
+    """Return a place on the bus as numbers: domains are written with four or eight digits."""
+    parts = re.split(r"[:.]", bus)
+    try:
+        numbers = tuple(int(part, 16) for part in parts)
+    except ValueError:
+        return ()
+    return numbers if len(numbers) == 4 else (0, *numbers)

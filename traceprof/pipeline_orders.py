@@ -1,0 +1,91 @@
+"""In which order the stages of a pipeline compute their micro-batches: GPipe, 1F1B, interleaved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The forward or the backward of one micro-batch through a part of the model.
+
+    Attributes:
+        is_forward: or backward.
+        micro_batch: its number.
+        chunk: which of the stage's parts of the model; 0 where it has one.
+    """
+
+    is_forward: bool
+    micro_batch: int
+    chunk: int = 0
+
+
+def gpipe(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
+    """Return all forwards, then all backwards, the last one first."""
+    del stage, num_stages  # all stages do the same
+    numbers = range(num_micro_batches)
+    return [
+        *(Pass(is_forward=True, micro_batch=number) for number in numbers),
+        *(Pass(is_forward=False, micro_batch=number) for number in reversed(numbers)),
+    ]
+
+
+def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
+    """Return forwards until the first backward can come, then one of each in turns."""
+    num_ahead = min(num_stages - 1 - stage, num_micro_batches)
+    forwards = [Pass(is_forward=True, micro_batch=number) for number in range(num_micro_batches)]
+    backwards = [Pass(is_forward=False, micro_batch=number) for number in range(num_micro_batches)]
+    return _in_turns(forwards, backwards, num_ahead)
+
+
+def interleaved(
+    stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 2
+) -> list[Pass]:
+    """Return Megatron's order: each stage has several parts of the model, apart from each other.
+
+    Args:
+        stage: its number.
+        num_stages: of the pipeline.
+        num_micro_batches: a multiple of the number of stages.
+        num_chunks: parts of the model that each stage has.
+
+    Raises:
+        ValueError: the micro-batches cannot be dealt out.
+    """
+    if num_micro_batches % num_stages:
+        raise ValueError(f"{num_micro_batches} micro-batches are no multiple of {num_stages}")
+    total = num_micro_batches * num_chunks
+
+    def numbered(place: int, *, is_forward: bool) -> Pass:
+        turn, within = divmod(place, num_stages * num_chunks)
+        chunk, number = divmod(within, num_stages)
+        return Pass(
+            is_forward=is_forward,
+            micro_batch=turn * num_stages + number,
+            chunk=chunk if is_forward else num_chunks - 1 - chunk,
+        )
+
+    num_ahead = min(2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages, total)
+    forwards = [numbered(place, is_forward=True) for place in range(total)]
+    backwards = [numbered(place, is_forward=False) for place in range(total)]
+    return _in_turns(forwards, backwards, num_ahead)
+
+
+ORDERS: dict[str, Callable[[int, int, int], list[Pass]]] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
+}
+"""By name: stage, stages and micro-batches in, the passes of that stage out."""
+
+
+def _in_turns(forwards: list[Pass], backwards: list[Pass], num_ahead: int) -> list[Pass]:
+    passes = forwards[:num_ahead]
+    rest = forwards[num_ahead:]
+    for forward, backward in zip(rest, backwards, strict=False):
+        passes += [forward, backward]
+    return passes + backwards[len(rest) :]

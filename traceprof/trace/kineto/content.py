@@ -1,0 +1,256 @@
+"""A trace's content as columns: each kind of event as a table that grows list by list."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from traceprof.trace.columns import ColumnBuilder
+from traceprof.trace.kineto.document import Document
+from traceprof.trace.kineto.events import EventDecoder, Kind
+from traceprof.trace.kineto.numbers import integers
+from traceprof.trace.model.special_values import NULL, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping
+
+    from traceprof.intervals import Int64
+    from traceprof.progress import Progress
+    from traceprof.trace.columns import Column
+    from traceprof.trace.kineto.events import Arguments, Events
+    from traceprof.trace.kineto.pieces import TraceFile
+
+START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
+DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
+RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
+SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
+
+_OF_GPU = {
+    DEVICE: "device",
+    STREAM: "stream",
+    CORRELATION: "correlation",
+}
+_OF_HOST = {PROCESS: "pid", THREAD: "tid"}  # of the event itself, the others of its arguments
+_INTEGERS: dict[Kind, dict[str, str]] = {
+    Kind.KERNEL: _OF_GPU,
+    Kind.COPY: _OF_GPU | {BYTES: "bytes"},
+    Kind.MEMORY_SET: _OF_GPU | {BYTES: "bytes"},
+    Kind.API_CALL: _OF_HOST | {CORRELATION: "correlation"},
+    Kind.SYNCHRONIZATION: _OF_GPU
+    | {
+        RECORD_STREAM: "awaited_stream",
+        EVENT: "awaited_event",
+        RECORD: "awaited_record",
+    },
+    Kind.ANNOTATION: _OF_HOST,
+    Kind.OPERATOR: _OF_HOST,
+    Kind.BACKWARD: _OF_HOST,
+    Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
+}
+# What an event of the kind is of no use without.
+_NEEDED = {
+    Kind.KERNEL: (DEVICE,),
+    Kind.COPY: (DEVICE,),
+    Kind.MEMORY_SET: (DEVICE,),
+    Kind.API_CALL: (PROCESS, THREAD),
+    Kind.ANNOTATION: (PROCESS, THREAD),
+    Kind.OPERATOR: (PROCESS, THREAD),
+    Kind.BACKWARD: (PROCESS, THREAD),
+    Kind.OVERHEAD: (PROCESS, THREAD),
+}
+ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
+"""What back ends of PyTorch annotate their calls with; the group is the function."""
+_COMPLETE = "X"
+_BEYOND_NS = 1 << 61  # of any clock
+_THREAD_NAME, _PROCESS_NAME = "thread_name", "process_name"
+_WINDOW_END = "Record Window End"
+
+
+class Call(NamedTuple):
+    """An operator or annotation of communication.
+
+    Attributes:
+        name: its name.
+        arguments: what it says.
+    """
+
+    name: str
+    arguments: Arguments
+
+
+class Numbers(dict[Any, int]):
+    """Numbers things in the order in which they are met."""
+
+    def __missing__(self, key: Hashable) -> int:
+        number = self[key] = len(self)
+        return number
+
+    def of(self, keys: Iterable[Hashable], count: int) -> Int64:
+        """Return the number of each, int64[n]."""
+        return np.fromiter(map(self.__getitem__, keys), np.int64, count)
+
+
+@dataclass
+class Content:
+    """All that a trace tells.
+
+    Attributes:
+        facts: of the trace, as they stand at the top of its document.
+        is_cut: whether the document ends in the middle.
+        tables: columns by kind of event, in the order of the document.
+        names: of kernels, API calls, copies, annotations and overhead, by number.
+        signatures: name, grid and block of kernels, by number.
+        calls: what operators that communicate, and annotations of such, say, by number.
+        first_ns: when the first event began; None before there is one.
+        end_ns: when the recording ended, None where that is not told.
+        thread_names: by thread.
+        process_names: by process.
+        num_unusable: events that were left out.
+    """
+
+    facts: Mapping[str, Any]
+    is_cut: bool
+    tables: Mapping[Kind, Mapping[str, Column]]
+    names: tuple[str, ...]
+    signatures: tuple[tuple[int, Any, Any], ...]
+    calls: tuple[Call, ...]
+    first_ns: int | None
+    end_ns: int | None
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    process_names: Mapping[int, str] = field(default_factory=dict)
+    num_unusable: int = 0
+
+
+def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
+    """Read a trace.
+
+    Raises:
+        TraceFileError: the file cannot be read.
+        TraceFormatError: it is damaged, or holds no complete event.
+    """
+    tables = _Tables()
+    document = Document(file, file.pieces(progress), tables)
+    content = tables.finish(document)
+    if content.first_ns is None:
+        raise file.damaged(
+            "it is cut short before its first event is complete"
+            if content.is_cut
+            else "JSON that holds no complete event of torch.profiler's"
+        )
+    return content
+
+
+class _Tables:
+    """Takes events, and sorts them into tables."""
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder()
+        self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
+        self._names, self._signatures = Numbers(), Numbers()
+        self._calls: list[Call] = []
+        self._first_ns: int | None = None
+        self._end_ns: int | None = None
+        self._thread_names: dict[int, str] = {}
+        self._process_names: dict[int, str] = {}
+        self._num_unusable = 0
+
+    def text(self, events: bytes) -> None:
+        """Take a JSON list of events."""
+        self._add(self._decoder.text(events))
+
+    def sources(self, events: list[bytes]) -> None:
+        """Take events one by one."""
+        self._add(self._decoder.sources(events))
+
+    def finish(self, document: Document) -> Content:
+        """Return what was taken."""
+        return Content(
+            facts=document.facts,
+            is_cut=document.is_cut,
+            tables={
+                kind: {name: column.finish() for name, column in table.items()}
+                for kind, table in self._tables.items()
+            },
+            names=tuple(self._names),
+            signatures=tuple(self._signatures),
+            calls=tuple(self._calls),
+            first_ns=self._first_ns,
+            end_ns=self._end_ns,
+            thread_names=self._thread_names,
+            process_names=self._process_names,
+            num_unusable=self._num_unusable + self._decoder.num_unusable,
+        )
+
+    def _add(self, by_kind: Mapping[Kind, Events]) -> None:
+        for kind, events in by_kind.items():
+            if kind == Kind.OTHER:
+                self._note(events)
+            elif kind == Kind.SPAN:
+                self._count_from(events.start_ns[events.start_ns != NULL])
+            else:
+                self._add_rows(kind, events)
+
+    def _add_rows(self, kind: Kind, events: Events) -> None:
+        columns = {
+            START: events.start_ns,
+            LENGTH: events.length_ns,
+            **{
+                name: integers(events.values(of) if name in _OF_HOST else events.arguments(of))
+                for name, of in _INTEGERS[kind].items()
+            },
+        }
+        is_complete = events.have("ph", _COMPLETE)
+        needed = [columns[name] != NULL for name in (START, LENGTH, *_NEEDED.get(kind, ()))]
+        is_usable = np.logical_and.reduce(
+            [*needed, is_complete, events.length_ns >= 0, np.abs(events.start_ns) < _BEYOND_NS]
+        )
+        if not is_usable.all():
+            self._num_unusable += int((is_complete & ~is_usable).sum())
+            events = events.chosen(is_usable)
+            columns = {name: values[is_usable] for name, values in columns.items()}
+            if len(events) == 0:
+                return
+        names = events.values("name")
+        if kind == Kind.KERNEL:
+            numbers = self._names.of(names, len(events)).tolist()
+            shapes = (events.arguments("grid"), events.arguments("block"))
+            signatures = zip(numbers, *shapes, strict=True)
+            columns[SIGNATURE] = self._signatures.of(signatures, len(events))
+        elif kind != Kind.BACKWARD:
+            columns[NAME] = self._names.of(names, len(events))
+        if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
+            columns[FACTS] = self._facts(kind, events)
+        if kind == Kind.ANNOTATION:
+            finished = events.arguments("finished")
+            columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
+        self._count_from(columns[START])
+        table = self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
+        for name, values in columns.items():
+            table[name].append(values)
+
+    def _facts(self, kind: Kind, events: Events) -> Int64:
+        """Keep what operators and annotations of communication say; return its number, or -1."""
+        number = np.full(len(events), UNKNOWN, np.int64)
+        for row, event in enumerate(events.rows):
+            if kind == Kind.OPERATOR or ANNOTATION.match(event.name):
+                number[row] = len(self._calls)
+                self._calls.append(Call(event.name, event.args))
+        return number
+
+    def _note(self, events: Events) -> None:
+        """Note what is said of threads and processes, and when the recording ended."""
+        for row, start in zip(events.rows, events.start_ns.tolist(), strict=True):
+            if row.name == _WINDOW_END and start != NULL:
+                self._end_ns = start
+            elif row.name == _THREAD_NAME and row.args.name and isinstance(row.tid, int):
+                self._thread_names.setdefault(row.tid, row.args.name)
+            elif row.name == _PROCESS_NAME and row.args.name and isinstance(row.pid, int):
+                self._process_names.setdefault(row.pid, row.args.name)
+
+    def _count_from(self, start_ns: Int64) -> None:
+        if len(start_ns):
+            first = int(start_ns.min())
+            self._first_ns = first if self._first_ns is None else min(first, self._first_ns)

@@ -1,0 +1,68 @@
+"""What the names of copies and memory sets tell: where they read and write, and in what memory."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
+from traceprof.trace.model.special_values import NULL
+
+# Kineto's names, such as `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)`.
+_COPY = re.compile(r"\w+ (?P<kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<destination>[\w ]+)\))?")
+_SET = re.compile(r"\w+ \((?P<destination>[\w ]+)\)")
+_KINDS = {
+    "HtoD": CopyKind.HOST_TO_DEVICE,
+    "DtoH": CopyKind.DEVICE_TO_HOST,
+    "HtoA": CopyKind.HOST_TO_ARRAY,
+    "AtoH": CopyKind.ARRAY_TO_HOST,
+    "AtoA": CopyKind.ARRAY_TO_ARRAY,
+    "AtoD": CopyKind.ARRAY_TO_DEVICE,
+    "DtoA": CopyKind.DEVICE_TO_ARRAY,
+    "DtoD": CopyKind.DEVICE_TO_DEVICE,
+    "HtoH": CopyKind.HOST_TO_HOST,
+    "PtoP": CopyKind.PEER_TO_PEER,
+}
+_MEMORY = {
+    "Pageable": MemoryKind.PAGEABLE,
+    "Pinned": MemoryKind.PINNED,
+    "Device": MemoryKind.DEVICE,
+    "Array": MemoryKind.ARRAY,
+    "Managed": MemoryKind.MANAGED,
+    "Device Static": MemoryKind.DEVICE_STATIC,
+    "Managed Static": MemoryKind.MANAGED_STATIC,
+}
+
+
+class CopyFacts(NamedTuple):
+    """What a name tells; NULL where it does not."""
+
+    kind: int = NULL
+    source_memory: int = NULL
+    destination_memory: int = NULL
+
+
+def copy_facts(name: str) -> CopyFacts:
+    """Return what the name of a copy or memory set tells."""
+    match = _COPY.fullmatch(name)
+    if match is not None:
+        return CopyFacts(
+            _KINDS.get(match["kind"], CopyKind.UNKNOWN),
+            _MEMORY.get(match["source"] or "", NULL),
+            _MEMORY.get(match["destination"] or "", NULL),
+        )
+    match = _SET.fullmatch(name)
+    return CopyFacts(destination_memory=_MEMORY.get(match[1], NULL) if match else NULL)
+
+
+def copy_name(kind: int, source_memory: int, destination_memory: int) -> str:
+    """Return the name of a copy; of a memory set, whose kind is NULL, that of one."""
+    source, destination = map(_MEMORY_NAMES.get, (source_memory, destination_memory))
+    if kind == NULL:
+        return f"Memset ({destination or 'Unknown'})"
+    ends = f"{source or 'Unknown'} -> {destination or 'Unknown'}"
+    return f"Memcpy {_KIND_NAMES.get(kind, 'Unknown')} ({ends})"
+
+
+_KIND_NAMES: dict[int, str] = {kind: name for name, kind in _KINDS.items()}
+_MEMORY_NAMES: dict[int, str] = {memory: name for name, memory in _MEMORY.items()}

@@ -1,0 +1,261 @@
+"""A trace's JSON document as a stream: its events list by list, and what stands beside them.
+
+The events are the one long list of the document. They are cut where one ends and the next begins,
+and what is between two cuts is decoded at once: if it is a list of objects, the cuts were right,
+since nothing but the text before decides what a bracket means. Where it is not, because a cut was
+wrong or the text is no strict JSON (NaN, control characters), events are decoded one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.trace.kineto.pieces import TraceFile
+
+EVENTS = "traceEvents"
+_BLANK = re.compile(r"[ \t\r\n]*")
+_NEXT = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*\{")
+_LIST_BYTES = 1 << 18  # of events that are decoded at once: what a core's cache holds
+_MAX_TRIES = 8  # of places for a cut
+# An event, or a fact of the document, is a thousandth of it even with a long call stack.
+_MAX_VALUE_BYTES = 1 << 25
+# What the decoder says of a text that ends too early: of a string; else it stops at its end, where
+# the last word or number begins.
+_UNFINISHED = "Unterminated string"
+_WORD_LENGTH = len("-Infinity")
+_LENIENT = json.JSONDecoder(strict=False)
+
+
+class Take(Protocol):
+    """Who takes events."""
+
+    def text(self, events: bytes) -> None:
+        """Take a JSON list of events.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing of it is taken.
+            UnicodeDecodeError: it is no text, likewise.
+        """
+
+    def sources(self, events: list[bytes]) -> None:
+        """Take events one by one, each the text of what Python's `json` reads as an object."""
+
+
+class Document:
+    """What a document holds beside its events.
+
+    Attributes:
+        facts: by name, what stands beside the events at the top.
+        is_cut: whether the document ends in the middle.
+    """
+
+    def __init__(self, file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
+        """Read a document.
+
+        Args:
+            file: what it is read from.
+            pieces: its content.
+            take: is given the events.
+
+        Raises:
+            TraceFormatError: it is no JSON, or no object or list of objects.
+        """
+        self.facts: dict[str, Any] = {}
+        self.is_cut = False
+        self._file, self._pieces, self._take = file, pieces, take
+        self._buffer = b""
+        self._offset = 0  # of the buffer in the content
+        self._is_read = False  # whether all pieces are in the buffer
+        try:
+            self._read_top()
+        except _CutError:
+            self.is_cut = True
+        for _ in self._pieces:  # to its end, where the file is checked
+            pass
+
+    # -- the top ---------------------------------------------------------------------------------
+
+    def _read_top(self) -> None:
+        begin = self._next_char()
+        if begin == "[":
+            self._drop(1)
+            self._read_events()
+        elif begin == "{":
+            self._drop(1)
+            self._read_members()
+        else:
+            raise self._damaged("no JSON object or list begins here")
+
+    def _read_members(self) -> None:
+        has_events = False
+        char = self._next_char()
+        while char != "}":
+            name = self._value()
+            if not isinstance(name, str):
+                raise self._damaged("the name of a member is no text")
+            if self._next_char() != ":":
+                raise self._damaged("no colon follows the name of a member")
+            self._drop(1)
+            if name == EVENTS and self._next_char() == "[":
+                if has_events:
+                    raise self._damaged(f"a second list of {EVENTS}")
+                has_events = True
+                self._drop(1)
+                self._read_events()
+            else:
+                self.facts[name] = self._value()
+            char = self._next_char()
+            if char == ",":
+                self._drop(1)
+                char = self._next_char()
+                if char == "}":
+                    raise self._damaged("a comma with nothing after it")
+            elif char != "}":
+                raise self._damaged("no comma follows a member")
+        self._drop(1)
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def _read_events(self) -> None:
+        """Read the list of events, of which the opening bracket was read."""
+        if self._next_char() == "]":
+            self._drop(1)
+            return
+        while True:
+            self._fill(_LIST_BYTES)
+            if not self._take_list() and self._take_objects():
+                return
+
+    def _take_list(self) -> bool:
+        """Take events up to a cut; say whether there were some."""
+        stop = len(self._buffer)
+        for _ in range(_MAX_TRIES):
+            stop = self._buffer.rfind(b"}", 0, stop)
+            if stop < 0:
+                return False
+            follows = _NEXT.match(self._buffer, stop + 1)
+            if follows is None:
+                continue
+            try:
+                self._take.text(b"[%b]" % self._buffer[: stop + 1])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return False
+            self._drop(follows.end() - 1)
+            return True
+        return False
+
+    def _take_objects(self) -> bool:
+        """Take the events that are complete one by one; say whether the list is over."""
+        text = self._buffer.decode("latin-1")  # a character for each byte
+        events, place, is_over = list[bytes](), 0, False
+        while not is_over:
+            start = _blank(text, place)
+            try:
+                _, end = _LENIENT.raw_decode(text, start)
+            except (json.JSONDecodeError, RecursionError) as error:
+                if not events:
+                    self._need_more(text, error)
+                break
+            follows = _blank(text, end)
+            if follows == len(text):
+                if events or not self._is_read:
+                    if not events:
+                        self._need_more(text)
+                    break
+            elif text[follows] not in {",", "]"}:
+                raise self._damaged("no comma follows an event")
+            events.append(self._buffer[start:end])
+            is_over = text[follows : follows + 1] == "]"
+            place = follows + 1
+        self._take.sources(events)
+        self._drop(min(place, len(text)))
+        return is_over
+
+    # -- the buffer ------------------------------------------------------------------------------
+
+    def _value(self) -> Any:  # noqa: ANN401
+        """Read a value whole."""
+        self._next_char()
+        while True:
+            text = self._buffer.decode("latin-1")  # a character for each byte
+            try:
+                _, end = _LENIENT.raw_decode(text)
+            except (json.JSONDecodeError, RecursionError) as error:
+                self._need_more(text, error)
+                continue
+            if end == len(text) and not self._is_read:  # a number may go on
+                self._need_more(text)
+                continue
+            value = _LENIENT.decode(self._buffer[:end].decode("utf-8", "replace"))
+            self._drop(end)
+            return value
+
+    def _need_more(self, text: str, error: Exception | None = None) -> None:
+        """Read more, since a value is not complete.
+
+        Args:
+            text: the buffer.
+            error: why the value could not be decoded.
+
+        Raises:
+            _CutError: there is no more.
+            TraceFormatError: more would not help.
+        """
+        if error is not None and not (
+            isinstance(error, json.JSONDecodeError)
+            and (error.msg.startswith(_UNFINISHED) or error.pos >= len(text) - _WORD_LENGTH)
+        ):
+            raise self._damaged(str(error))
+        if self._is_read:
+            raise _CutError
+        if len(text) > _MAX_VALUE_BYTES:
+            raise self._damaged(f"a value of more than {_MAX_VALUE_BYTES >> 20} MiB")
+        self._fill(2 * len(self._buffer))
+
+    def _next_char(self) -> str:
+        """Drop blanks, and return what follows."""
+        while True:
+            self._fill(1)
+            rest = self._buffer.lstrip(b" \t\r\n\xef\xbb\xbf" if not self._offset else b" \t\r\n")
+            self._drop(len(self._buffer) - len(rest))
+            if rest:
+                return chr(rest[0])
+            if self._is_read:
+                raise _CutError
+
+    def _fill(self, length: int) -> None:
+        """Have so many bytes in the buffer, or all that are left."""
+        pieces, have = [self._buffer], len(self._buffer)
+        while have < length and not self._is_read:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._is_read = True
+            else:
+                pieces.append(piece)
+                have += len(piece)
+        if len(pieces) > 1:
+            self._buffer = b"".join(pieces)
+
+    def _drop(self, length: int) -> None:
+        self._offset += length
+        self._buffer = self._buffer[length:]
+
+    def _damaged(self, why: str) -> Exception:
+        return self._file.damaged(f"no JSON at byte {self._offset} of its text ({why})")
+
+
+class _CutError(Exception):
+    """The document ends in the middle."""
+
+
+def _blank(text: str, place: int) -> int:
+    match = _BLANK.match(text, place)
+    assert match is not None  # noqa: S101  (it matches nothing, too)
+    return match.end()

@@ -1,0 +1,292 @@
+"""Events of a trace, decoded: only what is needed of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from enum import IntEnum
+from itertools import compress, repeat
+from operator import attrgetter, methodcaller
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from traceprof.trace.kineto import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Mask = npt.NDArray[np.bool_]
+
+
+_NOTHING = msgspec.Raw(b"null")
+
+
+class Arguments(msgspec.Struct, gc=False, frozen=True):
+    """What an event says beside its name and time; None where it does not."""
+
+    device: int | None = None
+    stream: int | None = None
+    correlation: int | None = None
+    bytes: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    name: str | None = None
+    finished: bool | None = None
+    awaited_stream: int | None = msgspec.field(name="wait_on_stream", default=None)
+    awaited_event: int | None = msgspec.field(name="wait_on_cuda_event_id", default=None)
+    awaited_record: int | None = msgspec.field(
+        name="wait_on_cuda_event_record_corr_id", default=None
+    )
+    collective: str | None = msgspec.field(name="Collective name", default=None)
+    num_in: int | None = msgspec.field(name="In msg nelems", default=None)
+    num_out: int | None = msgspec.field(name="Out msg nelems", default=None)
+    data_type: str | None = msgspec.field(name="dtype", default=None)
+    group_size: int | None = msgspec.field(name="Group size", default=None)
+    group: str | int | None = msgspec.field(name="Process Group Name", default=None)
+    group_id: str | int | None = msgspec.field(name="Process Group ID", default=None)
+    group_ranks: str | None = msgspec.field(name="Process Group Ranks", default=None)
+    source: int | None = msgspec.field(name="Src Rank", default=None)
+    destination: int | None = msgspec.field(name="Dst Rank", default=None)
+    sequence: int | None = msgspec.field(name="Seq", default=None)
+    input_sizes: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    input_types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+
+
+_NO_ARGUMENTS = Arguments()
+
+
+class Event(msgspec.Struct, gc=False, frozen=True):
+    """An event as the document has it; times are in microseconds."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    args: Arguments = _NO_ARGUMENTS
+
+
+class ExactEvent(msgspec.Struct, gc=False, frozen=True):
+    """The same with times as they are written: floats would round them."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: msgspec.Raw = _NOTHING
+    dur: msgspec.Raw = _NOTHING
+    args: Arguments = _NO_ARGUMENTS
+
+
+AnyEvent = Event | ExactEvent
+
+
+class Kind(IntEnum):
+    """What an event tells of."""
+
+    NOT_NEEDED = 0
+    KERNEL = 1
+    COPY = 2
+    MEMORY_SET = 3
+    API_CALL = 4
+    SYNCHRONIZATION = 5
+    ANNOTATION = 6
+    OPERATOR = 7
+    OVERHEAD = 8
+    SPAN = 9
+    BACKWARD = 10
+    OTHER = 11  # without a category: names of processes, marks
+
+
+_KINDS = {
+    Kind.KERNEL: ("kernel", "Kernel"),
+    Kind.COPY: ("gpu_memcpy", "Memcpy"),
+    Kind.MEMORY_SET: ("gpu_memset", "Memset"),
+    Kind.API_CALL: ("cuda_runtime", "cuda_driver", "Runtime", "Driver"),
+    Kind.SYNCHRONIZATION: ("cuda_sync",),
+    Kind.ANNOTATION: ("user_annotation",),
+    Kind.OPERATOR: ("cpu_op", "Operator"),
+    Kind.OVERHEAD: ("overhead",),
+    Kind.SPAN: ("Trace",),
+    Kind.OTHER: (None,),
+}
+
+
+# As plain integers, which are quicker to put into a column.
+_KIND_OF = {name: int(kind) for kind, names in _KINDS.items() for name in names}
+AROUND_CALLS = "record_param_comms"
+"""The operator around each call of a back end of communication that has streams."""
+# Operators that are needed: those of communication, and those that autograd runs.
+_OPERATORS = {
+    Kind.OPERATOR: (AROUND_CALLS, "c10d::"),
+    Kind.BACKWARD: ("autograd::engine::evaluate_function",),
+}
+_PREFIXES = sum(_OPERATORS.values(), ())
+# Not strict: ROCm writes sizes as texts.
+_DECODER = msgspec.json.Decoder(list[Event], strict=False)
+_EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
+_TIMES = attrgetter("ts"), attrgetter("dur")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_MAX_DIGITS = 19  # of an integer of 64 bits
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+class Events:
+    """Some events of one kind.
+
+    Attributes:
+        rows: the events.
+        start_ns: int64[n], NULL where there is no time.
+        length_ns: int64[n], likewise.
+    """
+
+    def __init__(self, rows: Sequence[AnyEvent], start_ns: Int64, length_ns: Int64) -> None:
+        """Take events and their times."""
+        self.rows, self.start_ns, self.length_ns = rows, start_ns, length_ns
+        self._arguments: list[Arguments] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def values(self, name: str) -> list[Any]:
+        """Return an attribute of each."""
+        return [*map(attrgetter(name), self.rows)]
+
+    def arguments(self, name: str) -> list[Any]:
+        """Return an attribute of the arguments of each."""
+        if self._arguments is None:
+            self._arguments = self.values("args")
+        return [*map(attrgetter(name), self._arguments)]
+
+    def have(self, name: str, value: str) -> Mask:
+        """Say which have a value as an attribute, bool[n]."""
+        values = self.values(name)
+        if values.count(value) == len(values):
+            return np.ones(len(values), np.bool_)
+        return np.fromiter(map(value.__eq__, values), np.bool_, len(values))
+
+    def chosen(self, chosen: Mask) -> Events:
+        """Return some of the events, bool[n]."""
+        if chosen.all():
+            return self
+        rows = [*compress(self.rows, chosen.tolist())]
+        return Events(rows, self.start_ns[chosen], self.length_ns[chosen])
+
+
+class EventDecoder:
+    """Decodes lists of events, and sorts them by kind.
+
+    Attributes:
+        num_unusable: how many objects were no events.
+    """
+
+    def __init__(self) -> None:
+        self.num_unusable = 0
+        self._is_exact = False
+
+    def text(self, events: bytes) -> dict[Kind, Events]:
+        """Decode a JSON list of events; return those that are needed.
+
+        Raises:
+            msgspec.DecodeError: it is none, or an event is no event.
+            UnicodeDecodeError: it is no text.
+            RecursionError: it is nested without end.
+        """
+        if not self._is_exact:
+            by_kind = {
+                kind: (rows, *(_array([*map(of, rows)]) for of in _TIMES))
+                for kind, rows in _sorted_by_kind(_DECODER.decode(events)).items()
+            }
+            times = [column for _, *columns in by_kind.values() for column in columns]
+            if all(map(numbers.has_exact_floats, times)):
+                return {
+                    kind: Events(rows, numbers.nanoseconds(start), numbers.nanoseconds(length))
+                    for kind, (rows, start, length) in by_kind.items()
+                }
+            self._is_exact = True
+        exact = _sorted_by_kind(_EXACT_DECODER.decode(events))
+        return {
+            kind: Events(
+                rows,
+                *(numbers.nanoseconds_of_texts([*map(bytes, map(of, rows))]) for of in _TIMES),
+            )
+            for kind, rows in exact.items()
+        }
+
+    def sources(self, events: Sequence[bytes]) -> dict[Kind, Events]:
+        """Decode events that may be no strict JSON; what is no event is counted and left out."""
+        objects = [*map(_strict, events)]
+        try:
+            return self.text(b"[%b]" % b",".join(objects))
+        except msgspec.DecodeError:
+            usable = [*filter(_is_event, objects)]
+            self.num_unusable += len(objects) - len(usable)
+            return self.text(b"[%b]" % b",".join(usable))
+
+
+def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
+    """Return the events that are needed, by kind."""
+    kinds = map(_KIND_OF.get, map(attrgetter("cat"), rows), repeat(int(Kind.NOT_NEEDED)))
+    number = np.fromiter(kinds, np.int8, len(rows))
+    by_kind: dict[Kind, Sequence[AnyEvent]] = {}
+    for kind in np.flatnonzero(np.bincount(number)).tolist():
+        if kind != Kind.NOT_NEEDED:
+            indices = np.flatnonzero(number == kind).tolist()
+            by_kind[Kind(kind)] = [*map(rows.__getitem__, indices)]
+    operators = by_kind.pop(Kind.OPERATOR, [])
+    # Most are computations of PyTorch's, and not needed: looked at but once.
+    names = map(attrgetter("name"), operators)
+    few = [*compress(operators, map(methodcaller("startswith", _PREFIXES), names))]
+    for kind, prefixes in _OPERATORS.items():
+        is_of_kind = methodcaller("startswith", prefixes)
+        chosen = [*compress(few, map(is_of_kind, map(attrgetter("name"), few)))]
+        if chosen:
+            by_kind[kind] = chosen
+    return by_kind
+
+
+def _array(values: list[Any]) -> Any:  # noqa: ANN401
+    """Return int64[n] or float64[n]."""
+    times = np.array(values)
+    if times.dtype in (np.int64, np.float64):
+        return times
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _strict(source: bytes) -> bytes:
+    """Return an event that may be no strict JSON as such, without what that has no word for."""
+    text = source.decode("utf-8", "replace")
+    try:
+        return _encoded(text)
+    except UnicodeEncodeError:  # half a character
+        return _encoded(_SURROGATE.sub(r"\\ufffd", text))
+
+
+def _encoded(text: str) -> bytes:
+    return _ENCODER.encode(
+        json.loads(
+            text,
+            strict=False,
+            parse_float=Decimal,
+            parse_int=lambda digits: int(digits) if len(digits) < _MAX_DIGITS else Decimal(digits),
+            parse_constant=lambda _: None,
+        )
+    )
+
+
+def _is_event(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text, type=Event, strict=False)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

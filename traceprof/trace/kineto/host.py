@@ -1,0 +1,136 @@
+"""What a trace says of the host: API calls, waits, recordings of events, blocked launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.columns import pack
+from traceprof.trace.grouping import groups
+from traceprof.trace.kineto import content as table
+from traceprof.trace.kineto.events import Kind
+from traceprof.trace.model.host import (
+    ApiCalls,
+    EventRecords,
+    LaunchStalls,
+    Synchronizations,
+)
+from traceprof.trace.model.kinds import SynchronizationKind
+from traceprof.trace.model.special_values import NULL
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.trace.kineto.content import Content
+
+_KINDS = {
+    "Event Sync": SynchronizationKind.HOST_FOR_EVENT,
+    "Stream Wait Event": SynchronizationKind.STREAM_FOR_EVENT,
+    "Stream Sync": SynchronizationKind.HOST_FOR_STREAM,
+    "Context Sync": SynchronizationKind.HOST_FOR_DEVICE,
+}
+_STALL = "Command Buffer Full"
+
+
+def read_api_calls(content: Content) -> dict[int, ApiCalls]:
+    """Return the API calls of each process."""
+    columns = content.tables.get(Kind.API_CALL)
+    if columns is None:
+        return {}
+    calls = {}
+    process = columns[table.PROCESS].values
+    for rows in groups(process):
+        start = columns[table.START].at(rows) - (content.first_ns or 0)
+        correlation = columns[table.CORRELATION].at(rows)
+        order = np.lexsort((start, correlation))
+        in_order = rows[order]
+        calls[int(process[rows[0]])] = ApiCalls(
+            pack(start[order]),
+            columns[table.LENGTH].taken(in_order),
+            pack(correlation[order] - np.arange(len(rows))),
+            columns[table.THREAD].taken(in_order),
+            columns[table.NAME].taken(in_order),
+        )
+    return calls
+
+
+def read_synchronizations(content: Content) -> Synchronizations | None:
+    """Return the waits of the process; None where they were not recorded."""
+    columns = content.tables.get(Kind.SYNCHRONIZATION)
+    if columns is None:
+        return None
+    start = columns[table.START].values - (content.first_ns or 0)
+    order = np.argsort(start, kind="stable")
+    start = start[order]
+    name = columns[table.NAME].values[order]
+    kind_of_name = {
+        number: _KINDS.get(content.names[number], SynchronizationKind.UNKNOWN)
+        for number in np.unique(name).tolist()
+    }
+    return Synchronizations(
+        start_ns=start,
+        end_ns=start + columns[table.LENGTH].values[order],
+        stream=_ids(columns[table.STREAM].values[order]),
+        correlation=columns[table.CORRELATION].values[order],
+        kind=np.array([kind_of_name[number] for number in name.tolist()], np.int64),
+        event=_ids(columns[table.EVENT].values[order]),
+        recording=_ids(columns[table.RECORD].values[order]),
+        device=_ids(columns[table.DEVICE].values[order]),
+    )
+
+
+def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords | None:
+    """Return the recordings of events that waits tell of; None where no waits were recorded.
+
+    A wait tells the event, the stream that it was recorded in, and the call that recorded it.
+
+    Args:
+        content: of the trace.
+        calls: of the process.
+    """
+    columns = content.tables.get(Kind.SYNCHRONIZATION)
+    if columns is None or calls is None:
+        return None
+    record, stream, event, device = (
+        _ids(columns[name].values)
+        for name in (table.RECORD, table.RECORD_STREAM, table.EVENT, table.DEVICE)
+    )
+    known = np.flatnonzero((record != NULL) & (stream != NULL) & (event != NULL))
+    if len(known) == 0:
+        return None
+    _, first = np.unique(record[known], return_index=True)
+    rows = known[first]
+    ids = calls.correlation
+    call = np.minimum(np.searchsorted(ids, record[rows]), len(ids) - 1)
+    is_known = ids[call] == record[rows]
+    asked = np.where(is_known, calls.start_ns[call], NULL)
+    order = np.lexsort((record[rows], asked))
+    rows = rows[order]
+    return EventRecords(
+        asked[order], stream[rows], event[rows], record[rows], record[rows], device[rows]
+    )
+
+
+def read_launch_stalls(content: Content, process: int) -> LaunchStalls | None:
+    """Return where launches were blocked; None where overhead was not recorded."""
+    columns = content.tables.get(Kind.OVERHEAD)
+    if columns is None:
+        return None
+    stalls = [number for number, name in enumerate(content.names) if name == _STALL]
+    chosen = np.isin(columns[table.NAME].values, np.array(stalls, np.int64))
+    chosen &= columns[table.PROCESS].values == process
+    rows = np.flatnonzero(chosen)
+    start = columns[table.START].at(rows) - (content.first_ns or 0)
+    rows, start = rows[np.argsort(start, kind="stable")], np.sort(start)
+    return LaunchStalls(
+        start,
+        start + columns[table.LENGTH].at(rows),
+        columns[table.THREAD].at(rows),
+        columns[table.CORRELATION].at(rows),
+    )
+
+
+def _ids(values: Int64) -> Int64:
+    """Return ids with NULL for none, int64[n]."""
+    ids: Int64 = np.where(values < 0, NULL, values)
+    return ids

@@ -1,0 +1,123 @@
+"""What a trace says of itself, of the machine and of the run."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VENDOR = "AMD"
+_ROCM_MARKS = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_MAX_INTEGER = 1 << 62
+_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
+
+
+class Metadata:
+    """Facts of a trace, each None or empty where the trace does not tell."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        """Take what stands at the top of the document."""
+        self._facts = facts
+
+    @property
+    def base_ns(self) -> int:
+        """What the times of events count from, in ns since 1970; 0 where they are such times."""
+        return _integer(self._facts.get("baseTimeNanoseconds")) or 0
+
+    @property
+    def host_name(self) -> str | None:
+        """The machine's name."""
+        return _text(self._facts.get("host_name"))
+
+    @property
+    def schema_version(self) -> str | None:
+        """The version of the document's schema."""
+        version = _integer(self._facts.get("schemaVersion"))
+        return None if version is None else str(version)
+
+    @property
+    def is_rocm(self) -> bool:
+        """Whether the GPUs are AMD's."""
+        names = [name for name, _ in self._devices.values() if name]
+        return any(mark in self._facts for mark in _ROCM_MARKS) or any(
+            name.startswith(_VENDOR) for name in names
+        )
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of the process in its run."""
+        rank = _integer(self._distributed.get("rank"))
+        return rank if rank is not None and 0 <= rank < 1 << 31 else None
+
+    @property
+    def back_end(self) -> str | None:
+        """PyTorch's back end of communication, such as `nccl`."""
+        return _text(self._distributed.get("backend"))
+
+    @property
+    def only_group(self) -> tuple[str, int | None] | None:
+        """The process group, its name and number of ranks; None where there are several."""
+        listed = self._distributed.get("pg_config")
+        groups = [*map(_mapping, listed)] if isinstance(listed, list) else []
+        if len(groups) != 1:
+            return None
+        name = groups[0].get("pg_name")
+        return str(name if name is not None else 0), _integer(groups[0].get("pg_size"))
+
+    def gpu_name(self, device: int) -> str | None:
+        """Return the name of a device."""
+        return self._devices.get(device, (None, None))[0]
+
+    def compute_capability(self, device: int) -> tuple[int, int] | None:
+        """Return the compute capability of a device; AMD's GPUs have none."""
+        return None if self.is_rocm else self._devices.get(device, (None, None))[1]
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """The names of the GPUs that the process sees."""
+        return tuple(name for name, _ in self._devices.values() if name)
+
+    def start_utc_ns(self, first_ns: int) -> int | None:
+        """Return when the first event began in ns since 1970, None where the trace does not tell.
+
+        Args:
+            first_ns: as the events count.
+        """
+        start = self.base_ns + first_ns
+        return start if start >= _FIRST_UTC_NS else None
+
+    @cached_property
+    def _distributed(self) -> Mapping[str, Any]:
+        return _mapping(self._facts.get("distributedInfo"))
+
+    @cached_property
+    def _devices(self) -> dict[int, tuple[str | None, tuple[int, int] | None]]:
+        listed = self._facts.get("deviceProperties")
+        devices = {}
+        for properties in map(_mapping, listed if isinstance(listed, list) else ()):
+            device = _integer(properties.get("id"))
+            major, minor = (
+                _integer(properties.get(key)) for key in ("computeMajor", "computeMinor")
+            )
+            if device is not None:
+                capability = None if major is None or minor is None else (major, minor)
+                devices[device] = _text(properties.get("name")), capability
+        return devices
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_INTEGER:
+        return value
+    return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,114 @@
+"""The bytes of a trace's file, piece by piece: unpacked where they are compressed."""
+
+from __future__ import annotations
+
+import os
+import weakref
+import zlib
+from typing import TYPE_CHECKING
+
+from traceprof.errors import TraceFileError, TraceFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from traceprof.progress import Progress
+
+GZIP = b"\x1f\x8b"
+RE_RECORD = "copy it again, or record anew with torch.profiler"
+"""What to do about a damaged trace."""
+
+_PIECE_BYTES = 1 << 18
+_GZIP_FORMAT = 31  # of zlib: gzip's header and checksum, the largest window
+
+
+class TraceFile:
+    """A trace's file, open: it is read as it was when it was opened, whoever takes its name."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            TraceFileError: it cannot be opened.
+        """
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise TraceFileError(
+                f"cannot open {path}", why, "check that the file can be read"
+            ) from error
+        # A descriptor that nobody closes any more goes with this object, not with the process.
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        self.num_bytes = status.st_size
+        self._written_ns = status.st_mtime_ns
+
+    def close(self) -> None:
+        """Close the file."""
+        self._close()
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[bytes]:
+        """Yield the file's content, unpacked.
+
+        A file that was cut short ends early: what is there is yielded.
+
+        Args:
+            progress: told of the bytes of the file that are read.
+
+        Raises:
+            TraceFileError: it cannot be read.
+            TraceFormatError: it cannot be unpacked, or was written to meanwhile.
+        """
+        if progress is not None:
+            progress.expect(self.num_bytes)
+        packed = self._packed_pieces(progress)
+        is_packed = self._read(len(GZIP), 0) == GZIP
+        yield from self._unpacked(packed) if is_packed else packed
+        status = os.fstat(self._descriptor)
+        if (status.st_size, status.st_mtime_ns) != (self.num_bytes, self._written_ns):
+            raise TraceFormatError(
+                f"cannot read {self.path}",
+                "the file changed while it was read: somebody wrote to it",
+                "wait until its writer has finished, and try again",
+            )
+
+    def damaged(self, why: str) -> TraceFormatError:
+        """Return the error that says why the file cannot be read."""
+        return TraceFormatError(f"cannot read {self.path}", why, RE_RECORD)
+
+    def _read(self, length: int, offset: int) -> bytes:
+        # At a place of its own: a process that was forked shares the descriptor.
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise TraceFileError(
+                f"cannot read {self.path}", why, "check the disk that it is on"
+            ) from error
+
+    def _packed_pieces(self, progress: Progress | None) -> Iterator[bytes]:
+        offset = 0
+        while piece := self._read(min(_PIECE_BYTES, self.num_bytes - offset), offset):
+            offset += len(piece)
+            if progress is not None:
+                progress.advance(len(piece))
+            yield piece
+
+    def _unpacked(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+        unpacker = zlib.decompressobj(_GZIP_FORMAT)
+        try:
+            for piece in packed:
+                rest = piece
+                while rest:
+                    if unpacker.eof:  # another member follows, or what fills up a block
+                        if not rest.strip(b"\0"):
+                            break
+                        unpacker = zlib.decompressobj(_GZIP_FORMAT)
+                    yield unpacker.decompress(rest, _PIECE_BYTES)
+                    rest = unpacker.unused_data or unpacker.unconsumed_tail
+        except zlib.error as error:
+            raise self.damaged(f"a damaged gzip file ({error})") from error
+        yield unpacker.flush()

@@ -1,0 +1,83 @@
+"""Annotations of a trace as named ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.grouping import groups
+from traceprof.trace.kineto import content as table
+from traceprof.trace.kineto.events import Kind
+from traceprof.trace.model.ranges import NamedRanges, RangeTable
+from traceprof.trace.model.special_values import OPEN_END
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.kineto.content import Content
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """The annotations of one process, ordered by start, longer ones first.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n]; the largest int64 where it was open at the recording's end.
+        thread: int64[n].
+        name: int64[n], indices into `names`.
+        names: of the trace.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int64
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def matching(self, pattern: re.Pattern[str]) -> NamedRanges:
+        """Return those whose whole name, or part of it, matches; ordered by start, then end."""
+        numbers = [
+            number
+            for number in np.unique(self.name).tolist()
+            if pattern.search(self.names[number]) is not None
+        ]
+        rows = np.flatnonzero(np.isin(self.name, np.array(numbers, np.int64)))
+        rows = rows[np.lexsort((self.end_ns[rows], self.start_ns[rows]))]
+        thread = self.thread[rows]
+        names = [self.names[number] for number in self.name[rows].tolist()]
+        return NamedRanges(self.start_ns[rows], self.end_ns[rows], names, thread, thread)
+
+    def table(self) -> RangeTable:
+        """Return all of them."""
+        nests = np.ones(len(self), np.bool_)
+        return RangeTable(self.start_ns, self.end_ns, self.name, self.thread, nests, self.names)
+
+
+def read_annotations(content: Content) -> dict[int, Annotations]:
+    """Return the annotations of each process that has some."""
+    columns = content.tables.get(Kind.ANNOTATION)
+    if columns is None:
+        return {}
+    process = columns[table.PROCESS].values
+    annotations = {}
+    for rows in groups(process):
+        start = columns[table.START].at(rows) - (content.first_ns or 0)
+        end = start + columns[table.LENGTH].at(rows)
+        end[columns[table.IS_OPEN].at(rows) > 0] = OPEN_END
+        order = np.lexsort((-end, start))
+        annotations[int(process[rows[0]])] = Annotations(
+            start[order],
+            end[order],
+            columns[table.THREAD].at(rows)[order],
+            columns[table.NAME].at(rows)[order],
+            content.names,
+        )
+    return annotations

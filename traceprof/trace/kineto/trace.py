@@ -1,0 +1,408 @@
+"""A trace of torch.profiler as a `Trace`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.kineto import gpu, host, parts
+from traceprof.trace.kineto.communication import read_calls
+from traceprof.trace.kineto.content import PROCESS, START, read_content
+from traceprof.trace.kineto.events import Kind
+from traceprof.trace.kineto.labels import read_label_ranges
+from traceprof.trace.kineto.metadata import Metadata
+from traceprof.trace.kineto.pieces import TraceFile
+from traceprof.trace.kineto.ranges import read_annotations
+from traceprof.trace.model.call_labels import rank_of
+from traceprof.trace.model.communication_calls import (
+    NO_CALLS,
+    NO_PROCESS_CALLS,
+    ProcessCalls,
+)
+from traceprof.trace.model.counters import Counters
+from traceprof.trace.model.host import NO_API_CALLS
+from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
+from traceprof.trace.model.nested_calls import labelled_calls, nested_calls
+from traceprof.trace.model.parts import Part
+from traceprof.trace.model.special_values import OPEN_END
+from traceprof.trace.model.trace import Content as Table
+from traceprof.trace.model.trace import Session, Trace
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from traceprof.intervals import Int64
+    from traceprof.progress import Progress
+    from traceprof.trace.kineto.content import Content
+    from traceprof.trace.kineto.ranges import Annotations
+    from traceprof.trace.model.host import (
+        ApiCalls,
+        EventRecords,
+        LaunchStalls,
+        Synchronizations,
+    )
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
+    from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
+    from traceprof.trace.model.trace import Section, SectionData
+
+_NO_COUNTERS = Counters({}, {}, (), (), has_gpu_samples=False)
+_TABLES = {
+    Kind.KERNEL: ("kernel", "kernels"),
+    Kind.COPY: ("gpu_memcpy", "memory copies"),
+    Kind.MEMORY_SET: ("gpu_memset", "memory sets"),
+    Kind.API_CALL: ("cuda_runtime", "API calls"),
+    Kind.SYNCHRONIZATION: ("cuda_sync", "synchronizations"),
+    Kind.ANNOTATION: ("user_annotation", "annotations"),
+}
+_OF_HOST = (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)  # which tells the process first
+
+
+class KinetoTrace(Trace):
+    """Reads a trace whole when something of it is first asked for.
+
+    A trace is of one process; times count from its first event.
+
+    Attributes:
+        path: the file.
+        format: always `kineto-json`.
+        format_name: always `torch.profiler`.
+        how_to_collect: what to record with so that a trace holds a part.
+        product_version: None: it does not tell.
+        schema_version: of the document, None where it does not tell.
+    """
+
+    format = "kineto-json"
+    format_name = parts.HOW_TO_COLLECT.format_name
+    how_to_collect = parts.HOW_TO_COLLECT
+
+    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+        """Open the trace.
+
+        Args:
+            path: the file, plain or compressed with gzip.
+            progress: told of the bytes that are read.
+
+        Raises:
+            TraceFileError: it cannot be read.
+            TraceFormatError: it is damaged, or holds no complete event.
+        """
+        self.path = path
+        self._file = TraceFile(path)
+        try:
+            self._content = read_content(self._file, progress)
+        except BaseException:
+            self.close()
+            raise
+        self._metadata = Metadata(self._content.facts)
+        self.product_version = None
+        self.schema_version = self._metadata.schema_version
+        self._process = _main_process(self._content)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def release(self) -> None:
+        """Let go of nothing: what was read is small, and reading it again is not."""
+
+    def reopen(self) -> None:
+        """Leave all as it is: the file has been read."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """None: the trace is read at once."""
+        return ()
+
+    def read_section(self, section: Section) -> SectionData:
+        """Raise: there are no sections."""
+        raise KeyError(section)
+
+    def keep_section(self, section: Section, data: SectionData) -> None:
+        """Keep nothing: there are no sections."""
+
+    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
+        """Ask nobody: there are no sections."""
+
+    # -- what was recorded -----------------------------------------------------------------------
+
+    def pid(self, process: int) -> int:
+        """Return the operating system's id of the process, which is how it is known here."""
+        return process
+
+    def thread_number(self, thread: int) -> int:
+        """Return the id of a thread, as the trace has it."""
+        return thread
+
+    @property
+    def origin(self) -> str:
+        """The program that wrote the trace."""
+        return "torch.profiler"
+
+    def holds(self, part: Part) -> bool:
+        """Say whether the trace holds a part of what may be recorded."""
+        if part is Part.COPY_MEMORY:
+            return self._tells_memory
+        if part is Part.EVENT_RECORDS:
+            return self._event_records is not None
+        if part in {Part.COMMUNICATION_CALLS, Part.MESSAGE_SIZES, Part.COMMUNICATORS}:
+            calls = self.communication_calls(self._process).labelled
+            if part is Part.COMMUNICATION_CALLS:
+                return len(calls) > 0
+            column = calls.bytes if part is Part.MESSAGE_SIZES else calls.communicator
+            return bool((column >= 0).any())
+        return parts.holds(self._content, part)
+
+    @cached_property
+    def notes(self) -> Sequence[str]:
+        """What a reader of this trace should know about its data."""
+        notes = []
+        if self._content.is_cut:
+            notes.append(
+                "the file is cut short: it ends in the middle, as that of a job does which was"
+                " killed; what stands before that is analysed"
+            )
+        if self._content.num_unusable:
+            notes.append(
+                f"{self._content.num_unusable} events have no time, process or device, or end"
+                " before they start: left out"
+            )
+        unknown = gpu.num_of_unknown_size(self._content)
+        if unknown:
+            notes.append(
+                f"{unknown} memory copies do not tell their size: they are counted as 0 bytes"
+            )
+        return notes
+
+    @cached_property
+    def operations(self) -> Mapping[RankKey, RankOperations]:
+        """GPU operations by device."""
+        return gpu.read_operations(self._content, self._process)
+
+    @cached_property
+    def signatures(self) -> Signatures:
+        """Kernels by name, grid and block."""
+        return gpu.read_signatures(self._content)
+
+    @cached_property
+    def kernel_names(self) -> Mapping[int, str]:
+        """Names of kernels by number."""
+        return {number: self._content.names[number] for number, *_ in self._content.signatures}
+
+    @cached_property
+    def api_names(self) -> Mapping[int, str]:
+        """Names of API calls by number."""
+        numbers = {
+            number
+            for calls in self._api_calls.values()
+            for number in calls.packed_name.distinct.tolist()
+        }
+        return {number: self._content.names[number] for number in sorted(numbers)}
+
+    def api_calls(self, process: int) -> ApiCalls | None:
+        """Return the API calls of a process, or None where the trace has no API calls."""
+        return self._api_calls.get(process, NO_API_CALLS) if self._api_calls else None
+
+    def synchronizations(self, process: int) -> Synchronizations | None:
+        """Return the waits of a process, or None where they were not recorded."""
+        return self._synchronizations if process == self._process else None
+
+    def event_records(self, process: int) -> EventRecords | None:
+        """Return the recordings of events that waits tell of, or None where no waits do."""
+        return self._event_records if process == self._process else None
+
+    def launch_stalls(self, process: int) -> LaunchStalls | None:
+        """Return where launches were blocked, or None where overhead was not recorded."""
+        return host.read_launch_stalls(self._content, process)
+
+    def host_activity(self, process: int) -> HostActivity:
+        """Return nothing: it is not recorded."""
+        return NO_ACTIVITY
+
+    def samples(self, process: int) -> ThreadSamples:
+        """Return nothing: it is not recorded."""
+        return NO_SAMPLES
+
+    def profiler_overhead(self, process: int) -> ThreadSpans:
+        """Return what the profiler itself did in a process."""
+        return NO_SPANS
+
+    def communication_calls(self, process: int) -> ProcessCalls:
+        """Return who communicated what on the host, as PyTorch and labels tell."""
+        return self._calls if process == self._process else NO_PROCESS_CALLS
+
+    @cached_property
+    def label_ranges(self) -> Mapping[int, LabelRanges]:
+        """The ranges of `instrument` by process, where it has some.
+
+        Of a process without a GPU and without them, what PyTorch's own annotations tell.
+        """
+        return read_label_ranges(self._content, self._annotations, self._metadata)
+
+    @property
+    def counters(self) -> Counters:
+        """Nothing: counters of links are not recorded."""
+        return _NO_COUNTERS
+
+    @property
+    def has_unexported_stalls(self) -> bool:
+        """No: what is recorded is written."""
+        return False
+
+    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
+        """Return the annotations by process whose whole name, or part of it, matches."""
+        named = {
+            process: annotations.matching(matching)
+            for process, annotations in self._annotations.items()
+        }
+        return {process: found for process, found in named.items() if len(found.names)}
+
+    def range_ends(self, process: int) -> tuple[Int64, Int64]:
+        """Return when annotations of a process were over, and their threads."""
+        annotations = self._annotations.get(process)
+        if annotations is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        is_over = annotations.end_ns != OPEN_END
+        return annotations.end_ns[is_over], annotations.thread[is_over]
+
+    def range_table(self, process: int) -> RangeTable | None:
+        """Return all annotations of a process, or None where it has none."""
+        annotations = self._annotations.get(process)
+        return None if annotations is None else annotations.table()
+
+    @property
+    def thread_names(self) -> Mapping[int, str]:
+        """Names of threads, as far as the trace tells them."""
+        return self._content.thread_names
+
+    def longest_ranges(self, limit: int) -> list[str]:
+        """Return the names of the longest annotations, to choose a step pattern from."""
+        longest: dict[str, int] = {}
+        for table in self._annotations.values():
+            length = table.end_ns - table.start_ns
+            for number in np.unique(table.name).tolist():
+                longest[table.names[number]] = int(length[table.name == number].max())
+        return sorted(longest, key=lambda name: -longest[name])[:limit]
+
+    def empty_domain_notes(self) -> list[str]:
+        """Say nothing: annotations have no domains."""
+        return []
+
+    def gpu_name(self, key: RankKey) -> str | None:
+        """Return the name of the rank's GPU where the trace tells it."""
+        return self._metadata.gpu_name(key.device)
+
+    def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
+        """Return the compute capability of the rank's GPU, major and minor, where it is told."""
+        return self._metadata.compute_capability(key.device)
+
+    def gpu_id(self, key: RankKey) -> str | None:
+        """Return None: the trace does not tell."""
+        return None
+
+    def global_rank(self, process: int) -> int | None:
+        """Return the rank that the process has in its run, where the trace tells it."""
+        rank = self.labelled_rank(process)
+        return self.distributed_rank(process) if rank is None else rank
+
+    def distributed_rank(self, process: int) -> int | None:
+        """Return the rank that torch.distributed gave the process."""
+        return self._metadata.rank if process == self._process else None
+
+    def labelled_rank(self, process: int) -> int | None:
+        """Return the rank that the process has in its run, where its labels tell it."""
+        return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None
+
+    @cached_property
+    def session(self) -> Session:
+        """Where and when the trace was recorded."""
+        first_ns = self._content.first_ns or 0
+        end_ns = self._content.end_ns
+        return Session(
+            host=self._metadata.host_name,
+            num_cores=None,
+            start_utc_ns=self._metadata.start_utc_ns(first_ns),
+            is_utc=False,
+            command_line=(),
+            environment={},
+            end_ns=None if end_ns is None else end_ns - first_ns,
+        )
+
+    def num_threads(self, process: int) -> int | None:
+        """Return how many threads of a process were seen."""
+        threads = [
+            calls.packed_thread.distinct for calls in [self._api_calls.get(process)] if calls
+        ]
+        threads += [ranges.thread for ranges in [self._annotations.get(process)] if ranges]
+        return len(np.unique(np.concatenate(threads))) if threads else None
+
+    def contents(self) -> Sequence[Table]:
+        """Return the categories of events that are not empty, and how many each has."""
+        tables = self._content.tables
+        return [
+            Table(*_TABLES[kind], len(columns[START]))
+            for kind, columns in tables.items()
+            if kind in _TABLES
+        ]
+
+    @property
+    def gpus(self) -> Sequence[str]:
+        """Names of the GPUs that the process sees."""
+        return self._metadata.gpu_names
+
+    def program(self, process: int) -> str | None:
+        """Return the name of the program that a process ran, None where it is not told."""
+        return self._content.process_names.get(process)
+
+    @property
+    def mpi_processes(self) -> frozenset[int]:
+        """None: MPI is not recorded."""
+        return frozenset()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _api_calls(self) -> dict[int, ApiCalls]:
+        return host.read_api_calls(self._content)
+
+    @cached_property
+    def _synchronizations(self) -> Synchronizations | None:
+        return host.read_synchronizations(self._content)
+
+    @cached_property
+    def _event_records(self) -> EventRecords | None:
+        return host.read_event_records(self._content, self._api_calls.get(self._process))
+
+    @cached_property
+    def _annotations(self) -> dict[int, Annotations]:
+        return read_annotations(self._content)
+
+    @cached_property
+    def _calls(self) -> ProcessCalls:
+        ranges = self.label_ranges.get(self._process)
+        labels = [] if ranges is None else labelled_calls(ranges)
+        calls = read_calls(self._content, self._process, labels)
+        return ProcessCalls(NO_CALLS, nested_calls(calls))
+
+    @cached_property
+    def _tells_memory(self) -> bool:
+        return any(
+            (group.source_memory > 0).any() or (group.destination_memory > 0).any()
+            for operations in self.operations.values()
+            for group in (operations.copies,)
+        )
+
+
+def _main_process(content: Content) -> int:
+    """Return the process that the trace is of: most of its host's events are."""
+    for kind in _OF_HOST:
+        if kind in content.tables:
+            processes, counts = content.tables[kind][PROCESS].counted()
+            return int(processes[np.argmax(counts)])
+    named = Counter(content.process_names)
+    return max(named, default=0)

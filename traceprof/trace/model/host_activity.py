@@ -1,0 +1,118 @@
+"""What the threads of a process did outside of CUDA: slept, called MPI, the system, libraries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSpans:
+    """Named spans of a process's threads, ordered by start, then end.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n], not before the start; the largest int64 where it never ended.
+        thread: int64[n].
+        name: int64[n], indices into `names`.
+        names: empty for what the report has no name of.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int64
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def chosen(self, chosen: Mask) -> ThreadSpans:
+        """Return some of the spans, bool[n]."""
+        return ThreadSpans(
+            self.start_ns[chosen],
+            self.end_ns[chosen],
+            self.thread[chosen],
+            self.name[chosen],
+            self.names,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSwitches:
+    """When the system took threads of a process off the CPU and put them on it again.
+
+    Ordered by thread, then time; of two at the same time the one that takes it off comes first.
+
+    Attributes:
+        time_ns: int64[n].
+        thread: int64[n].
+        is_on: bool[n], whether the thread runs from then on.
+    """
+
+    time_ns: Int64
+    thread: Int64
+    is_on: Mask
+
+    def chosen(self, chosen: Mask) -> ThreadSwitches:
+        """Return some of the switches, bool[n]."""
+        return ThreadSwitches(self.time_ns[chosen], self.thread[chosen], self.is_on[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSamples:
+    """Which functions threads of a process were in when they were sampled, ordered by time.
+
+    Attributes:
+        time_ns: int64[n].
+        thread: int64[n].
+        function: int64[n], the innermost one, indices into `names`.
+        names: of functions.
+    """
+
+    time_ns: Int64
+    thread: Int64
+    function: Int64
+    names: tuple[str, ...]
+
+    def chosen(self, chosen: Mask) -> ThreadSamples:
+        """Return some of the samples, bool[n]."""
+        return ThreadSamples(
+            self.time_ns[chosen], self.thread[chosen], self.function[chosen], self.names
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostActivity:
+    """What those threads of a process did that call CUDA.
+
+    Attributes:
+        switches: on and off the CPU.
+        system_calls: calls of the operating system and its threading library, such as `read` and
+            `pthread_cond_wait`.
+        mpi_calls: calls of MPI, and of UCX below it.
+        library_calls: calls of cuBLAS and cuDNN.
+        driver_work: what CUDA did inside calls, as it tells, such as `Lazy Function Loading`.
+    """
+
+    switches: ThreadSwitches
+    system_calls: ThreadSpans
+    mpi_calls: ThreadSpans
+    library_calls: ThreadSpans
+    driver_work: ThreadSpans
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_SPANS = ThreadSpans(_NOTHING, _NOTHING, _NOTHING, _NOTHING, ())
+NO_SWITCHES = ThreadSwitches(_NOTHING, _NOTHING, np.empty(0, np.bool_))
+NO_SAMPLES = ThreadSamples(_NOTHING, _NOTHING, _NOTHING, ())
+NO_ACTIVITY = HostActivity(NO_SWITCHES, NO_SPANS, NO_SPANS, NO_SPANS, NO_SPANS)

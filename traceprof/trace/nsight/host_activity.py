@@ -1,0 +1,190 @@
+"""What an Nsight export says of threads outside of CUDA: switches, system calls, MPI, samples."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.model.host_activity import (
+    NO_SPANS,
+    NO_SWITCHES,
+    HostActivity,
+    ThreadSamples,
+    ThreadSpans,
+    ThreadSwitches,
+)
+from traceprof.trace.model.special_values import NULL, OPEN_END
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.rows import check_times
+from traceprof.trace.nsight.strings import read_strings
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.sqlite.database import Database
+
+_MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
+_JIT = "JIT"
+"""What compiling is called: its rows have no name."""
+
+
+def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
+    """Return what threads did outside of CUDA, by process (globalPid).
+
+    Args:
+        database: the export.
+        threads: those (globalTid) that are of interest.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    switches = _read_switches(database, threads)
+    mpi = [(table, schema.MPI_NAME) for table in sorted(database.columns) if _MPI.match(table)]
+    spans = [
+        _read_spans(database, tables, threads)
+        for tables in (
+            [(schema.OS_CALLS, schema.SPAN_NAME)],
+            mpi,
+            [(table, schema.SPAN_NAME) for table in schema.LIBRARY_CALLS],
+            [(schema.OVERHEAD, schema.SPAN_NAME), (schema.JIT, None)],
+        )
+    ]
+    processes = set(switches).union(*spans)
+    return {
+        process: HostActivity(
+            switches.get(process, NO_SWITCHES), *(found.get(process, NO_SPANS) for found in spans)
+        )
+        for process in sorted(processes)
+    }
+
+
+def read_profiler_overhead(database: Database) -> dict[int, ThreadSpans]:
+    """Return what the profiler itself did in each process, on any thread."""
+    return _read_spans(database, [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)], None)
+
+
+def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]:
+    """Return in which functions threads were sampled, by process (globalPid).
+
+    Args:
+        database: the export.
+        threads: those (globalTid) that are of interest.
+    """
+    if not (
+        database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth")
+        and database.has(schema.SAMPLES, "id", "start", "globalTid")
+    ):
+        return {}
+    sample, time, thread = _rows(database, schema.SAMPLES, ("id", "start", "globalTid"), threads)
+    of_sample, symbol = _innermost(database)
+    place = np.searchsorted(of_sample, sample)
+    place[place == len(of_sample)] = 0
+    known = of_sample[place] == sample if len(of_sample) else np.zeros(len(sample), np.bool_)
+    time, thread, symbol = time[known], thread[known], symbol[place[known]]
+    ids, function = np.unique(symbol, return_inverse=True)
+    names = _names(database, ids)
+    order = np.argsort(time, kind="stable")
+    samples = ThreadSamples(time[order], thread[order], function.reshape(-1)[order], names)
+    process = schema.process_of_thread(samples.thread)
+    return {number: samples.chosen(process == number) for number in np.unique(process).tolist()}
+
+
+def _innermost(database: Database) -> tuple[Int64, Int64]:
+    """Return ascending ids of samples and the innermost symbol of each, both int64[n]."""
+    parts: list[tuple[Int64, Int64]] = []
+    expect_rows(database, [schema.CALL_CHAINS])
+    for chunk in read_columns(database, schema.CALL_CHAINS, ("id", "symbol", "stackDepth")):
+        innermost = (chunk["stackDepth"] == 0) & (chunk["id"] != NULL)
+        parts.append((chunk["id"][innermost], chunk["symbol"][innermost]))
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing
+    sample, symbol = (np.concatenate(column) for column in zip(*parts, strict=True))
+    distinct, place = np.unique(sample, return_index=True)
+    return distinct, symbol[place]
+
+
+def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitches]:
+    table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
+    if not database.has(table, *columns):
+        return {}
+    time, is_on, thread = _rows(database, table, columns, threads)
+    check_times(database, table, time, time)
+    order = np.lexsort((is_on != 0, time, thread))
+    switches = ThreadSwitches(time[order], thread[order], is_on[order] != 0)
+    process = schema.process_of_thread(switches.thread)
+    return {number: switches.chosen(process == number) for number in np.unique(process).tolist()}
+
+
+def _rows(
+    database: Database, table: str, columns: Sequence[str], threads: Int64
+) -> tuple[Int64, ...]:
+    """Return columns of a table, the last of them threads, where none is NULL; int64[n] each."""
+    parts: list[tuple[Int64, ...]] = [tuple(np.empty(0, np.int64) for _ in columns)]
+    expect_rows(database, [table])
+    for chunk in read_columns(database, table, columns):
+        chosen = _is_of(chunk[columns[-1]], threads)
+        for name in columns[:-1]:
+            chosen &= chunk[name] != NULL
+        parts.append(tuple(chunk[name][chosen] for name in columns))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _read_spans(
+    database: Database, tables: Iterable[tuple[str, str | None]], threads: Int64 | None
+) -> dict[int, ThreadSpans]:
+    """Return the rows of tables by process.
+
+    Args:
+        database: the export.
+        tables: each with its column of names, None where it has none.
+        threads: that are of interest; None for all.
+    """
+    parts: list[tuple[Int64, ...]] = []
+    jit = NULL + 1  # no id of a string
+    for table, name in tables:
+        if not database.has(table, "start", "globalTid"):
+            continue
+        columns = [column for column in ("end", name) if column and database.has(table, column)]
+        expect_rows(database, [table])
+        for chunk in read_columns(database, table, ("start", "globalTid", *columns)):
+            start, thread = chunk["start"], chunk["globalTid"]
+            chosen = (start != NULL) & (thread != NULL)
+            if threads is not None:
+                chosen &= _is_of(thread, threads)
+            start, thread = start[chosen], thread[chosen]
+            unknown = np.full(len(start), NULL, np.int64)
+            end = chunk["end"][chosen] if "end" in chunk else unknown
+            check_times(database, table, start, np.maximum(start, end))
+            end = np.where(end == NULL, OPEN_END, np.maximum(start, end))
+            ids = chunk[name][chosen] if name in columns and name else unknown
+            parts.append((start, end, thread, ids if name else np.full(len(start), jit)))
+    if not parts:
+        return {}
+    start, end, thread, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
+    distinct, number = np.unique(ids, return_inverse=True)
+    names = _names(database, distinct, {jit: _JIT})
+    order = np.lexsort((end, start))
+    number = number.reshape(-1)
+    spans = ThreadSpans(start[order], end[order], thread[order], number[order], names)
+    process = schema.process_of_thread(spans.thread)
+    return {key: spans.chosen(process == key) for key in np.unique(process).tolist()}
+
+
+def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which rows are of one of these threads, bool[n]."""
+    chosen = np.zeros(len(thread), np.bool_)
+    for number in threads.tolist():  # few: a comparison of each is quicker than sorting the rows
+        chosen |= thread == number
+    return chosen
+
+
+def _names(database: Database, ids: Int64, others: dict[int, str] | None = None) -> tuple[str, ...]:
+    """Return the names that ids of strings stand for, empty where they mean nothing."""
+    known = read_strings(database, [key for key in ids.tolist() if key != NULL])
+    known |= others or {}
+    return tuple(known.get(key, "") for key in ids.tolist())
