@@ -28,7 +28,8 @@ EXCHANGE = "SendRecv"
 ONE_SIDED = ("Send", "Recv")
 """The two sides of an exchange, where calls tell them apart."""
 BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
-_EXCHANGES = EXCHANGE, *ONE_SIDED, "AlltoAll", "Gather", "Scatter"
+_COMPOSED = ("AlltoAll", "Gather", "Scatter")
+_EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 """What NCCL does with sends and receives: their kernels have one name."""
 
 
@@ -51,7 +52,7 @@ class Messages:
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
         sequence: int64[n], the call's number in its group, as labels tell.
-        operations: names, as kernel names tell them, or calls where these do not.
+        operations: names, as kernel names tell them, or calls where these tell more.
         communicators: NCCL's ids in hexadecimal digits, equal on all ranks.
         groups: names of PyTorch's process groups.
     """
@@ -128,7 +129,11 @@ def _read(rank: Rank) -> Messages:
         )
         for source in (known_calls.nccl, known_calls.labelled)
     )
-    operation = np.where(operation != _ANY, operation, nccl.operation)
+    by_call = _first_known(nccl.operation, labelled.operation)
+    operation = np.where(operation != _ANY, operation, by_call)
+    function = _first_known(nccl.function, labelled.function)
+    # Its kernel is called after what it is made of.
+    operation = np.where((operation == _EXCHANGE) & _IS_COMPOSED[function], function, operation)
     return Messages(
         kernel=kernel,
         operation=np.where(operation >= 0, operation, _ANY),
@@ -158,9 +163,13 @@ def _first_known(first: Int64, second: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What one source tells of n kernels, int64[n] each; -1 where it does not."""
+    """What one source tells of n kernels, int64[n] each; -1 where it does not.
+
+    The operation is as kernels are named, the function as calls are.
+    """
 
     operation: Int64
+    function: Int64
     bytes: Int64
     communicator: Int64
     peer: Int64
@@ -185,7 +194,7 @@ def _facts(
     num = len(operation)
     # A call that never returned has no launch range where a group was open around it.
     if len(calls.launch_start_ns) == 0 or num == 0:
-        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 8)
+        return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 9)
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
     # Every pair of a kernel and a call of its launch range, in order of the kernels.
     first = calls.first_member[launch]
@@ -224,6 +233,7 @@ def _facts(
     direction = (pairs.total(sends) > 0) + 2 * (pairs.total(receives) > 0)
     return _Facts(
         operation=pairs.common(call_kind),
+        function=pairs.common(calls.operation),
         bytes=np.where(is_complete, size, UNKNOWN),
         communicator=pairs.common(calls.communicator),
         peer=np.where(is_exchange, pairs.common(calls.peer), UNKNOWN),
@@ -320,3 +330,4 @@ _EXCHANGE, _ANY = OPERATIONS.index(EXCHANGE), OPERATIONS.index("Unknown")
 _KIND = np.array(
     [_EXCHANGE if name in _EXCHANGES else index for index, name in enumerate(OPERATIONS)], np.int64
 )
+_IS_COMPOSED = np.array([*(name in _COMPOSED for name in OPERATIONS), False])  # the last: unknown

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
+from traceprof.communication.readiness import readiness
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.model.special_values import UNKNOWN
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank
 
-# An operation that starts later than this after the one before it waited for something else: a
-# stream hands over to the next kernel within a few microseconds.
-FOLLOWS_NS = 20_000
 # NCCL's own streams run NCCL and a few small helpers; a stream with more kernels of other kinds
 # than this computes.
 COMPUTE_SHARE = 0.05
@@ -48,10 +46,13 @@ class Queue:
         end_ns: when each ended.
         stream: where.
         launch_ns: when its launch returned, -1 where that is not in the capture.
+        ready_ns: when it was launched and its input was there, likewise.
         before: the one before it on its stream, -1 for none.
-        blocked_ns: how long it waited behind those before it.
+        blocked_ns: how long it was ready and waited behind those before it.
+        queued_ns: how long it was launched and waited behind them, ready or not.
         independence: of each of the one before it, values of `Independence`.
         covered: when communication kernels ran, by stream.
+        has_events: whether event records told the inputs, not the order of launches.
     """
 
     sent: Messages
@@ -59,52 +60,42 @@ class Queue:
     end_ns: Int64
     stream: Int64
     launch_ns: Int64
+    ready_ns: Int64
     before: Int64
     blocked_ns: Int64
+    queued_ns: Int64
     independence: Int64
     covered: Mapping[int, Intervals]
+    has_events: bool
 
     def waits(self, chosen: Mask) -> Intervals:
-        """Return when any of these waited."""
+        """Return when any of these was ready and waited."""
         pieces = [intervals.empty()]
         for stream, covered in self.covered.items():
             here = chosen & (self.stream == stream)
-            ready = intervals.union(self.launch_ns[here], self.start_ns[here])
+            ready = intervals.union(self.ready_ns[here], self.start_ns[here])
             pieces.append(intervals.intersect(ready, covered))
         return intervals.merge(*pieces)
 
 
 def queue_of(rank: Rank) -> Queue:
     """Return the communication kernels of a rank, and who waited."""
-    sent, kernels = messages(rank), rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    stream = kernels.packed_stream.at(sent.kernel)
-    before = np.full(len(sent), -1, np.int64)
-    order = np.argsort(stream, kind="stable")
-    follows = stream[order[1:]] == stream[order[:-1]]
-    before[order[1:][follows]] = order[:-1][follows]
-
-    has_both = (before >= 0) & (sent.launch_ns != UNKNOWN)
-    candidate = has_both & (start - np.where(before >= 0, end[before], start) <= FOLLOWS_NS)
-    blocked_ns = np.zeros(len(sent), np.int64)
-    covered = {}
-    for number in np.unique(stream).tolist():
-        on_stream = stream == number
-        covered[number] = intervals.union(start[on_stream], end[on_stream])
-        judged = candidate & on_stream
-        # What starts later on this stream covers nothing before this start.
-        ready = np.minimum(sent.launch_ns[judged], start[judged])
-        blocked_ns[judged] = intervals.covered_within(covered[number], ready, start[judged])
+    sent, ready = messages(rank), readiness(rank)
+    kernels = slice(0, ready.num_kernels)
+    before = ready.before[kernels]
     return Queue(
         sent,
-        start,
-        end,
-        stream,
-        sent.launch_ns,
+        ready.start_ns[kernels],
+        ready.end_ns[kernels],
+        ready.stream[kernels],
+        ready.launch_ns[kernels],
+        ready.ready_ns[kernels],
         before,
-        blocked_ns,
+        np.where(ready.follows, ready.behind_ns(ready.ready_ns), 0)[kernels],
+        np.where(ready.follows, ready.behind_ns(ready.launch_ns), 0)[kernels],
         _independence(sent, before),
-        covered,
+        ready.covered,
+        ready.has_events,
     )
 
 
@@ -153,11 +144,11 @@ def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tup
     first = np.flatnonzero(np.append(True, chain[1:] != chain[:-1]))
     stop = np.append(first[1:], len(chain))
     head = queue.before[waiting[first]]
-    start = np.maximum(np.minimum.reduceat(queue.launch_ns[waiting], first), queue.start_ns[head])
+    start = np.maximum(np.minimum.reduceat(queue.ready_ns[waiting], first), queue.start_ns[head])
     end = queue.start_ns[waiting[stop - 1]]
     counted = intervals.covered_within(
         avoidable,
-        np.minimum(queue.launch_ns[waiting], queue.start_ns[waiting]),
+        np.minimum(queue.ready_ns[waiting], queue.start_ns[waiting]),
         queue.start_ns[waiting],
     )
     counted[queue.independence[waiting] == Independence.DEPENDENT] = 0

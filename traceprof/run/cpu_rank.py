@@ -105,6 +105,8 @@ class CpuWork:
         start_ns: when its first range began.
         end_ns: when the last one ended. One that was open when the capture ended lasts to the
             latest time that the others tell of.
+        first_compute_ns: when the first `forward`, `backward` or `optimizer step` began; the end
+            without any.
         compute: when a thread was in `forward`, `backward` or `optimizer step` and did not wait
             for communication.
         communication: when a thread was in a communication call or waited for one, or an operation
@@ -119,6 +121,7 @@ class CpuWork:
 
     start_ns: int
     end_ns: int
+    first_compute_ns: int
     compute: Intervals
     communication: Intervals
     loading: Intervals
@@ -163,6 +166,7 @@ def cpu_work(ranges: LabelRanges) -> CpuWork:
     return CpuWork(
         start_ns=int(start.min()),
         end_ns=last,
+        first_compute_ns=int(start[role == _Role.COMPUTE].min(initial=last)),
         compute=compute,
         loading=intervals.union(start[role == _Role.LOADING], end[role == _Role.LOADING]),
         communication=intervals.merge(intervals.union(start[blocks], end[blocks]), in_flight),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from traceprof.intervals import Int64
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations
@@ -20,9 +22,6 @@ _SPARSE = 8
 def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
     """Return the call that launched each operation.
 
-    Of several calls with the operation's correlation id (ids can wrap round in a long run), the
-    last before the operation's start launched it.
-
     Args:
         operations: n operations of a process.
         calls: the calls of the same process.
@@ -32,15 +31,35 @@ def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
     """
     if len(operations) == 0 or len(calls) == 0:
         return np.full(len(operations), -1, np.int64)
-    ids, wanted = calls.correlation, operations.correlation
+    return calls_with(operations.correlation, lambda: operations.start_ns, calls)
+
+
+def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) -> Int64:
+    """Return the call with each correlation id.
+
+    Of several calls with one id (ids can wrap round in a long run), the last before a time.
+
+    Args:
+        wanted: int64[n], ids.
+        times_ns: gives int64[n], asked for only where ids are not unique.
+        calls: the calls of a process.
+
+    Returns:
+        Indices into `calls`, int64[n], -1 for none.
+    """
+    ids = calls.correlation
+    if len(ids) == 0:
+        return np.full(len(wanted), -1, np.int64)
     if (ids[1:] > ids[:-1]).all():
         return _of_distinct(ids, wanted)
     first = np.searchsorted(ids, wanted, side="left")
     stop = np.searchsorted(ids, wanted, side="right")
     call = np.where(stop > first, first, -1)
-    for index in np.flatnonzero(stop - first > 1).tolist():  # one turn per id that is not unique
+    several = np.flatnonzero(stop - first > 1)
+    times = times_ns() if len(several) else wanted
+    for index in several.tolist():  # one turn per id that is not unique
         of_id = calls.start_ns[first[index] : stop[index]]
-        earlier = np.searchsorted(of_id, operations.start_ns[index], side="right")
+        earlier = np.searchsorted(of_id, times[index], side="right")
         call[index] += max(int(earlier) - 1, 0)
     return call
 

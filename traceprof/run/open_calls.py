@@ -77,12 +77,12 @@ def _last_open(calls: CommunicationCalls, end_ns: int) -> tuple[int, int] | None
 
     Nsight lets ranges that are open when the capture ends end with it, or later.
     """
-    own = np.flatnonzero(calls.end_ns >= end_ns)
+    unfinished = np.flatnonzero(calls.end_ns >= end_ns)
     # The end of a group launches what was called in it, and waits for the other ranks.
     has_members = calls.first_member[1:] > calls.first_member[:-1]
     launch = np.flatnonzero((calls.launch_end_ns >= end_ns) & has_members)
-    start = np.concatenate((calls.start_ns[own], calls.launch_start_ns[launch]))
-    call = np.concatenate((own, calls.members[calls.first_member[1:][launch] - 1]))
+    start = np.concatenate((calls.start_ns[unfinished], calls.launch_start_ns[launch]))
+    call = np.concatenate((unfinished, calls.members[calls.first_member[1:][launch] - 1]))
     if len(start) == 0:
         return None
     last = int(np.argmax(start))

@@ -9,20 +9,36 @@ from typing import TYPE_CHECKING
 from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
+from traceprof.run.links import NO_LINKS, known_links
 from traceprof.run.open_calls import last_open_call
 from traceprof.run.rank import CpuRank, Mask, Rank, Window
 from traceprof.run.rank_numbers import number_ranks, numbers_by_source
 from traceprof.run.recognition import identify, number_runs
 from traceprof.run.session_clocks import seeded
-from traceprof.run.steps import find_steps
+from traceprof.run.steps import NO_TRAINING_RANGES, find_training_ranges
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
 
     from traceprof.trace.model.trace import Trace
+
+# What takes time to be recorded: with and without it, programs do not run alike.
+_COSTLY_PARTS = (
+    Part.API_CALLS,
+    Part.RANGES,
+    Part.GRAPH_KERNELS,
+    Part.EVENT_RECORDS,
+    Part.SAMPLES,
+    Part.THREAD_SWITCHES,
+    Part.SYSTEM_CALLS,
+    Part.MPI_CALLS,
+    Part.LINK_COUNTERS,
+    Part.NETWORK_COUNTERS,
+)
 
 __all__ = ["CpuRank", "Mask", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 
@@ -61,12 +77,14 @@ def open_report(
     places = _places(trace)
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
     operations = (patterns or CommunicationPatterns()).operations(trace.kernel_names)
-    steps = find_steps(trace, step_pattern)
+    training_ranges = find_training_ranges(trace, step_pattern)
+    links = known_links(trace)
     num_devices = Counter(process for process, _ in places)
     caches = {process: Cache() for process in num_devices}
     ranks = []
     for number, (process, device) in zip(numbers, places, strict=True):
         key = None if device is None else RankKey(process, device)
+        linked = NO_LINKS if key is None else links.get(key, NO_LINKS)
         ranks.append(
             (CpuRank if key is None else Rank)(
                 rank=number,
@@ -80,8 +98,9 @@ def open_report(
                 operations=NO_OPERATIONS if key is None else trace.operations[key],
                 kernel_names=trace.kernel_names,
                 communication_operations=operations,
-                step_ranges=steps.get(process),
-                peak_overrides=peak_overrides or {},
+                training_ranges=training_ranges.get(process, NO_TRAINING_RANGES),
+                peak_overrides={**linked.peaks, **(peak_overrides or {})},
+                links=linked,
                 num_devices=num_devices[process],
                 process_cache=caches[process],
             )
@@ -139,6 +158,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
             for process in sorted({rank.process for rank in ranks})
             if (call := last_open_call(trace, process)) is not None
         },
+        recorded=tuple(part for part in _COSTLY_PARTS if trace.holds(part)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,18 @@ from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
-from traceprof.run.steps import StepRanges, StepWindows, host_step_windows, step_windows
+from traceprof.run.links import NO_LINKS, KnownLinks
+from traceprof.run.main_compute import first_launch
+from traceprof.run.program import Program, program_of
+from traceprof.run.steps import (
+    NO_TRAINING_RANGES,
+    StepRanges,
+    StepWindows,
+    TrainingRanges,
+    host_step_windows,
+    step_windows,
+    steps_by_optimizer,
+)
 from traceprof.run.summary import RankInfo
 from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import RankKey
@@ -34,6 +46,19 @@ _KERNELS, _COPIES, _MEMSETS = range(3)  # in `RankOperations.groups`; CUDA graph
 _NUM_TRIED_FIRST = 256
 
 
+class WindowKind(str, Enum):
+    """What a window is, as texts name it: a share is one `of the training`."""
+
+    WHOLE = "window"
+    TRAINING = "training"
+    STEPS = "steps"
+    TIME_RANGE = "time range"
+
+    def __str__(self) -> str:
+        """Return what follows `of the`."""
+        return self.value
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A half-open span of a report's time.
@@ -42,11 +67,13 @@ class Window:
         start_ns: its first nanosecond.
         end_ns: one past its last.
         is_whole: whether it is the rank's own, from its first operation to the end of its last.
+        kind: what it is; for texts.
     """
 
     start_ns: int
     end_ns: int
     is_whole: bool = False
+    kind: WindowKind = WindowKind.WHOLE
 
     @property
     def length_ns(self) -> int:
@@ -71,8 +98,9 @@ class Rank(RankInfo):
         operations: all that the GPU did.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
         communication_operations: operations (`AllReduce`, …) by the same ids.
-        step_ranges: the process's training steps on the host, None where it has none.
-        peak_overrides: peak rates of links that the user knows better, GB/s by link.
+        training_ranges: what the process's ranges tell of its training.
+        peak_overrides: peak rates of links that the user or `doctor` knows, GB/s by link.
+        links: what is known of the GPU's links.
         num_devices: how many devices the process drives.
         process_cache: what was derived from all that the process did; its ranks share it.
         cache: what was derived from the operations.
@@ -82,8 +110,9 @@ class Rank(RankInfo):
     operations: RankOperations
     kernel_names: Mapping[int, str]
     communication_operations: Mapping[int, str]
-    step_ranges: StepRanges | None
+    training_ranges: TrainingRanges = NO_TRAINING_RANGES
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
+    links: KnownLinks = NO_LINKS
     num_devices: int = 1
     process_cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
@@ -153,17 +182,31 @@ class Rank(RankInfo):
     def counted(self) -> tuple[Spans, Spans, Spans]:
         """Start and end of compute kernels, communication and other copies, each by start."""
         kernels, copies, memsets, _ = self.operations.groups
-        communicates, peer = self.is_communication_kernel, self.is_peer_copy
         return (
-            (_span(kernels, ~communicates),),
-            (_span(kernels, communicates), _span(copies, peer)),
-            (_span(copies, ~peer), (memsets.start_ns, memsets.end_ns)),
+            (_span(kernels, ~self.is_communication_kernel),),
+            self.communication_spans,
+            (_span(copies, ~self.is_peer_copy), (memsets.start_ns, memsets.end_ns)),
         )
+
+    @property
+    def communication_spans(self) -> Spans:
+        """Start and end of communication kernels and of peer copies, each by start."""
+        kernels, copies, *_ = self.operations.groups
+        return _span(kernels, self.is_communication_kernel), _span(copies, self.is_peer_copy)
 
     @derived
     def window(self) -> Window:
         """From the start of the first GPU operation to the end of the last."""
         return Window(*self.operations.span_ns, is_whole=True)
+
+    @derived
+    def program(self) -> Program:
+        """Which kind of program its process ran."""
+        kernels = self.operations.kernels
+        ids = np.unique(kernels.name_of_signature[kernels.packed_signature.distinct])
+        return program_of(
+            self.trace, self.process, [self.kernel_names[id_] for id_ in ids.tolist()]
+        )
 
     @property
     def calls(self) -> ApiCalls | None:
@@ -180,6 +223,15 @@ class Rank(RankInfo):
             for group in self.operations.groups
         )
         return kernels, copies, memsets, graphs
+
+    @derived
+    def step_ranges(self) -> StepRanges | None:
+        """The process's training steps on the host, marked or by its optimizer; None for none."""
+        marked, ends_ns = self.training_ranges.steps, self.training_ranges.optimizer_ends_ns
+        if marked is not None or len(ends_ns) == 0 or self.calls is None:
+            return marked
+        first_ns = self.process_cache.get(_first_launch, self)
+        return steps_by_optimizer(-intervals.BEYOND_NS if first_ns is None else first_ns, ends_ns)
 
     @derived
     def steps(self) -> StepWindows | None:
@@ -258,8 +310,19 @@ class CpuRank(Rank):
     @property
     def counted(self) -> tuple[Spans, Spans, Spans]:
         """Start and end of its communication operations; it has no kernels and no copies."""
+        return (), self.communication_spans, ()
+
+    @property
+    def communication_spans(self) -> Spans:
+        """Start and end of its communication operations."""
         operations = self.work.operations
-        return (), ((operations.start_ns, operations.end_ns),), ()
+        return ((operations.start_ns, operations.end_ns),)
+
+    @derived
+    def step_ranges(self) -> StepRanges | None:
+        """The training steps, marked or by the optimizer; None where nothing tells them."""
+        ends_ns = self.training_ranges.optimizer_ends_ns
+        return self.training_ranges.steps or steps_by_optimizer(self.work.first_compute_ns, ends_ns)
 
     @derived
     def steps(self) -> StepWindows | None:
@@ -275,6 +338,27 @@ class CpuRank(Rank):
 
 def _calls(rank: Rank) -> ApiCalls | None:
     return rank.trace.api_calls(rank.process)
+
+
+def _first_launch(rank: Rank) -> int | None:
+    """Return when the process first launched main compute, on whatever device."""
+    assert rank.calls is not None  # noqa: S101  (who asks has looked)
+    devices = [
+        operations if key.device != rank.device else rank.operations
+        for key, operations in rank.trace.operations.items()
+        if key.process == rank.process
+    ]
+    first_ns = first_launch(
+        devices,
+        rank.kernel_names,
+        rank.communication_operations,
+        rank.calls,
+        rank.training_ranges.warm_up,
+    )
+    for operations in devices:
+        if operations is not rank.operations:
+            operations.release()
+    return first_ns
 
 
 def _span(operations: Operations, chosen: Mask) -> tuple[Int64, Int64]:

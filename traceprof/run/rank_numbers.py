@@ -1,8 +1,8 @@
 """Which number each rank has in its run, and who says so.
 
 Ranks are numbered by the first of these sources that tells all of them apart: the labels of
-`instrument`, what NCCL's payloads say of a communicator of all, MPI, the environment, the file
-names; else in order of (report, pid, device).
+`instrument`, what torch.distributed told the profiler, what NCCL's payloads say of a communicator
+of all, MPI, the environment, the file names; else in order of (report, pid, device).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Numbers = Sequence[int | None]
 
 # In the order in which they are believed; what is said of a report is said of its only rank.
-_SOURCES_OF_RANKS = ("labels", "nccl", "mpi")
+_SOURCES_OF_RANKS = ("labels", "torch", "nccl", "mpi")
 _SOURCES_OF_REPORTS = ("environment", "file name")
 # Likewise.
 RANK_VARIABLES = (
@@ -39,6 +39,7 @@ def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple
     of_file = rank_of_file(trace.path)
     return {
         "labels": tuple(trace.labelled_rank(process) for process in processes),
+        "torch": tuple(trace.distributed_rank(process) for process in processes),
         "nccl": tuple(trace.communication_calls(process).rank for process in processes),
         "mpi": tuple(trace.global_rank(process) for process in processes),
         "environment": tuple(of_environment for _ in processes),

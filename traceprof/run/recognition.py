@@ -70,11 +70,17 @@ def number_runs(reports: Sequence[ReportIdentity]) -> list[int]:
     runs: list[list[int]] = []
     for index, report in enumerate(reports):
         joined = [run for run in runs if any(_is_one_run(reports[other], report) for other in run)]
-        runs = [run for run in runs if run not in joined]
-        runs.append([*(other for run in joined for other in run), index])
+        if not joined:
+            runs.append([index])
+            continue
+        grown, *others = joined  # as it is: copies would take the square of the reports' number
+        for run in others:
+            grown += run
+            runs = [other for other in runs if other is not run]
+        grown.append(index)
     first = {index: min(run) for run in runs for index in run}
-    order = sorted(set(first.values()))
-    return [order.index(first[index]) for index in range(len(reports))]
+    order = {report: number for number, report in enumerate(sorted(set(first.values())))}
+    return [order[first[index]] for index in range(len(reports))]
 
 
 def program(command_line: Sequence[str]) -> str | None:

@@ -125,15 +125,16 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
         )
     ]
     distinct = list(dict.fromkeys(hosts))
+    number = {host: index for index, host in enumerate(distinct)}
+    first = {host: index for index, host in reversed([*enumerate(hosts)])}  # its first report
     return Clocks(
         seeds_ns=tuple(
             -origin if session.is_utc else (0 if start is None else start - origin)
             for session, start in zip(sessions, starts, strict=True)
         ),
-        host_of=tuple(distinct.index(host) for host in hosts),
+        host_of=tuple(number[host] for host in hosts),
         hosts=tuple(
-            _unmeasured(host[1], has_start=starts[hosts.index(host)] is not None)
-            for host in distinct
+            _unmeasured(host[1], has_start=starts[first[host]] is not None) for host in distinct
         ),
         references=tuple(
             next(index for index, host in enumerate(distinct) if host[0] == run)

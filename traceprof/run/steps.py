@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import intervals, labels
 from traceprof.errors import UsageError
+from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Intervals
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.ranges import NamedRanges
@@ -51,6 +53,14 @@ PATTERNS: tuple[StepPattern, ...] = (
 )
 
 
+# A step is closed by its optimizer step: a range of `instrument`, else PyTorch's own.
+_OPTIMIZER_STEPS = (
+    re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
+    re.compile(r"\AOptimizer\.step#\w+\.step\b"),
+)
+_WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class StepRanges:
     """The steps of one process, as its host saw them, ordered by start.
@@ -67,6 +77,24 @@ class StepRanges:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingRanges:
+    """What the ranges of one process tell of its training.
+
+    Attributes:
+        steps: its marked steps, None where it has none.
+        optimizer_ends_ns: int64[n], ascending, when each optimizer step was over.
+        warm_up: when it warmed up.
+    """
+
+    steps: StepRanges | None
+    optimizer_ends_ns: Int64
+    warm_up: Intervals
+
+
+NO_TRAINING_RANGES = TrainingRanges(None, np.empty(0, np.int64), intervals.empty())
+
+
+@dataclass(frozen=True, slots=True)
 class StepWindows:
     """The steps of one rank, as its GPU saw them, ordered by start.
 
@@ -74,11 +102,13 @@ class StepWindows:
         number: int64[n].
         start_ns: int64[n], when the first operation launched inside the step started.
         end_ns: int64[n], where the next step starts; the last ends with its last operation.
+        source: int64[n], which of the process's `StepRanges` it is.
     """
 
     number: Int64
     start_ns: Int64
     end_ns: Int64
+    source: Int64
 
     def __len__(self) -> int:
         return len(self.number)
@@ -87,7 +117,8 @@ class StepWindows:
         self, chosen: Int64 | np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     ) -> StepWindows:
         """Return the steps at these indices, or where this mask is true."""
-        return StepWindows(self.number[chosen], self.start_ns[chosen], self.end_ns[chosen])
+        columns = self.number, self.start_ns, self.end_ns, self.source
+        return StepWindows(*(column[chosen] for column in columns))
 
 
 def user_pattern(text: str) -> re.Pattern[str]:
@@ -106,28 +137,48 @@ def user_pattern(text: str) -> re.Pattern[str]:
         ) from error
 
 
-def find_steps(trace: Trace, user: re.Pattern[str] | None = None) -> dict[int, StepRanges]:
-    """Return the step ranges of each process that has some.
+def find_training_ranges(
+    trace: Trace, user: re.Pattern[str] | None = None
+) -> dict[int, TrainingRanges]:
+    """Return what tells of the training of each process that has such ranges.
 
     Args:
         trace: an open report.
-        user: searched for in every range's name, instead of the built-in patterns. The group
-            named `step`, else the first group, is the step's number.
+        user: searched for in every range's name, instead of the built-in patterns of steps. The
+            group named `step`, else the first group, is the step's number.
     """
-    if user is not None:
-        return {process: _numbered(ranges, user) for process, ranges in trace.ranges(user).items()}
-    any_of = re.compile(
-        "|".join(f"(?:{pattern.expression.pattern})" for pattern in PATTERNS), re.IGNORECASE
-    )
+    expressions = [*_OPTIMIZER_STEPS, _WARM_UP]
+    if user is None:
+        expressions += [pattern.expression for pattern in PATTERNS]
+    any_of = re.compile("|".join(f"(?:{one.pattern})" for one in expressions), re.IGNORECASE)
     candidates = trace.ranges(any_of)
-    steps = {}
-    for process, ranges in candidates.items():
-        for pattern in PATTERNS:
-            chosen = _matching(ranges, pattern.expression)
-            if len(chosen.names):
-                steps[process] = _numbered(chosen, pattern.expression)
-                break
-    return steps
+    by_user = {} if user is None else trace.ranges(user)
+    return {
+        process: TrainingRanges(
+            _marked_steps(candidates.get(process))
+            if user is None
+            else _numbered(by_user[process], user)
+            if process in by_user
+            else None,
+            _optimizer_ends(candidates.get(process)),
+            _warm_up(candidates.get(process)),
+        )
+        for process in candidates.keys() | by_user.keys()
+    }
+
+
+def steps_by_optimizer(begin_ns: int, ends_ns: Int64) -> StepRanges | None:
+    """Return the steps from each optimizer step to the next; None where there are none.
+
+    Args:
+        begin_ns: when the first one begins.
+        ends_ns: int64[n], ascending, when each optimizer step was over.
+    """
+    if len(ends_ns) == 0:
+        return None
+    start = np.concatenate((np.array([begin_ns], np.int64), ends_ns[:-1]))
+    kept = np.flatnonzero(start < ends_ns)
+    return StepRanges(kept, start[kept], ends_ns[kept])
 
 
 def step_windows(
@@ -150,7 +201,7 @@ def step_windows(
     used = np.flatnonzero(stop > first)
     if len(used) == 0:
         nothing = np.empty(0, np.int64)
-        return StepWindows(nothing, nothing, nothing)
+        return StepWindows(nothing, nothing, nothing, nothing)
     slices = np.stack((first[used], stop[used]), axis=1).ravel()
     # reduceat reduces between each index and the next: every other result is between two steps.
     begins = np.minimum.reduceat(np.append(start, 0), slices)[::2]
@@ -158,7 +209,8 @@ def step_windows(
     order = np.argsort(begins, kind="stable")
     begins = begins[order]
     ends = np.append(begins[1:], finishes[order[-1]])
-    return StepWindows(ranges.number[used][order], begins, ends)
+    used = used[order]
+    return StepWindows(ranges.number[used], begins, ends, used)
 
 
 def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
@@ -172,7 +224,8 @@ def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
         end_ns: when the last range of the process ended.
     """
     last = np.maximum(ranges.start_ns[-1:], np.minimum(ranges.end_ns[-1:], end_ns))
-    return StepWindows(ranges.number, ranges.start_ns, np.concatenate((ranges.start_ns[1:], last)))
+    end = np.concatenate((ranges.start_ns[1:], last))
+    return StepWindows(ranges.number, ranges.start_ns, end, np.arange(len(end)))
 
 
 def _by_launch(
@@ -189,6 +242,36 @@ def _by_launch(
     return launched[order], start[order], end[order]
 
 
+def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
+    if candidates is None:
+        return None
+    for pattern in PATTERNS:
+        chosen = _matching(candidates, pattern.expression)
+        if len(chosen.names):
+            return _numbered(chosen, pattern.expression)
+    return None
+
+
+def _optimizer_ends(candidates: NamedRanges | None) -> Int64:
+    """Return when optimizer steps were over; one inside another of them does not count."""
+    if candidates is None:
+        return NO_TRAINING_RANGES.optimizer_ends_ns
+    for expression in _OPTIMIZER_STEPS:
+        end = _matching(candidates, expression).end_ns
+        if len(end):
+            end = end[end < OPEN_END]
+            reached = np.maximum.accumulate(np.insert(end, 0, np.iinfo(np.int64).min))
+            return end[end > reached[:-1]]
+    return NO_TRAINING_RANGES.optimizer_ends_ns
+
+
+def _warm_up(candidates: NamedRanges | None) -> Intervals:
+    if candidates is None:
+        return intervals.empty()
+    ranges = _matching(candidates, _WARM_UP)
+    return intervals.union(ranges.start_ns, ranges.end_ns)
+
+
 def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
     chosen = [index for index, name in enumerate(ranges.names) if expression.search(name)]
     return type(ranges)(
@@ -196,6 +279,7 @@ def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
         ranges.end_ns[chosen],
         [ranges.names[index] for index in chosen],
         ranges.thread[chosen],
+        ranges.end_thread[chosen],
     )
 
 

@@ -77,6 +77,7 @@ class ReportSummary:
         rank_numbers: by source, what it says of the number of each of the report's ranks.
         cpu_rank_gaps: of each rank without GPU work, by process.
         open_calls: by process, the communication call in which it still was at the capture's end.
+        recorded: the parts that it holds, of those by which recordings are told apart.
     """
 
     path: Path
@@ -91,6 +92,7 @@ class ReportSummary:
     rank_numbers: Mapping[str, tuple[int | None, ...]]
     cpu_rank_gaps: Mapping[int, CpuRankGaps]
     open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
+    recorded: tuple[Part, ...] = ()
 
     @property
     def session(self) -> Session:
@@ -108,8 +110,8 @@ class RunSummary:
         clocks: the reports' clocks, as their sessions' starts tell them.
         run_numbers: for each report, which run it is of: 0, unless reports of several runs were
             given.
-        rank_source: where the ranks' numbers are from: `labels`, `nccl`, `mpi`, `environment`,
-            `file name`, or `order`, where nothing tells them.
+        rank_source: where the ranks' numbers are from: `labels`, `torch`, `nccl`, `mpi`,
+            `environment`, `file name`, or `order`, where nothing tells them.
     """
 
     reports: Sequence[ReportSummary]

@@ -1,12 +1,14 @@
-"""Which window of each rank is looked at: its own, some steps, or a time range."""
+"""Which window of each rank is looked at: its training, some steps, or a time range."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceprof import intervals
 from traceprof.errors import UsageError
-from traceprof.run.rank import Window
+from traceprof.run.rank import Window, WindowKind
+from traceprof.run.training import training_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,32 +19,69 @@ if TYPE_CHECKING:
 Range = tuple["int | None", "int | None"]
 
 
-def choose_windows(
-    ranks: Sequence[Rank], steps: Range | None = None, time_range: Range | None = None
-) -> list[Window | None]:
-    """Return the window of each rank; None for a rank without the steps asked for.
+def choose_window(
+    rank: Rank, steps: Range | None = None, time_range: Range | None = None
+) -> Window | None:
+    """Return the window of a rank that findings are about; None without the steps asked for.
+
+    It is the training, unless something else is asked for.
 
     Args:
-        ranks: of a report.
+        rank: the rank.
         steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time, likewise. A rank that did nothing in it
-            has a window all the same.
+        time_range: nanoseconds of the report's own time, likewise; open on both sides it is all
+            that a rank did. A rank that did nothing in it has a window all the same.
 
     Raises:
         UsageError: the report numbers several steps alike.
     """
     if steps is not None:
-        return [_step_window(rank, steps) for rank in ranks]
+        return _step_window(rank, steps)
     if time_range is not None:
-        return [_time_window(rank, time_range) for rank in ranks]
-    return [rank.window for rank in ranks]
+        return time_window(rank, time_range)
+    return training_window(rank)
+
+
+def training_window(rank: Rank) -> Window:
+    """Return the training of a rank as a window."""
+    training, whole = training_of(rank), rank.window
+    is_whole = (training.start_ns, training.end_ns) == (whole.start_ns, whole.end_ns)
+    return Window(training.start_ns, training.end_ns, is_whole, WindowKind.TRAINING)
+
+
+def shown_window(rank: Rank, window: Window) -> Window:
+    """Return what is told of a rank whose findings are about a window.
+
+    Args:
+        rank: the rank.
+        window: what was asked for; of the training, all that the rank did is told.
+    """
+    return rank.window if window.kind is WindowKind.TRAINING else window
+
+
+def time_window(rank: Rank, time_range: Range) -> Window:
+    """Return the range, an open side being the rank's own; empty where it misses the rank."""
+    start, end = time_range
+    whole = rank.window
+    if start is None and end is None:
+        return replace(whole, kind=WindowKind.TIME_RANGE)
+    low = whole.start_ns if start is None else start
+    high = max(low, whole.end_ns if end is None else end)
+    return Window(low, high, kind=WindowKind.TIME_RANGE)
+
+
+def kind_of_choice(steps: Range | None, time_range: Range | None) -> WindowKind:
+    """Return what the findings of a run are about, by what was asked for."""
+    if steps is not None:
+        return WindowKind.STEPS
+    return WindowKind.TRAINING if time_range is None else WindowKind.TIME_RANGE
 
 
 def check_choice(steps: Range | None, time_range: Range | None) -> None:
     """Look for what no report could have.
 
     Args:
-        steps: as for `choose_windows`.
+        steps: as for `choose_window`.
         time_range: likewise.
 
     Raises:
@@ -143,17 +182,8 @@ def _step_window(rank: Rank, steps: Range) -> Window | None:
             "these numbers occur more than once in the report",
             "choose by --time-range",
         )
-    return Window(int(rank.steps.start_ns[indices[0]]), int(rank.steps.end_ns[indices[-1]]))
-
-
-def _time_window(rank: Rank, time_range: Range) -> Window:
-    """Return the range, an open side being the rank's own; empty where it misses the rank."""
-    start, end = time_range
-    whole = rank.window
-    if start is None and end is None:
-        return whole
-    low = whole.start_ns if start is None else start
-    return Window(low, max(low, whole.end_ns if end is None else end))
+    start_ns, end_ns = int(rank.steps.start_ns[indices[0]]), int(rank.steps.end_ns[indices[-1]])
+    return Window(start_ns, end_ns, kind=WindowKind.STEPS)
 
 
 def _check_order(what: str, limits: Range, why_empty: str) -> None:

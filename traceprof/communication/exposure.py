@@ -1,0 +1,270 @@
+"""Communication that nothing hides, operation by operation, and what could be the reason.
+
+An exposed nanosecond belongs to one operation: of those that run, the one that began first; of
+those that began together, the one that ends first. Of what an operation owns, reasons take in the
+order of `REASONS` as much as they account for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.communication.compute_after import compute_after
+from traceprof.communication.needed import needed_at_once
+from traceprof.communication.readiness import FOLLOWS_NS, Readiness, readiness
+from traceprof.communication.stream_waits import operations_on
+from traceprof.intervals import Intervals
+from traceprof.trace.columns import Column, pack
+from traceprof.trace.model.special_values import UNKNOWN
+
+if TYPE_CHECKING:
+    from traceprof.communication.compute_after import ComputeAfter
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank, Window
+
+# Where more operations than this start before their launch does, clocks of GPU and host disagree.
+_MAX_LATE_SHARE = 0.01
+
+
+class Rest(IntEnum):
+    """What is left of an operation goes to, when waiting, late launches and queues took theirs."""
+
+    UNKNOWN = 0
+    SAME_STREAM = 1
+    NEEDED_AT_ONCE = 2
+    LATE_INPUT = 3
+    LATE_LAUNCH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """The communication operations of a rank that something of is exposed in a window, by start.
+
+    Attributes:
+        kernel: int64[n], which of the rank's communication kernels it is, by start; -1 for a peer
+            copy.
+        start_ns: int64[n], when it started, in the window or not.
+        exposed_ns: int64[n], how much of it no compute hides.
+        late_launch_ns: int64[n], how long compute ran while its input was there and it was not yet
+            launched; 0 where that is not known.
+        queued_ns: int64[n], how long compute ran while it was ready and behind others.
+        rest: int64[n], values of `Rest`.
+        first_piece: int64[n + 1], where its exposed pieces begin in the following.
+        piece_start_ns: int64[m], ascending.
+        piece_end_ns: int64[m].
+        is_judged: whether launches tell reasons: the clocks of GPU and host agree.
+        has_events: whether event records told the inputs, not the order of launches.
+    """
+
+    kernel: Int64
+    start_ns: Int64
+    exposed_ns: Int64
+    late_launch_ns: Int64
+    queued_ns: Int64
+    rest: Int64
+    first_piece: Int64
+    piece_start_ns: Int64
+    piece_end_ns: Int64
+    is_judged: bool
+    has_events: bool
+
+    def __len__(self) -> int:
+        return len(self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExposure:
+    """The same in fewer bytes, to be kept: pieces by what lies between their starts."""
+
+    columns: tuple[Column, ...]
+    piece_start_gaps: Column
+    is_judged: bool
+    has_events: bool
+
+    @classmethod
+    def of(cls, exposed: Exposure) -> PackedExposure:
+        """Pack it."""
+        return cls(
+            tuple(
+                pack(column)
+                for column in (
+                    exposed.kernel,
+                    exposed.start_ns,
+                    exposed.exposed_ns,
+                    exposed.late_launch_ns,
+                    exposed.queued_ns,
+                    exposed.rest,
+                    exposed.first_piece,
+                    exposed.piece_end_ns - exposed.piece_start_ns,
+                )
+            ),
+            pack(np.diff(exposed.piece_start_ns, prepend=exposed.start_ns[:1])),
+            exposed.is_judged,
+            exposed.has_events,
+        )
+
+    @property
+    def unpacked(self) -> Exposure:
+        """What was packed, made anew at each use."""
+        kernel, start, exposed, late, queued, rest, first, length = (
+            column.values for column in self.columns
+        )
+        piece_start = np.cumsum(self.piece_start_gaps.values)
+        piece_start += start[:1]
+        return Exposure(
+            kernel=kernel,
+            start_ns=start,
+            exposed_ns=exposed,
+            late_launch_ns=late,
+            queued_ns=queued,
+            rest=rest,
+            first_piece=first,
+            piece_start_ns=piece_start,
+            piece_end_ns=piece_start + length,
+            is_judged=self.is_judged,
+            has_events=self.has_events,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Operations that exposed ones are about, int64[n] each: into all operations of the rank.
+
+    Attributes:
+        itself: the exposed operation.
+        input: what its input came from, -1 for none.
+        next_compute: the next compute after its end, likewise.
+    """
+
+    itself: Int64
+    input: Int64
+    next_compute: Int64
+
+
+def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
+    """Return what of a rank's communication is exposed in a window, and reasons other than waiting.
+
+    Args:
+        rank: with a GPU.
+        window: that counts.
+
+    Returns:
+        The exposed operations, and those that they are about.
+
+    Raises:
+        TraceFormatError: the report is damaged.
+    """
+    ready = readiness(rank)
+    order = np.lexsort((ready.end_ns, ready.start_ns))
+    low, high = _owned(ready.start_ns[order], ready.end_ns[order], window)
+    owns = low < high
+    owner, low, high = order[owns], low[owns], high[owns]
+    pieces = intervals.subtract(Intervals(low, high), rank.compute)
+    # Pieces come in the order of their owners.
+    of_piece = np.searchsorted(low, pieces.start_ns, side="right") - 1
+    first = np.flatnonzero(np.diff(of_piece, prepend=-1))
+    operations = owner[of_piece[first]]
+    exposed = np.add.reduceat(pieces.length_ns, first) if len(first) else first
+    is_judged = _clocks_agree(rank)
+    after = compute_after(rank, ready.end_ns[operations], ready.stream[operations])
+    late, queued, rest = _reasons(rank, ready, operations, after, is_judged=is_judged)
+    exposed_operations = Exposure(
+        kernel=np.where(operations < ready.num_kernels, operations, -1),
+        start_ns=ready.start_ns[operations],
+        exposed_ns=exposed,
+        late_launch_ns=late,
+        queued_ns=queued,
+        rest=rest,
+        first_piece=np.append(first, len(pieces)),
+        piece_start_ns=pieces.start_ns,
+        piece_end_ns=pieces.end_ns,
+        is_judged=is_judged,
+        has_events=ready.has_events,
+    )
+    return exposed_operations, Neighbours(
+        ready.index[operations], ready.input[operations], after.index
+    )
+
+
+def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64]:
+    """Return what each operation has of a window to itself, by start and end, int64[n] each."""
+    reached = np.full(len(start_ns), window.start_ns, np.int64)
+    if len(start_ns):
+        np.maximum(np.maximum.accumulate(end_ns)[:-1], window.start_ns, out=reached[1:])
+    return np.maximum(start_ns, reached), np.minimum(end_ns, window.end_ns)
+
+
+def _clocks_agree(rank: Rank) -> bool:
+    """Say whether operations start after their launch, but for a few."""
+    calls, num_launched, num_late = rank.calls, 0, 0
+    if calls is None:
+        return True
+    call_start = calls.start_ns
+    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
+        is_launched = launched_by >= 0
+        num_launched += int(np.count_nonzero(is_launched))
+        # Where there is no call, the last one stands in for it.
+        late = group.start_ns < call_start[launched_by] if len(calls) else ~is_launched
+        num_late += int(np.count_nonzero(late & is_launched))
+    return num_late <= _MAX_LATE_SHARE * num_launched
+
+
+def _reasons(
+    rank: Rank, ready: Readiness, operations: Int64, after: ComputeAfter, *, is_judged: bool
+) -> tuple[Int64, Int64, Int64]:
+    """Return for some operations what late launches and queues took at most, and what the rest is.
+
+    Args:
+        rank: the rank.
+        ready: when its communication could have begun.
+        operations: int64[n], indices into `ready`.
+        after: the next compute after each.
+        is_judged: whether launches tell anything.
+    """
+    launch, end = ready.launch_ns[operations], ready.end_ns[operations]
+    has_launch = (launch != UNKNOWN) & is_judged
+    since = np.maximum(ready.input_end_ns[operations], _end_before(rank, ready, operations))
+    has_since = has_launch & (since != UNKNOWN)
+    late = np.zeros(len(operations), np.int64)
+    late[has_since] = intervals.covered_within(
+        rank.compute, since[has_since], np.maximum(launch, since)[has_since]
+    )
+    beside_compute = {
+        stream: intervals.intersect(covered, rank.compute)
+        for stream, covered in ready.covered.items()
+    }
+    queued = np.where(has_launch, ready.behind_ns(ready.ready_ns, beside_compute)[operations], 0)
+    # The last one holds.
+    rest = np.full(len(operations), Rest.UNKNOWN, np.int64)
+    rest[ready.start_ns[operations] - ready.ready_ns[operations] <= FOLLOWS_NS] = Rest.LATE_INPUT
+    rest[needed_at_once(rank, ready, operations)] = Rest.NEEDED_AT_ONCE
+    rest[(after.index >= 0) & (after.stream == ready.stream[operations])] = Rest.SAME_STREAM
+    is_late = (after.launch_ns != UNKNOWN) & (after.launch_ns > end)
+    rest[is_late] = Rest.LATE_LAUNCH
+    rest[~has_launch] = Rest.UNKNOWN
+    queued[rest == Rest.LATE_LAUNCH] = 0
+    return late, queued, rest
+
+
+def _end_before(rank: Rank, ready: Readiness, operations: Int64) -> Int64:
+    """Return when the operation of any kind before each one on its stream ended, int64[n], or -1.
+
+    Args:
+        rank: the rank.
+        ready: when its communication could have begun.
+        operations: int64[n], indices into `ready`.
+    """
+    on_streams = operations_on(rank, np.unique(ready.stream[operations]))
+    order = np.lexsort((on_streams.end_ns, on_streams.start_ns, on_streams.stream))
+    stream, index = on_streams.stream[order], on_streams.index[order]
+    end = np.full(len(order), UNKNOWN, np.int64)
+    end[1:] = np.where(stream[1:] == stream[:-1], on_streams.end_ns[order][:-1], UNKNOWN)
+    by_index = np.argsort(index)
+    place = np.searchsorted(index, ready.index[operations], sorter=by_index)
+    before: Int64 = end[by_index[place]] if len(order) else np.empty(0, np.int64)
+    return before

@@ -1,0 +1,66 @@
+"""What people call operations, for many of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.columns import Column, pack
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of n operations.
+
+    Attributes:
+        packed: n indices into `names`, -1 where there is no operation.
+        names: distinct.
+    """
+
+    packed: Column
+    names: tuple[str, ...]
+
+    @property
+    def number(self) -> Int64:
+        """The indices into `names`, int64[n]."""
+        return self.packed.values
+
+    def of(self, at: int) -> str | None:
+        """Return the name of one of them, None where there is no operation."""
+        number = int(self.packed.at(slice(at, at + 1))[0])
+        return self.names[number] if number >= 0 else None
+
+
+def operation_names(rank: Rank, index: Int64) -> Names:
+    """Return the names of operations.
+
+    Args:
+        rank: with a GPU.
+        index: int64[n], into all operations of the rank, its groups one behind the other; -1 for
+            none.
+    """
+    number = np.full(len(index), -1, np.int64)
+    known: dict[str, int] = {}
+    kernels, copies, *_ = rank.operations.groups
+    first = 0
+    for group, operations in enumerate(rank.operations.groups):
+        at = np.flatnonzero((index >= first) & (index < first + len(operations)))
+        place = index[at] - first
+        first += len(operations)
+        alike = place * 0
+        if operations is kernels:
+            signature = rank.operations.kernels.packed_signature.kept[place]
+            alike = rank.operations.kernels.name_of_signature[signature]
+        elif operations is copies:
+            alike = rank.operations.copies.kind[place]
+        _, one, inverse = np.unique(alike, return_index=True, return_inverse=True)
+        names = [rank.operation_name(group, which) for which in place[one].tolist()]
+        numbers = [known.setdefault(name, len(known)) for name in names]
+        number[at] = np.array(numbers, np.int64)[inverse.reshape(-1)]
+    return Names(pack(number), tuple(known))

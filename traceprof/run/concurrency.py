@@ -1,0 +1,130 @@
+"""What ran beside what on the GPU of a rank: compute, communication and copies, by pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.trace.model.kinds import CopyKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.rank import Rank, Window
+
+DIRECTIONS = ("h2d", "d2h", "d2d", "memset")
+"""The kinds of copies: between host and device, all others, and memory sets."""
+KINDS = ("compute", "communication", "copy", *DIRECTIONS)
+"""What can run on a GPU: `copy` is all of `DIRECTIONS` together."""
+
+_NUMBERS = {direction: number for number, direction in enumerate(DIRECTIONS)}
+_D2D = _NUMBERS["d2d"]
+
+
+@dataclass(frozen=True, slots=True)
+class KindBeside:
+    """How long one kind of operations ran in a window, and beside what.
+
+    Attributes:
+        kind: one of `KINDS`.
+        total_ns: for how long at least one of them ran.
+        alone_ns: for how long nothing of another kind ran. Of a direction of copies, the other
+            directions are other kinds.
+        beside_ns: by each of `KINDS`, for how long both ran; by itself `total_ns`.
+    """
+
+    kind: str
+    total_ns: int
+    alone_ns: int
+    beside_ns: Mapping[str, int]
+
+
+def copy_directions(rank: Rank) -> Int64:
+    """Return where copies go: int64[copies], indices into `DIRECTIONS`; -1 for peer copies.
+
+    What goes neither from the host to a device nor back, and what tells nothing, is `d2d`.
+    """
+    kinds = rank.operations.copies.kind
+    direction = np.full(len(kinds), _D2D, np.int64)
+    for kind in CopyKind:
+        if kind.direction in ("h2d", "d2h"):
+            direction[kinds == kind] = _NUMBERS[kind.direction]
+    direction[rank.is_peer_copy] = -1
+    return direction
+
+
+def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
+    """Measure what ran beside what in a window of a rank.
+
+    All are measures of intersections of unions. Operations of one kind that run beside each other
+    are not counted.
+
+    Args:
+        rank: with a GPU.
+        window: what to measure of it.
+
+    Returns:
+        A row for each of `KINDS`, in their order; what did not run has zeros.
+    """
+    start, end = window.start_ns, window.end_ns
+    directions = _directions(rank)
+    # Computing is by far the most intervals: it is only ever intersected with the others, clipped.
+    few = {
+        kind: intervals.clip(covered, start, end)
+        for kind, covered in {
+            "communication": rank.communication,
+            "copy": rank.copy,
+            **directions,
+        }.items()
+    }
+    beside = {kind: dict.fromkeys(KINDS, 0) for kind in KINDS}
+    beside["compute"]["compute"] = _measure_within(rank.compute, start, end)
+    for kind, covered in few.items():
+        beside[kind][kind] = covered.measure_ns
+        _both(beside, kind, "compute", intervals.intersect(covered, rank.compute).measure_ns)
+    for direction in DIRECTIONS:
+        _both(beside, direction, "copy", few[direction].measure_ns)
+    pairs = [("communication", kind) for kind in ("copy", *DIRECTIONS)]
+    pairs += [(kind, other) for kind in DIRECTIONS for other in DIRECTIONS if kind < other]
+    for kind, other in pairs:
+        _both(beside, kind, other, intervals.intersect(few[kind], few[other]).measure_ns)
+    alone = {kind: _alone(rank, few, kind) for kind in few}
+    either = intervals.merge(few["communication"], few["copy"])
+    accompanied = intervals.intersect(either, rank.compute).measure_ns
+    alone["compute"] = beside["compute"]["compute"] - accompanied
+    return tuple(KindBeside(kind, beside[kind][kind], alone[kind], beside[kind]) for kind in KINDS)
+
+
+def _directions(rank: Rank) -> dict[str, Intervals]:
+    """Return when copies of each direction ran."""
+    copies, memsets = rank.operations.copies, rank.operations.memsets
+    direction = copy_directions(rank)
+    covered = {}
+    for number, name in enumerate(DIRECTIONS):
+        chosen = direction == number
+        covered[name] = intervals.union(copies.start_ns[chosen], copies.ends(chosen))
+    covered["memset"] = intervals.union(memsets.start_ns, memsets.end_ns)
+    return covered
+
+
+def _alone(rank: Rank, few: Mapping[str, Intervals], kind: str) -> int:
+    """Return for how long copies or communication ran with nothing of another kind."""
+    others = {"communication": ("copy",), "copy": ("communication",)}.get(
+        kind,
+        ("communication", *(other for other in DIRECTIONS if other != kind)),
+    )
+    rest = intervals.subtract(few[kind], intervals.merge(*(few[other] for other in others)))
+    return rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns
+
+
+def _both(beside: dict[str, dict[str, int]], kind: str, other: str, together_ns: int) -> None:
+    beside[kind][other] = beside[other][kind] = together_ns
+
+
+def _measure_within(covered: Intervals, start_ns: int, end_ns: int) -> int:
+    start, end = np.array([start_ns], np.int64), np.array([end_ns], np.int64)
+    return int(intervals.covered_within(covered, start, np.maximum(start, end))[0])

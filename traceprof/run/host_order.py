@@ -1,0 +1,44 @@
+"""In which order the host made its API calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.host import ApiCalls
+
+
+def host_order(rank: Rank) -> Int64:
+    """Return where each call of a rank's process stands among all of them, int64[calls].
+
+    By start, then end, then correlation id; calls that agree in all three share a place. Kept for
+    all ranks of the process. Empty where the report has no API calls.
+
+    Args:
+        rank: of the process.
+    """
+    return rank.process_cache.get(_host_order, rank.calls)
+
+
+def _host_order(calls: ApiCalls | None) -> Int64:
+    if calls is None:
+        return np.empty(0, np.int64)
+    start = calls.start_ns
+    if (start[1:] > start[:-1]).all():
+        return np.arange(len(start))
+    # Calls come in order of correlation.
+    order = np.argsort(start, kind="stable")
+    is_new = np.ones(len(start), np.bool_)
+    is_new[1:] = start[order[1:]] != start[order[:-1]]
+    if not is_new.all():
+        end, correlation = calls.end_ns, calls.correlation
+        order = np.lexsort((end, start))
+        for column in (end, correlation):
+            is_new[1:] |= column[order[1:]] != column[order[:-1]]
+    place = np.empty(len(start), np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    return place

@@ -1,0 +1,127 @@
+"""The training of a rank: what is judged, without what comes before and after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from traceprof import intervals
+from traceprof.run.main_compute import first_main_compute
+from traceprof.run.rank import CpuRank
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from traceprof.run.rank import Rank
+    from traceprof.run.steps import StepRanges
+
+    Mask = npt.NDArray[np.bool_]
+
+MAX_PROFILER_SHARE = 0.1
+"""Of a step's time: a leading step in which the profiler worked longer is not training."""
+
+
+class Basis(str, Enum):
+    """What tells where the training begins and ends."""
+
+    STEPS = "steps"
+    OPTIMIZER = "optimizer steps"
+    MAIN_COMPUTE = "main compute"
+    WINDOW = "window"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The training of a rank, within its window.
+
+    Attributes:
+        start_ns: its first nanosecond.
+        end_ns: one past its last.
+        before_ns: how much of the rank's window comes before.
+        after_ns: how much comes after.
+        basis: what tells so.
+        num_warm_up: leading steps that are left out since they lie in a range of warm-up.
+        num_distorted: leading steps after these in which the profiler itself took too long.
+    """
+
+    start_ns: int
+    end_ns: int
+    before_ns: int
+    after_ns: int
+    basis: Basis
+    num_warm_up: int = 0
+    num_distorted: int = 0
+
+    @property
+    def num_left_out(self) -> int:
+        """How many of the rank's first steps are not training."""
+        return self.num_warm_up + self.num_distorted
+
+
+def training_of(rank: Rank) -> Training:
+    """Return the training of a rank: its steps, else what follows its first main compute.
+
+    Leading steps that warm up, or that the profiler distorts, are left out, unless none remain.
+    Without steps and without main compute, it is the rank's window.
+    """
+    return rank.cache.get(_training, rank)
+
+
+def _training(rank: Rank) -> Training:
+    steps, ranges = rank.steps, rank.step_ranges
+    if steps is None or ranges is None or len(steps) == 0:
+        return _without_steps(rank)
+    is_marked = rank.training_ranges.steps is not None
+    basis = Basis.STEPS if is_marked else Basis.OPTIMIZER
+    num_warm_up = _num_leading(_lie_in_warm_up(rank, ranges)[steps.source])
+    num_warm_up %= len(steps)  # all: then they count
+    spans = rank.trace.profiler_overhead(rank.process)
+    is_over = spans.end_ns < intervals.BEYOND_NS
+    overhead = intervals.union(spans.start_ns[is_over], spans.end_ns[is_over])
+    spent = intervals.covered_within(overhead, steps.start_ns, steps.end_ns)
+    is_distorted = spent > MAX_PROFILER_SHARE * (steps.end_ns - steps.start_ns)
+    num_distorted = _num_leading(is_distorted[num_warm_up:]) % (len(steps) - num_warm_up)
+    start_ns = int(steps.start_ns[num_warm_up + num_distorted])
+    end_ns = int(steps.end_ns.max())
+    return Training(
+        start_ns,
+        end_ns,
+        start_ns - rank.window.start_ns,
+        rank.window.end_ns - end_ns,
+        basis,
+        num_warm_up,
+        num_distorted,
+    )
+
+
+def _without_steps(rank: Rank) -> Training:
+    whole = rank.window
+    if isinstance(rank, CpuRank):
+        return Training(whole.start_ns, whole.end_ns, 0, 0, Basis.WINDOW)
+    start_ns = first_main_compute(
+        rank.operations,
+        rank.kernel_names,
+        rank.communication_operations,
+        (rank.launched_by[0], rank.launched_by[3]),
+        rank.calls,
+        rank.training_ranges.warm_up,
+    )
+    if start_ns is None:
+        return Training(whole.start_ns, whole.end_ns, 0, 0, Basis.WINDOW)
+    before_ns = start_ns - whole.start_ns
+    return Training(start_ns, whole.end_ns, before_ns, 0, Basis.MAIN_COMPUTE)
+
+
+def _num_leading(mask: Mask) -> int:
+    """Return how many values are true before the first that is not."""
+    return len(mask) if mask.all() else int(mask.argmin())
+
+
+def _lie_in_warm_up(rank: Rank, ranges: StepRanges) -> Mask:
+    """Return which steps lie within ranges of warm-up, bool[steps]."""
+    warm_up = rank.training_ranges.warm_up
+    warm = intervals.covered_within(warm_up, ranges.start_ns, ranges.end_ns)
+    mask: Mask = (warm == ranges.end_ns - ranges.start_ns) & (len(warm_up) > 0)
+    return mask
