@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.host.queue_depth import launch_queue
 from traceprof.run.launching_calls import launching_calls
-from traceprof.trace.columns import Differences, pack
+from traceprof.trace.columns import pack
 from traceprof.trace.model.operations import Operations
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
     """Take CUPTI's records for what they are."""
     call = launching_calls(
         Operations(
-            Differences(records.start_ns),
+            pack(records.start_ns),
             pack(records.end_ns - records.start_ns),
             pack(records.thread),
             pack(records.correlation),

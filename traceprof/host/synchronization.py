@@ -1,40 +1,22 @@
-"""What the host's threads did over time: synchronizing calls and data loading.
+"""The calls in which the host's threads synchronized.
 
 And whether times of host and GPU can be compared at all.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from traceprof import intervals
-from traceprof.intervals import BEYOND_NS
 from traceprof.trace.model.kinds import MemoryKind, waits_for_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank
     from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.ranges import NamedRanges
-    from traceprof.trace.model.trace import Trace
-
-# What people and frameworks call a range in which the training thread waits for its next batch:
-# `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
-# `enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__`, Lightning's
-# `[_TrainingEpochLoop].train_dataloader_next`, Megatron's `batch-generator`.
-DATA_LOADING = re.compile(
-    r"data[ _-]?load|load[ _-]?(?:data|batch)"
-    r"|(?:fetch|get|next|load)[ _-]?batch|batch[ _-]?(?:fetch|load|generator|wait)"
-    r"|fetch[ _-]?data|data[ _-]?(?:fetch|wait|iter|next)|\bnext\(|\Adata\Z",
-    re.IGNORECASE,
-)
 
 # Nsight brings both clocks together to some microseconds. A capture in which effects come before
 # their causes by more than this has times of host and GPU that cannot be compared (seen: 0.8 s).
@@ -107,19 +89,6 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
     }
 
 
-def data_loading(rank: Rank) -> Mapping[int, Intervals]:
-    """Return when each thread of the process was in a range that names data loading."""
-    ranges = _data_ranges(rank.trace).get(rank.process)
-    if ranges is None:
-        return {}
-    covered: dict[int, Intervals] = {}
-    end = np.minimum(ranges.end_ns, BEYOND_NS)
-    for thread in np.unique(ranges.thread).tolist():
-        of_thread = ranges.thread == thread
-        covered[thread] = intervals.union(ranges.start_ns[of_thread], end[of_thread])
-    return covered
-
-
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
     """Say whether operations start before they are launched, or end after the host read them."""
     early = launched = 0
@@ -137,13 +106,3 @@ def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
 def _to_pageable(rank: Rank) -> Mask:
     mask: Mask = rank.operations.copies.destination_memory == MemoryKind.PAGEABLE
     return mask
-
-
-# Several ranks share a report, and several analyses ask: its ranges are read once.
-_RANGES: WeakKeyDictionary[Trace, Mapping[int, NamedRanges]] = WeakKeyDictionary()
-
-
-def _data_ranges(trace: Trace) -> Mapping[int, NamedRanges]:
-    if trace not in _RANGES:
-        _RANGES[trace] = trace.ranges(DATA_LOADING)
-    return _RANGES[trace]

@@ -1,0 +1,134 @@
+"""What named ranges tell of the host's threads, of a whole report; kept, as reading takes long.
+
+Ranges belong to the thread that ended them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.evidence_names import DATA_LOADING, HOST_RANGE
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.ranges import NamedRanges
+    from traceprof.trace.model.trace import Trace
+
+MAX_BETWEEN_MARKERS_NS = 500_000
+"""Markers of a thread, its calls and the ends of its ranges, at least so far apart are no run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; one may take no time.
+
+    Attributes:
+        start_ns: int64[n], of the first marker of each.
+        end_ns: int64[n], of the last one.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class HostRanges:
+    """What the ranges of a report tell of its threads.
+
+    Attributes:
+        named: ranges that name set-up, MPI or data loading, by process.
+        runs: runs of markers, by the threads that call CUDA.
+    """
+
+    named: Mapping[int, NamedRanges]
+    runs: Mapping[int, Runs]
+
+    def of_thread(self, process: int, thread: int, matching: re.Pattern[str]) -> Intervals:
+        """Return when a thread was in a range whose name matches."""
+        ranges = self.named.get(process)
+        if ranges is None:
+            return intervals.empty()
+        rows = np.flatnonzero(ranges.end_thread == thread).tolist()
+        rows = [row for row in rows if matching.search(ranges.names[row])]
+        end = np.minimum(ranges.end_ns[rows], intervals.BEYOND_NS)
+        return intervals.union(ranges.start_ns[rows], end)
+
+    def loads_data(self, process: int) -> bool:
+        """Say whether a range of the process names data loading."""
+        ranges = self.named.get(process)
+        return ranges is not None and any(map(DATA_LOADING.search, ranges.names))
+
+
+# Several ranks share a report, and several analyses ask: its ranges are read once.
+_RANGES: WeakKeyDictionary[Trace, HostRanges] = WeakKeyDictionary()
+
+
+def host_ranges(trace: Trace) -> HostRanges:
+    """Return what the ranges of a report tell of the threads of its processes with GPU work."""
+    if trace not in _RANGES:
+        processes = sorted({key.process for key in trace.operations})
+        runs = {
+            thread: run
+            for process in processes
+            for thread, run in _runs_of_process(trace, process).items()
+        }
+        _RANGES[trace] = HostRanges(trace.ranges(HOST_RANGE), runs)
+    return _RANGES[trace]
+
+
+def read_host_ranges(rank: Rank) -> None:
+    """Read them while the report still holds all ranges."""
+    host_ranges(rank.trace)
+
+
+def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
+    """Return the runs of markers, or of runs of several threads.
+
+    Args:
+        start_ns: int64[n], in any order.
+        end_ns: int64[n], none before its start.
+    """
+    if len(start_ns) == 0:
+        return Runs(start_ns, end_ns)
+    if (start_ns[1:] < start_ns[:-1]).any():
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], end_ns[order]
+    reach = np.maximum.accumulate(end_ns)
+    first = np.empty(len(start_ns) + 1, np.bool_)
+    first[0] = first[-1] = True
+    np.greater_equal(start_ns[1:], reach[:-1] + MAX_BETWEEN_MARKERS_NS, out=first[1:-1])
+    return Runs(start_ns[first[:-1]], reach[first[1:]])
+
+
+def _runs_of_process(trace: Trace, process: int) -> dict[int, Runs]:
+    calls = trace.api_calls(process)
+    if calls is None or not len(calls):
+        return {}
+    runs = {
+        thread: runs_of(*_calls_of(calls, thread))
+        for thread in calls.packed_thread.distinct.tolist()
+    }
+    calls.starts.release()
+    time, by = trace.range_ends(process)
+    for thread, run in runs.items():
+        ends = time[by == thread]
+        if len(ends):
+            start, end = np.append(run.start_ns, ends), np.append(run.end_ns, ends)
+            runs[thread] = runs_of(start, end)
+    return runs
+
+
+def _calls_of(calls: ApiCalls, thread: int) -> tuple[Int64, Int64]:
+    """Return start and end of the calls of a thread, both int64[n]."""
+    chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
+    return calls.start_ns[chosen], calls.ends(chosen)

@@ -1,0 +1,311 @@
+"""Why the GPU was idle: every nanosecond of it has one cause.
+
+Let a gap be [s, e). The operation that ends it (`traceprof.host.idle_gaps`) was launched by the
+call [a, b) of thread T on stream X. U stands in for T where U is another thread that made the
+process's last call before a, and launches to X, too.
+
+1. No such call is known, or a comes after e: all of the gap is *unknown*.
+2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
+   *turn-around*, the rest is *unknown*.
+3. Else the first of these decides that holds for T or U (`traceprof.host.thread_evidence`): *MPI*;
+   *set-up*; *allocation*; *data loading* (a range); any other CUDA call, then it is *launch-bound*;
+   asleep, both T and U: *data loading* if the gap ends with the copy of a batch, else *waiting*;
+   from a on, or between two markers less than 0.5 ms apart: *launch-bound*; awake: *host code*;
+   else *unknown*.
+4. What of launch-bound time, and of short stretches of host code and unknown time, a wait of the
+   host has made (`traceprof.host.run_ahead`) is *sync*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.batches import are_batches
+from traceprof.host.debts import NO_DEBTS, incurred_debts
+from traceprof.host.idle_gaps import IdleGaps, idle_gaps
+from traceprof.host.launching_threads import (
+    LaunchingThreads,
+    launching_threads,
+    streams_by_thread,
+)
+from traceprof.host.run_ahead import RunAhead, TakenTime
+from traceprof.host.synchronization import clocks_disagree
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.intervals import Intervals
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.host.thread_evidence import HostEvidence
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.trace.model.host import ApiCalls
+
+# An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
+# median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.
+MAX_TURNAROUND_NS = 20_000
+MAX_STRETCH_NS = 10_000_000
+"""Longer stretches of host code, or of which nothing is known, are no consequence of a wait."""
+
+
+class IdleCause(Enum):
+    """Why a GPU idles."""
+
+    LAUNCH_BOUND = "launch_bound"
+    TURNAROUND = "turnaround"
+    SYNC = "sync"
+    DATA_LOADING = "data_loading"
+    MPI = "mpi"
+    SETUP = "setup"
+    ALLOCATION = "allocation"
+    WAITING = "waiting"
+    HOST_CODE = "host_code"
+    UNKNOWN = "unknown"
+
+
+_TAKEN_FROM = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCauses:
+    """The idle time of a rank by cause, from its first operation to its last.
+
+    Attributes:
+        gaps: its gaps.
+        threads: that launched what ended its late gaps.
+        by_cause: all idle time but turn-around, by cause.
+        before_debts: what debts take from, before they did: launch-bound time, host code, and
+            unknown time of late gaps.
+        queued: of the unknown time, that in which the queue held work.
+        unlaunched: of the unknown time, that of gaps whose launch is not known.
+        taken: the sync time, by the waits that made it.
+        run_ahead: what it was taken from.
+    """
+
+    gaps: IdleGaps
+    threads: LaunchingThreads
+    by_cause: Mapping[IdleCause, Intervals]
+    before_debts: Mapping[IdleCause, Intervals]
+    queued: Intervals
+    unlaunched: Intervals
+    taken: TakenTime
+    run_ahead: RunAhead
+
+    @property
+    def turnaround(self) -> Intervals:
+        """The GPU's own time between an operation and one that was in the queue by then."""
+        return self._turnaround(slice(None))
+
+    def of(self, cause: IdleCause) -> Intervals:
+        """Return the idle time of a cause."""
+        if cause is IdleCause.TURNAROUND:
+            return self.turnaround
+        return self.by_cause.get(cause, intervals.empty())
+
+    def within(self, window: Window) -> dict[IdleCause, int]:
+        """Return how much of a window each cause takes, in ns.
+
+        What lies before the rank's first operation or after its last one is not in it.
+        """
+        low, high = window.start_ns, window.end_ns
+        gaps = self.gaps.gaps
+        # There are many gaps, and most windows meet few of them.
+        first = int(np.searchsorted(gaps.end_ns, low, side="right"))
+        stop = int(np.searchsorted(gaps.start_ns, high, side="left"))
+        met = {**self.by_cause, IdleCause.TURNAROUND: self._turnaround(slice(first, stop))}
+        nothing = intervals.empty()
+        return {
+            cause: intervals.clip(met.get(cause, nothing), low, high).measure_ns
+            for cause in IdleCause
+        }
+
+    def coverage(self, window: Window) -> float:
+        """Return the share of a window's idle time whose next operation has a known launch."""
+        low, high = window.start_ns, window.end_ns
+        idle = intervals.clip(self.gaps.gaps, low, high).measure_ns
+        unlaunched = intervals.clip(self.unlaunched, low, high).measure_ns
+        return 1 - unlaunched / idle if idle else 1.0
+
+    def sync_ns_without(self, window: Window, calls: Int64) -> int:
+        """Return how much sync time of a window would go away without some waits.
+
+        Args:
+            window: where to look.
+            calls: int64[n], indices of the calls that would not wait.
+        """
+        others = ~np.isin(self.run_ahead.debts.call, calls)
+        left = self.run_ahead.taken(others)
+        return int(self.taken.within(window).sum()) - int(left.within(window).sum())
+
+    def _turnaround(self, some: slice) -> Intervals:
+        """Return the turn-around of some gaps."""
+        is_queued = self.gaps.is_queued[some]
+        start = self.gaps.gaps.start_ns[some][is_queued]
+        end = self.gaps.gaps.end_ns[some][is_queued]
+        return Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end))
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCause:
+    """Why idle time of a rank cannot be explained.
+
+    Attributes:
+        reason: what is missing or wrong.
+        how_to_collect: what would help.
+    """
+
+    reason: str
+    how_to_collect: str
+
+
+def why_unknown(rank: Rank) -> UnknownCause | None:
+    """Return what keeps the idle time of a rank from being explained, None where nothing does."""
+    return rank.cache.get(_why_unknown, rank)
+
+
+def _why_unknown(rank: Rank) -> UnknownCause | None:
+    if rank.calls is None:
+        return UnknownCause(
+            "the report has no CUDA API calls: what the host did is not known",
+            rank.trace.how_to_collect(Part.RANGES),  # which names what the host did, too
+        )
+    if clocks_disagree(rank, rank.calls):
+        return UnknownCause(
+            "the clocks of host and GPU disagree in this report: operations end after the host has"
+            " read their results, or start before they are launched",
+            f"record again, with a newer {rank.trace.format_name}",
+        )
+    return None
+
+
+def idle_causes(rank: Rank) -> IdleCauses:
+    """Return why the GPU of a rank was idle, all the time; kept until the rank is released."""
+    return rank.cache.get(_explain, rank)
+
+
+def _explain(rank: Rank) -> IdleCauses:
+    found, calls, evidence = idle_gaps(rank), rank.calls, host_evidence(rank)
+    if calls is None or evidence is None:
+        return _unexplained(found)
+    streams_of = streams_by_thread(rank, calls)
+    threads = launching_threads(calls, found.launch, found.stream, streams_of)
+    late = Intervals(found.gaps.start_ns[found.late], found.gaps.end_ns[found.late])
+    since = np.maximum(calls.start_ns[found.launch], late.start_ns)
+    is_batch = are_batches(rank, calls, found, threads, streams_of)
+    parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
+    takeable: list[Intervals] = []
+    for numbers, rows in threads.groups():
+        group = Intervals(late.start_ns[rows], late.end_ns[rows])
+        told = _Told(evidence, calls, numbers)
+        launching = intervals.union(since[rows], group.end_ns)
+        pieces = told.split(group, launching, is_batch[rows])
+        for cause, piece in pieces.items():
+            parts[cause].append(piece)
+        takeable += _takeable(pieces)
+    debts = incurred_debts(rank, calls) if len(found.late) else NO_DEBTS
+    all_takeable = intervals.merge(*takeable)
+    place = np.searchsorted(late.start_ns, all_takeable.start_ns, side="right") - 1
+    run_ahead = RunAhead(all_takeable, found.stream[place], debts, streams_of)
+    taken = run_ahead.taken()
+    by_cause = {cause: intervals.merge(*some) for cause, some in parts.items()}
+    sync = taken.covered
+    before_debts = {cause: by_cause[cause] for cause in _TAKEN_FROM}
+    by_cause |= {cause: intervals.subtract(idle, sync) for cause, idle in before_debts.items()}
+    by_cause[IdleCause.SYNC] = sync
+    before = _unexplained(found)  # without looking at the host
+    unknown = by_cause[IdleCause.UNKNOWN], before.of(IdleCause.UNKNOWN)
+    by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
+    return IdleCauses(
+        found, threads, by_cause, before_debts, before.queued, before.unlaunched, taken, run_ahead
+    )
+
+
+def _unexplained(found: IdleGaps) -> IdleCauses:
+    """Return what is unknown without looking at the host."""
+    gaps, no_launch, is_queued = found.gaps, ~found.has_launch, found.is_queued
+    queued = intervals.union(gaps.start_ns[is_queued] + MAX_TURNAROUND_NS, gaps.end_ns[is_queued])
+    unlaunched = Intervals(gaps.start_ns[no_launch], gaps.end_ns[no_launch])
+    nothing = np.empty(0, np.int64)
+    return IdleCauses(
+        found,
+        LaunchingThreads(nothing, nothing),
+        {IdleCause.UNKNOWN: intervals.merge(queued, unlaunched)},
+        {},
+        queued,
+        unlaunched,
+        TakenTime(nothing, nothing, nothing),
+        RunAhead(intervals.empty(), nothing, NO_DEBTS, {}),
+    )
+
+
+def _takeable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
+    """Return what of a group's pieces debts may take."""
+    stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
+    is_short = stretches.length_ns <= MAX_STRETCH_NS
+    short = Intervals(stretches.start_ns[is_short], stretches.end_ns[is_short])
+    return [pieces[IdleCause.LAUNCH_BOUND], short]
+
+
+class _Told:
+    """What is told of a thread and its stand-in, both of them or the thread alone."""
+
+    def __init__(self, evidence: HostEvidence, calls: ApiCalls, numbers: tuple[int, ...]) -> None:
+        self._evidence, self._calls, self._numbers = evidence, calls, numbers
+        self._threads = [evidence.thread(number) for number in numbers]
+
+    def split(
+        self, gaps: Intervals, launching: Intervals, is_batch: Mask
+    ) -> dict[IdleCause, Intervals]:
+        """Split gaps by cause, before debts take anything.
+
+        Args:
+            gaps: n of them.
+            launching: from the launch of each, or its start, to its end.
+            is_batch: bool[n], whether each ends with the copy of a batch.
+        """
+        threads, pieces = self._threads, dict[IdleCause, Intervals]()
+        left = gaps
+        for cause, spans in (
+            (IdleCause.MPI, [thread.mpi for thread in threads]),
+            (IdleCause.SETUP, [thread.setup for thread in threads]),
+            (IdleCause.ALLOCATION, [thread.allocation for thread in threads]),
+            (IdleCause.DATA_LOADING, [thread.loading for thread in threads]),
+        ):
+            layer = intervals.merge(*spans)
+            pieces[cause] = intervals.intersect(left, layer)
+            left = intervals.subtract(left, layer)
+        asleep = intervals.intersect(left, threads[0].sleep.asleep)
+        for thread in threads[1:]:
+            asleep = intervals.intersect(asleep, thread.sleep.asleep)
+        asleep = intervals.subtract(asleep, self._calls_within(asleep))
+        left = intervals.subtract(left, asleep)
+        of_batch = is_batch[np.searchsorted(gaps.start_ns, asleep.start_ns, side="right") - 1]
+        loading = Intervals(asleep.start_ns[of_batch], asleep.end_ns[of_batch])
+        pieces[IdleCause.DATA_LOADING] = intervals.merge(pieces[IdleCause.DATA_LOADING], loading)
+        pieces[IdleCause.WAITING] = Intervals(asleep.start_ns[~of_batch], asleep.end_ns[~of_batch])
+        runs = self._evidence.runs(self._numbers)
+        launches = intervals.merge(intervals.union(runs.start_ns, runs.end_ns), launching)
+        pieces[IdleCause.LAUNCH_BOUND] = intervals.intersect(left, launches)
+        left = intervals.subtract(left, launches)
+        awake = intervals.merge(*(thread.sleep.awake for thread in threads))
+        pieces[IdleCause.HOST_CODE] = intervals.intersect(left, awake)
+        pieces[IdleCause.UNKNOWN] = intervals.subtract(left, awake)
+        return pieces
+
+    def _calls_within(self, spans: Intervals) -> Intervals:
+        """Return when the threads were in calls that meet spans."""
+        if not len(spans):
+            return spans
+        calls = self._calls
+        rows = np.flatnonzero(calls.packed_thread.isin(self._numbers))
+        start, end = calls.start_ns[rows], calls.ends(rows)
+        place = np.searchsorted(spans.end_ns, start, side="right")
+        place[place == len(spans)] = 0  # which is over by then
+        meets = (spans.start_ns[place] < end) & (spans.end_ns[place] > start)
+        return intervals.union(start[meets], end[meets])

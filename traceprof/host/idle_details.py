@@ -1,0 +1,150 @@
+"""What exactly the host was in while a GPU idled: calls, ranges, functions, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host import evidence_names as names
+from traceprof.host.host_ranges import host_ranges
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.intervals import BEYOND_NS, Intervals
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable, Iterator
+
+    from traceprof.host.thread_evidence import HostEvidence
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.trace.model.host_activity import ThreadSpans
+
+MAX_DETAILS = 3
+_FIRST = "first launches of kernels"
+_Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
+
+
+class Detail(NamedTuple):
+    """Something that the host was in, and for how much of the idle time of a cause."""
+
+    name: str
+    ns: int
+
+
+def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
+    """Return what the launching threads were in during idle time of a cause, the longest first.
+
+    Ranges may lie within each other and each counts in full. Of host code these are the innermost
+    functions of samples, with the share of the time that their share of the samples stands for.
+
+    Args:
+        rank: the rank.
+        window: where to look.
+        cause: of the idle time.
+    """
+    evidence = host_evidence(rank)
+    idle = intervals.clip(idle_causes(rank).of(cause), window.start_ns, window.end_ns)
+    if evidence is None or not len(idle):
+        return ()
+    if cause is IdleCause.SYNC:
+        return _waits(rank, window)
+    if cause is IdleCause.HOST_CODE:
+        return _functions(rank, idle)
+    spent: dict[str, int] = {}
+    for start, end, of_each in _named(rank, evidence, cause):
+        covered = intervals.covered_within(idle, start, end)
+        for row in np.flatnonzero(covered).tolist():
+            spent[of_each[row]] = spent.get(of_each[row], 0) + int(covered[row])
+    return _longest(spent)
+
+
+def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Named]:
+    """Yield named spans of the launching threads that are evidence of a cause."""
+    activity, threads = evidence.activity, idle_causes(rank).threads
+    launching = np.unique(threads.thread)
+    if cause in {IdleCause.WAITING, IdleCause.DATA_LOADING}:
+        yield _spans(activity.system_calls, launching)
+    launching = np.union1d(launching, threads.stand_in)
+    if cause is IdleCause.MPI:
+        yield _spans(activity.mpi_calls, launching)
+        yield _ranges(rank, launching, names.MPI_RANGE)
+    if cause is IdleCause.DATA_LOADING:
+        yield _ranges(rank, launching, names.DATA_LOADING)
+    if cause is IdleCause.ALLOCATION:
+        yield _calls(rank, evidence, evidence.is_allocation)
+    if cause is IdleCause.SETUP:
+        start, end, of_each = _calls(rank, evidence, evidence.is_setup)
+        yield start, end, [name if names.SETUP_CALL.match(name) else _FIRST for name in of_each]
+        yield _ranges(rank, launching, names.SETUP_RANGE)
+        yield _spans(activity.library_calls, launching, names.SETUP_RANGE)
+        yield _spans(activity.driver_work, launching, names.SETUP_WORK)
+
+
+def _waits(rank: Rank, window: Window) -> tuple[Detail, ...]:
+    """Return the waiting calls that took run-ahead, by name."""
+    causes, calls, spent = idle_causes(rank), rank.calls, dict[str, int]()
+    if calls is None:
+        return ()
+    call = causes.run_ahead.debts.call[causes.taken.debt]
+    ids, which = np.unique(calls.packed_name.at(call), return_inverse=True)
+    ns = np.zeros(len(ids), np.int64)
+    np.add.at(ns, which.reshape(-1), causes.taken.within(window))
+    for key, taken in zip(ids.tolist(), ns.tolist(), strict=True):
+        name = rank.trace.api_names.get(key, "unnamed call")
+        spent[name] = spent.get(name, 0) + taken
+    return _longest(spent)
+
+
+def _functions(rank: Rank, idle: Intervals) -> tuple[Detail, ...]:
+    """Return the functions in which the launching threads were sampled."""
+    samples, threads = rank.trace.samples(rank.process), idle_causes(rank).threads
+    place = np.searchsorted(idle.start_ns, samples.time_ns, side="right") - 1
+    inside = (place >= 0) & (samples.time_ns < idle.end_ns[place])
+    inside &= np.isin(samples.thread, np.unique(threads.thread))
+    functions, number = np.unique(samples.function[inside], return_counts=True)
+    per_sample = idle.measure_ns / max(int(number.sum()), 1)
+    spent: dict[str, int] = {}
+    for function, count in zip(functions.tolist(), number.tolist(), strict=True):
+        name = samples.names[function]
+        spent[name] = spent.get(name, 0) + round(count * per_sample)
+    return _longest(spent)
+
+
+def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:
+    """Return API calls."""
+    calls, rows = evidence.calls, np.flatnonzero(chosen)
+    api_names = rank.trace.api_names
+    of_each = [api_names.get(key, "unnamed call") for key in calls.packed_name.at(rows).tolist()]
+    return calls.start_ns[rows], calls.ends(rows), of_each
+
+
+def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
+    """Return ranges that threads ended and whose names match."""
+    ranges = host_ranges(rank.trace).named.get(rank.process)
+    if ranges is None:
+        return _as_named([], [], [])
+    rows = np.flatnonzero(np.isin(ranges.end_thread, threads)).tolist()
+    rows = [row for row in rows if matching.search(ranges.names[row])]
+    of_each = [ranges.names[row] for row in rows]
+    return _as_named(ranges.start_ns[rows], ranges.end_ns[rows], of_each)
+
+
+def _spans(spans: ThreadSpans, threads: Int64, matching: re.Pattern[str] | None = None) -> _Named:
+    """Return spans of threads whose names match."""
+    matches = [matching is None or bool(matching.search(name)) for name in spans.names]
+    chosen = np.isin(spans.thread, threads) & np.array(matches, np.bool_)[spans.name]
+    of_each = [spans.names[name] or "unnamed call" for name in spans.name[chosen].tolist()]
+    return _as_named(spans.start_ns[chosen], spans.end_ns[chosen], of_each)
+
+
+def _as_named(start: Int64 | list[int], end: Int64 | list[int], of_each: list[str]) -> _Named:
+    starts, ends = np.asarray(start, np.int64), np.asarray(end, np.int64)
+    return starts, np.minimum(ends, BEYOND_NS), of_each
+
+
+def _longest(spent: dict[str, int]) -> tuple[Detail, ...]:
+    ordered: Iterable[tuple[str, int]] = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Detail(name, ns) for name, ns in ordered if ns and name)[:MAX_DETAILS]

@@ -1,0 +1,61 @@
+"""When threads were off the CPU, by the system's switches or the system calls they were in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.evidence_names import BLOCKING_SYSTEM_CALL
+from traceprof.intervals import BEYOND_NS, Intervals
+
+if TYPE_CHECKING:
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
+
+
+class Sleep(NamedTuple):
+    """When a thread was asleep and when it was awake; in neither nothing is known."""
+
+    asleep: Intervals
+    awake: Intervals
+
+
+def sleep_of(activity: HostActivity, thread: int) -> Sleep:
+    """Return when a thread slept.
+
+    Where the system's switches were recorded it is asleep while it is off the CPU; before the first
+    switch it is known only if that one takes it off. Else it is asleep in system calls that block,
+    and awake otherwise. Of a thread without either nothing is known.
+    """
+    switches = activity.switches
+    rows = np.flatnonzero(switches.thread == thread)
+    if len(rows) == 0:
+        return _sleep_in_calls(activity.system_calls, thread)
+    time, is_on = switches.time_ns[rows], switches.is_on[rows]
+    changes = np.append(True, is_on[1:] != is_on[:-1])
+    changes[0] = not is_on[0]  # it was not seen to go off before
+    time, is_on = time[changes], is_on[changes]
+    end = time[is_on]
+    start = time[~is_on]
+    if len(end) < len(start):
+        end = np.append(end, BEYOND_NS)
+    asleep = intervals.union(start, end)
+    known_from = int(switches.time_ns[rows[0]]) if switches.is_on[rows[0]] else -BEYOND_NS
+    return Sleep(asleep, _without(known_from, asleep))
+
+
+def _sleep_in_calls(calls: ThreadSpans, thread: int) -> Sleep:
+    rows = np.flatnonzero(calls.thread == thread)
+    if len(rows) == 0:
+        return Sleep(intervals.empty(), intervals.empty())
+    blocks = np.array([bool(BLOCKING_SYSTEM_CALL.match(name)) for name in calls.names], np.bool_)
+    rows = rows[blocks[calls.name[rows]]]
+    asleep = intervals.union(calls.start_ns[rows], np.minimum(calls.end_ns[rows], BEYOND_NS))
+    return Sleep(asleep, _without(-BEYOND_NS, asleep))
+
+
+def _without(start_ns: int, asleep: Intervals) -> Intervals:
+    """Return all time from a start on in which a thread was not asleep."""
+    start, end = np.array([start_ns], np.int64), np.array([BEYOND_NS], np.int64)
+    return intervals.subtract(Intervals(start, end), asleep)

@@ -1,0 +1,178 @@
+"""What each thread of a process did, as far as it tells why a GPU idles.
+
+* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.evidence_names`), what
+  CUDA tells of loading and compiling, and calls of over `MIN_FIRST_LAUNCH_NS` that launched a
+  kernel for the first time on its device
+* allocation: API calls by name
+* MPI: its calls and UCX's, and ranges named like functions of MPI, Gloo and UCX
+* data loading: ranges by name
+* asleep and awake: `traceprof.host.sleep`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host import evidence_names as names
+from traceprof.host.host_ranges import host_ranges, runs_of
+from traceprof.host.sleep import Sleep, sleep_of
+from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.special_values import NULL
+
+if TYPE_CHECKING:
+    import re
+
+    from traceprof.host.host_ranges import HostRanges, Runs
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.rank import Mask, Rank
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
+
+MIN_FIRST_LAUNCH_NS = 1_000_000
+"""A launch that takes longer than this, a function's first, loads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEvidence:
+    """When a thread did what."""
+
+    mpi: Intervals
+    setup: Intervals
+    allocation: Intervals
+    loading: Intervals
+    sleep: Sleep
+
+
+class HostEvidence:
+    """What the threads of a process did.
+
+    Attributes:
+        calls: the API calls of the process.
+        activity: what its threads did outside of them.
+        is_setup: which calls set something up, bool[calls].
+        is_allocation: which calls allocate or free, bool[calls].
+    """
+
+    def __init__(self, rank: Rank, calls: ApiCalls) -> None:
+        """Look through the names of all calls of a rank's process.
+
+        Args:
+            rank: any rank of the process.
+            calls: of the process.
+        """
+        self.calls = calls
+        self.activity: HostActivity = rank.trace.host_activity(rank.process)
+        self.is_setup = calls_named(rank, calls, names.SETUP_CALL)
+        self.is_setup[_long_first_launches(rank, calls)] = True
+        self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL)
+        self._process = rank.process
+        self._ranges: HostRanges = host_ranges(rank.trace)
+        self._threads: dict[int, ThreadEvidence] = {}
+        self._setup_calls = np.flatnonzero(self.is_setup)
+        self._allocations = np.flatnonzero(self.is_allocation)
+
+    def thread(self, thread: int) -> ThreadEvidence:
+        """Return when a thread did what."""
+        if thread not in self._threads:
+            self._threads[thread] = self._read(thread)
+        return self._threads[thread]
+
+    def runs(self, threads: tuple[int, ...]) -> Runs:
+        """Return the runs of markers of some threads, taken together."""
+        runs = [self._ranges.runs[thread] for thread in threads]
+        if len(runs) == 1:
+            return runs[0]
+        return runs_of(
+            np.concatenate([run.start_ns for run in runs]),
+            np.concatenate([run.end_ns for run in runs]),
+        )
+
+    def _read(self, thread: int) -> ThreadEvidence:
+        activity = self.activity
+        return ThreadEvidence(
+            mpi=intervals.merge(
+                _spans(activity.mpi_calls, thread),
+                self._ranges.of_thread(self._process, thread, names.MPI_RANGE),
+            ),
+            setup=intervals.merge(
+                self._calls(self._setup_calls, thread),
+                self._ranges.of_thread(self._process, thread, names.SETUP_RANGE),
+                _spans(activity.library_calls, thread, names.SETUP_RANGE),
+                _spans(activity.driver_work, thread, names.SETUP_WORK),
+            ),
+            allocation=self._calls(self._allocations, thread),
+            loading=self._ranges.of_thread(self._process, thread, names.DATA_LOADING),
+            sleep=sleep_of(activity, thread),
+        )
+
+    def _calls(self, chosen: Int64, thread: int) -> Intervals:
+        """Return when a thread was in one of some calls."""
+        chosen = chosen[self.calls.packed_thread.at(chosen) == thread]
+        return intervals.union(self.calls.start_ns[chosen], self.calls.ends(chosen))
+
+
+def host_evidence(rank: Rank) -> HostEvidence | None:
+    """Return what the threads of a rank's process did, kept for all ranks of the process.
+
+    None where the report has no API calls.
+    """
+    return rank.process_cache.get(_evidence, rank)
+
+
+def calls_named(rank: Rank, calls: ApiCalls, matching: re.Pattern[str]) -> Mask:
+    """Return which calls have names whose beginning matches, bool[calls]."""
+    ids = [key for key, name in rank.trace.api_names.items() if matching.match(name)]
+    return calls.packed_name.isin(ids)
+
+
+def _evidence(rank: Rank) -> HostEvidence | None:
+    return None if rank.calls is None else HostEvidence(rank, rank.calls)
+
+
+def _spans(spans: ThreadSpans, thread: int, matching: re.Pattern[str] | None = None) -> Intervals:
+    """Return when a thread was in spans of some names, or of any."""
+    chosen = spans.thread == thread
+    if matching is not None:
+        matches = np.array([bool(matching.search(name)) for name in spans.names], np.bool_)
+        chosen &= matches[spans.name]
+    end = np.minimum(spans.end_ns[chosen], intervals.BEYOND_NS)
+    return intervals.union(spans.start_ns[chosen], end)
+
+
+def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
+    """Return the long calls that launched a kernel for the first time on a device of the process.
+
+    Returns:
+        int64[n], indices into `calls`.
+    """
+    if not len(calls) or calls.packed_length.highest <= MIN_FIRST_LAUNCH_NS:
+        return np.empty(0, np.int64)
+    is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
+    found = []
+    for key, operations in rank.trace.operations.items():
+        if key.process != rank.process:
+            continue
+        kernels = operations.kernels
+        launched_by = rank.launched_by[0] if key == rank.key else launching_calls(kernels, calls)
+        long = np.flatnonzero((launched_by >= 0) & is_long[launched_by])
+        name = {*kernels.name[long].tolist()} - {NULL}
+        others = np.flatnonzero((launched_by >= 0) & kernels.are_named(name))
+        found.append(_first_of_each(kernels.name[others], launched_by[others], calls))
+        if key != rank.key:
+            operations.release()
+    first: Int64 = np.concatenate([np.empty(0, np.int64), *found])
+    long_calls: Int64 = first[is_long[first]]
+    return long_calls
+
+
+def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:
+    """Return the first call of each name, int64[m]."""
+    order = np.lexsort((calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], name))
+    name = name[order]
+    return (
+        call[order[np.flatnonzero(np.append(True, name[1:] != name[:-1]))]] if len(name) else call
+    )
