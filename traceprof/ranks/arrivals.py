@@ -15,11 +15,12 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
-from traceprof.host.idle_gaps import UnknownCause, idle_gaps
+from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.rank import CpuRank
+from traceprof.run.windows import shown_window
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
 from traceprof.trace.model.parts import Part
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.host.idle_gaps import IdleGaps
+    from traceprof.host.idle_causes import IdleCauses
+    from traceprof.host.run_ahead import TakenTime
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
 
@@ -38,11 +40,24 @@ REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
 EXPLANATIONS: dict[str, str] = {}
 
 TIME_CATEGORIES = (
-    "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading", "other",
+    "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading",
+    "waiting", "host code", "set-up", "other",
 )  # fmt: skip
 """What a rank's time goes to: computing, else communicating, else copying, else idle by cause.
 
-Without a GPU it is what its ranges tell of, and `other` is what they do not."""
+Idle time goes to `launch` also where nothing is known but that nothing was launched, MPI to
+`waiting`, allocation to `set-up`; `other` is what the host had launched already, or what no launch
+is known of. Without a GPU time goes to what ranges tell of, and `other` is what they do not."""
+_CATEGORIES = {
+    IdleCause.LAUNCH_BOUND: "launch",
+    IdleCause.UNKNOWN: "launch",
+    IdleCause.DATA_LOADING: "data loading",
+    IdleCause.WAITING: "waiting",
+    IdleCause.MPI: "waiting",
+    IdleCause.HOST_CODE: "host code",
+    IdleCause.SETUP: "set-up",
+    IdleCause.ALLOCATION: "set-up",
+}
 
 
 _HOST_OPERATIONS = (*OPERATIONS, BARRIER)
@@ -59,7 +74,8 @@ class Arrivals:
         device: the CUDA ordinal as the process sees it; None without a GPU.
         start_ns: int64[n], in the report's time, as are all times.
         end_ns: int64[n].
-        is_inside: bool[n], whether it starts in the window that was asked for.
+        is_inside: bool[n], whether it starts in what is shown of the rank.
+        is_judged: bool[n], whether it starts in what findings are about.
         operation: int64[n], indices into `operations`.
         bytes: int64[n], as `messages.Messages` counts them.
         communicator: int64[n], indices into `communicators`, as NCCL tells.
@@ -72,14 +88,14 @@ class Arrivals:
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
         launch_ns: int64[n], when the launching call returned, -1 without a GPU.
-        cumulative_ns_at_start: int64[n, 8], what each of `TIME_CATEGORIES` had taken
+        cumulative_ns_at_start: int64[n, 11], what each of `TIME_CATEGORIES` had taken
             since the rank's first operation when this one started.
-        spent_at_end_ns: int64[n, 8], likewise when it ended.
+        spent_at_end_ns: int64[n, 11], likewise when it ended.
         stalled_at_start_ns: int64[n], how long a full queue had kept launches from idle streams.
         stalled_at_end_ns: int64[n], likewise.
         kernels_at_start: int64[n], how many compute kernels had started.
         kernels_at_end: int64[n], likewise.
-        window_ns: the length of the window.
+        window_ns: the length of what findings are about.
         operations: names.
         communicators: NCCL's ids.
         groups: names of PyTorch's process groups.
@@ -92,6 +108,7 @@ class Arrivals:
     start_ns: Int64
     end_ns: Int64
     is_inside: Mask
+    is_judged: Mask
     operation: Int64
     bytes: Int64
     communicator: Int64
@@ -126,12 +143,13 @@ def run(rank: Rank, window: Window) -> Arrivals:
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    gaps = idle_gaps(rank, rank.window) if len(sent) else None
+    unknown = why_unknown(rank) if len(sent) else None
+    causes = idle_causes(rank) if len(sent) and unknown is None else None
     times = np.concatenate((start, end))
     communicating = kernels.start_ns[rank.is_communication_kernel]
     num_kernels = np.searchsorted(kernels.start_ns, times, side="left")
     num_kernels -= np.searchsorted(communicating, times, side="left")
-    spent, num = _spent(rank, gaps, times), len(start)
+    spent, num = _spent(rank, causes, times), len(start)
     stalled = _stalled(rank) if len(sent) else intervals.empty()
     return Arrivals(
         rank=rank.rank,
@@ -139,7 +157,8 @@ def run(rank: Rank, window: Window) -> Arrivals:
         device=rank.device,
         start_ns=start,
         end_ns=end,
-        is_inside=window.holds_start(start),
+        is_inside=shown_window(rank, window).holds_start(start),
+        is_judged=window.holds_start(start),
         operation=sent.operation,
         bytes=sent.bytes,
         communicator=sent.communicator,
@@ -162,7 +181,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         operations=sent.operations,
         communicators=sent.communicators,
         groups=sent.groups,
-        unknown_cause=gaps.reason if isinstance(gaps, UnknownCause) else None,
+        unknown_cause=None if unknown is None else unknown.reason,
     )
 
 
@@ -181,7 +200,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
     kind = work.operations.kind[known]
     groups = sorted({call.fields.communicator for call in calls if call.fields.communicator})
 
-    def told(values: Iterable[int]) -> Int64:
+    def of_calls(values: Iterable[int]) -> Int64:
         return np.fromiter(values, np.int64, len(calls))[kind]
 
     is_one_sided = [call.operation in ONE_SIDED for call in calls]
@@ -190,7 +209,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         EXCHANGE if one_sided else call.operation
         for call, one_sided in zip(calls, is_one_sided, strict=True)
     )
-    operation = told(_HOST_OPERATIONS.index(name) for name in names)
+    operation = of_calls(_HOST_OPERATIONS.index(name) for name in names)
     unknown, none = np.full(len(known), UNKNOWN, np.int64), np.zeros(len(known), np.int64)
     spent = _spent_on_host(rank, np.concatenate((start, end)))
     return Arrivals(
@@ -199,27 +218,28 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         device=None,
         start_ns=start,
         end_ns=end,
-        is_inside=window.holds_start(start),
+        is_inside=shown_window(rank, window).holds_start(start),
+        is_judged=window.holds_start(start),
         operation=operation,
-        bytes=told(call.fields.bytes for call in calls),
+        bytes=of_calls(call.fields.bytes for call in calls),
         communicator=unknown,
-        group=told(
+        group=of_calls(
             UNKNOWN if call.fields.communicator is None else groups.index(call.fields.communicator)
             for call in calls
         ),
         stream=none,
         sequence=work.operations.sequence[known],
-        peer=told(
+        peer=of_calls(
             call.fields.peer if one_sided else UNKNOWN
             for call, one_sided in zip(calls, is_one_sided, strict=True)
         ),
-        root=told(call.fields.peer if call.operation in ROOTED else UNKNOWN for call in calls),
+        root=of_calls(call.fields.peer if call.operation in ROOTED else UNKNOWN for call in calls),
         peer_in_communicator=unknown,
-        direction=told(
+        direction=of_calls(
             (1 if call.operation == "Send" else 2) if one_sided else UNKNOWN
             for call, one_sided in zip(calls, is_one_sided, strict=True)
         ),
-        world_size=told(call.fields.world_size for call in calls),
+        world_size=of_calls(call.fields.world_size for call in calls),
         launch_ns=unknown,
         cumulative_ns_at_start=spent[: len(start)],
         spent_at_end_ns=spent[len(start) :],
@@ -236,15 +256,16 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
 
 
 def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
-    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 8]."""
+    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 11]."""
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     computing = rank.compute
     communicating = intervals.merge(computing, rank.communication)
-    told = intervals.merge(communicating, rank.work.loading)
+    accounted = intervals.merge(communicating, rank.work.loading)
     spent[:, 0] = intervals.covered_before(computing, times)
     spent[:, 1] = intervals.covered_before(communicating, times) - spent[:, 0]
-    spent[:, 6] = intervals.covered_before(told, times) - spent[:, 0] - spent[:, 1]
-    spent[:, 7] = times - rank.window.start_ns - spent.sum(axis=1)
+    loading = intervals.covered_before(accounted, times) - spent[:, 0] - spent[:, 1]
+    spent[:, TIME_CATEGORIES.index("data loading")] = loading
+    spent[:, -1] = times - rank.window.start_ns - spent.sum(axis=1)
     return spent
 
 
@@ -262,34 +283,52 @@ def _stalled(rank: Rank) -> intervals.Intervals:
     )
 
 
-def _spent(rank: Rank, gaps: IdleGaps | UnknownCause | None, times: Int64) -> Int64:
-    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 8].
+def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
+    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 11].
 
     They are starts and ends of operations, so that no gap is cut by one: all of a gap is over.
     """
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
-    if gaps is None:
-        return spent
     spent[:, 0] = intervals.covered_before(rank.compute, times)
     spent[:, 1] = intervals.covered_before(rank.communication, times)
     spent[:, 1] -= intervals.covered_before(rank.overlapped, times)
     busy = intervals.covered_before(rank.busy, times)
     spent[:, 2] = busy - spent[:, 0] - spent[:, 1]
-    spent[:, 7] = times - rank.window.start_ns - busy
-    if isinstance(gaps, UnknownCause):
-        return spent
+    if causes is not None:
+        sync = _waits_in_their_gaps(rank, causes)
+        for cause, category in _CATEGORIES.items():
+            idle = causes.of(cause)
+            if cause in causes.before_debts:
+                idle = intervals.subtract(causes.before_debts[cause], sync.covered)
+            spent[:, TIME_CATEGORIES.index(category)] += intervals.covered_before(idle, times)
+        _add_waits(rank, causes, sync, times, spent)
+    spent[:, -1] = times - rank.window.start_ns - spent.sum(axis=1)
+    return spent
+
+
+def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> TakenTime:
+    """Return what waits took in gaps in which they still went on.
+
+    Who waited before that, as all ranks do at the end of a step, did something else in the gap,
+    which the others did not.
+    """
+    gaps, run_ahead, calls = causes.gaps.gaps, causes.run_ahead, rank.calls
+    if calls is None or not len(run_ahead.takeable):
+        return causes.taken
+    gap = np.searchsorted(gaps.start_ns, run_ahead.takeable.start_ns, side="right") - 1
+    returned = calls.ends(run_ahead.debts.call)
+    return run_ahead.taken_in_gaps(gaps.start_ns[gap], gaps.end_ns[gap], returned)
+
+
+def _add_waits(
+    rank: Rank, causes: IdleCauses, taken: TakenTime, times: Int64, spent: Int64
+) -> None:
+    """Add what waits of the host took until these times: of large copies, and others."""
     # Who waits for a small one, as `loss.item()` does, waits for what was before it.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
-    is_copy = (gaps.sync_call >= 0) & np.isin(gaps.sync_call, copies[copies >= 0])
-    over = np.searchsorted(gaps.end_ns, times, side="right")
-    late_over = np.searchsorted(gaps.late, over)
-    parts = (
-        gaps.launch_bound_ns,
-        np.where(is_copy, 0, gaps.sync_ns),
-        np.where(is_copy, gaps.sync_ns, 0),
-        gaps.data_loading_ns,
-    )
-    for column, part in enumerate(parts, start=3):
-        spent[:, column] = np.append(0, np.cumsum(part))[late_over]
-        spent[:, 7] -= spent[:, column]
-    return spent
+    is_copy = np.isin(causes.run_ahead.debts.call[taken.debt], copies[copies >= 0])
+    num_over = np.searchsorted(taken.start_ns, times)
+    length = taken.end_ns - taken.start_ns
+    for category, chosen in (("sync", ~is_copy), ("blocking copy", is_copy)):
+        cumulative = np.append(0, np.cumsum(np.where(chosen, length, 0)))
+        spent[:, TIME_CATEGORIES.index(category)] += cumulative[num_over]

@@ -10,12 +10,14 @@ in which the rank waited for a third one, that one is looked at in turn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.communication.messages import ROOTED
 from traceprof.ranks.arrivals import TIME_CATEGORIES
+from traceprof.ranks.lateness import columns_of_members
+from traceprof.ranks.medians import mean_of, middle_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,7 @@ class Cause:
     Attributes:
         root: index of the rank that all of it goes back to.
         what: one of `TIME_CATEGORIES`, or of this module's own causes.
-        late_ns: how late the root was, after the median of the ranks that it was compared with.
+        late_ns: how late the root was, after the rank that came before it.
         start_ns: since when, in the time of the root's report.
         end_ns: when it came, likewise.
         via: the ranks on the way, the late one first, without the root.
@@ -54,6 +56,24 @@ class Cause:
     start_ns: int
     end_ns: int
     via: tuple[int, ...]
+
+
+class _Beyond(NamedTuple):
+    """What the r members of a group did before an operation, since they stood together.
+
+    Attributes:
+        stalled_ns: int64[r], how long a full queue kept launches, beyond the median of the others.
+        spent_ns: int64[r, 8], what each of `TIME_CATEGORIES` took, likewise.
+        kernels: int64[r], how many compute kernels ran.
+        kernels_of_others: int64[r], the median of the others' numbers.
+        has_gpu: whether a member has one.
+    """
+
+    stalled_ns: Int64
+    spent_ns: Int64
+    kernels: Int64
+    kernels_of_others: Int64
+    has_gpu: bool
 
 
 class Causes:
@@ -69,6 +89,9 @@ class Causes:
         self._waits = waits
         self._arrivals = arrivals
         self._since = [_anchors(wait) for wait in waits]
+        self._behind = [wait.behind_ns for wait in waits]
+        self._columns = columns_of_members(waits, len(arrivals))
+        self._beyond: dict[tuple[int, int], _Beyond] = {}
 
     def of(self, number: int, row: int, column: int) -> Cause | None:
         """Return why a member was late to an operation.
@@ -89,8 +112,8 @@ class Causes:
         if since < 0:
             return None
         member = waits.group.members[column]
-        late = int(waits.late_ns[row, column])
-        what = self._what(waits, since, row, column)
+        late = int(self._behind[number][row, column])
+        what = self._what(number, since, row, column)
         if what == "communication" and member not in via:
             cause = self._upstream(number, row, column, since, (*via, member))
             if cause is not None:
@@ -105,49 +128,55 @@ class Causes:
             via=via,
         )
 
-    def _what(self, waits: GroupWaits, since: int, row: int, column: int) -> str:
+    def _what(self, number: int, since: int, row: int, column: int) -> str:
         """Return what the member did, beyond the others, since they stood together."""
-        members = [self._arrivals[member] for member in waits.group.members]
+        waits = self._waits[number]
         late = int(waits.late_ns[row, column])
-        before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
-
-        def beyond(ends: Sequence[Int64], starts: Sequence[Int64]) -> tuple[Int64, Int64]:
-            """Return what the member did of something and what the others at their median did."""
-            done = np.stack(
-                [
-                    start[j] - end[i]
-                    for end, start, i, j in zip(ends, starts, before, at, strict=True)
-                ]
-            )
-            others = np.delete(done, column, axis=0)
-            return done[column], np.median(others, axis=0).astype(np.int64)
-
-        own, others = beyond(
-            [member.stalled_at_end_ns for member in members],
-            [member.stalled_at_start_ns for member in members],
-        )
-        if 2 * int(own - others) >= late:
+        beyond = self._beyond.get((number, row))
+        if beyond is None:  # the same for each member that comes late to the operation
+            beyond = self._beyond[number, row] = self._beyond_others(waits, since, row)
+        if 2 * int(beyond.stalled_ns[column]) >= late:
             return QUEUE
-        own, others = beyond(
-            [member.spent_at_end_ns for member in members],
-            [member.cumulative_ns_at_start for member in members],
-        )
         # Copying, and idling until a copy is over, are one cause.
-        parts = dict(zip(TIME_CATEGORIES, (own - others).tolist(), strict=True))
+        parts = dict(zip(TIME_CATEGORIES, beyond.spent_ns[column].tolist(), strict=True))
         parts["blocking copy"] += parts.pop("copy")
         largest = max(parts, key=lambda name: parts[name])
         if 2 * parts[largest] < late:
             return UNEXPLAINED
-        if all(member.device is None for member in members):
+        if not beyond.has_gpu:
             return _ON_HOSTS.get(largest, largest)
         if largest != "compute":
             return largest
-        own, others = beyond(
-            [member.kernels_at_end for member in members],
-            [member.kernels_at_start for member in members],
+        others = int(beyond.kernels_of_others[column])
+        more = int(beyond.kernels[column]) - others
+        return SLOWER if abs(more) <= _FEW_MORE * max(others, 1) else MORE_WORK
+
+    def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Beyond:
+        """Return what each member did from the end of one operation to the start of another."""
+        members = [self._arrivals[member] for member in waits.group.members]
+        before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
+        places = list(zip(members, before, at, strict=True))
+        stalled = np.array(
+            [member.stalled_at_start_ns[j] - member.stalled_at_end_ns[i] for member, i, j in places]
         )
-        is_alike = abs(int(own - others)) <= _FEW_MORE * max(int(others), 1)
-        return SLOWER if is_alike else MORE_WORK
+        spent = np.array(
+            [
+                member.cumulative_ns_at_start[j] - member.spent_at_end_ns[i]
+                for member, i, j in places
+            ]
+        )
+        kernels = np.array(
+            [member.kernels_at_start[j] - member.kernels_at_end[i] for member, i, j in places]
+        )
+        columns = np.concatenate([stalled[np.newaxis], spent.T, kernels[np.newaxis]])
+        others = mean_of(*middle_of_others(columns))
+        return _Beyond(
+            stalled_ns=stalled - others[0],
+            spent_ns=spent - others[1:-1].T,
+            kernels=kernels,
+            kernels_of_others=others[-1],
+            has_gpu=any(member.device is not None for member in members),
+        )
 
     def _upstream(
         self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
@@ -158,10 +187,10 @@ class Causes:
         arrivals, place = self._arrivals[member], waits.group.place[:, column]
         begin, stop = int(arrivals.end_ns[place[since]]), int(arrivals.start_ns[place[row]])
         longest, place_of_wait = 0, None
-        for index, others in enumerate(self._waits):
-            if index == number or member not in others.group.members:
+        for index, own_column in self._columns[member]:
+            if index == number:
                 continue
-            own_column = others.group.members.index(member)
+            others = self._waits[index]
             start = arrivals.start_ns[others.group.place[:, own_column]]
             waited = np.where(
                 (start >= begin) & (start < stop) & (others.last != own_column),

@@ -11,6 +11,7 @@ Stat. Assoc. 63, 1968).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -91,7 +92,10 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
         arrivals: of each rank.
         groups: matched operations.
     """
-    ends = _ends_by_machine(clocks, arrivals, groups)
+    ends: dict[int, list[_Ends]] = defaultdict(list)
+    for group_ends in _ends_by_machine(clocks, arrivals, groups):
+        for machine in group_ends.column:
+            ends[machine].append(group_ends)
     machines = list(clocks.hosts)
     reached = {
         index: MachineClock(machines[index].host, "reference", 0, 0.0, 0, 0, 0)
@@ -100,8 +104,9 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
     frontier = list(reached)
     while frontier:
         known = frontier.pop(0)
-        for machine in range(len(machines)):
-            shared = None if machine in reached else _shared(ends, known, machine)
+        beside = {machine for group_ends in ends[known] for machine in group_ends.column}
+        for machine in sorted(beside - reached.keys()):
+            shared = _shared(ends[known], known, machine)
             if shared is not None:
                 reached[machine] = _fitted(machines[machine].host, shared, reached[known])
                 frontier.append(machine)
@@ -117,20 +122,23 @@ def _ends_by_machine(
     # Groups that are known by their order alone may be of several communicators, and are used only
     # for machines that no better one reaches, the longest first.
     ends: list[_Ends] = []
+    known: set[int] = set()
     for group in sorted(groups, key=lambda group: (group.source == "order", -len(group))):
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
         machine_of = [clocks.host_of[member.report] for member in members]
         column = {machine: index for index, machine in enumerate(dict.fromkeys(machine_of))}
-        known = {machine for group_ends in ends for machine in group_ends.column}
         is_superfluous = group.source == "order" and column.keys() <= known
         if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
         end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])
         duration = together.times([member.end_ns - member.start_ns for member in members])
         middle, apart, latest, first = [], [], [], []
-        for machine in column:
-            indices = [index for index, number in enumerate(machine_of) if number == machine]
+        known.update(column)
+        of_machine: dict[int, list[int]] = {machine: [] for machine in column}
+        for index, machine in enumerate(machine_of):
+            of_machine[machine].append(index)
+        for indices in of_machine.values():
             left = end[:, indices]
             middle.append(np.median(left, axis=1).astype(np.int64))
             # With one member alone, only the time that it was inside bounds when it left.
@@ -181,10 +189,10 @@ def _corrected(clock: MachineClock, times: Int64) -> Int64:
 def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     """Measure a clock by the times that another one and it show at the same moments."""
     reference = _Times(*(_corrected(known, times) for times in shared.reference))
-    own = shared.measured
-    at = int(np.median(own.end))
-    apart = (reference.end - own.end).astype(np.float64)
-    since = (own.end - at).astype(np.float64)
+    measured = shared.measured
+    at = int(np.median(measured.end))
+    apart = (reference.end - measured.end).astype(np.float64)
+    since = (measured.end - at).astype(np.float64)
     drift = _slope(since, apart)
     residuals = apart - drift * since - np.median(apart - drift * since)
     unsure = _unsure_slope(since, residuals)
@@ -199,8 +207,8 @@ def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     # No member leaves before the last has come, on whatever machine: as request and reply bound
     # clocks in NTP (RFC 5905), so do they. Threads leave further apart than that, GPUs seldom do.
     slack = unsure * np.abs(since) + ONE_MACHINE_NS
-    low = float((reference.latest - own.first - drift * since - slack).max())
-    high = float((reference.first - own.latest - drift * since + slack).min())
+    low = float((reference.latest - measured.first - drift * since - slack).max())
+    high = float((reference.first - measured.latest - drift * since + slack).min())
     if low <= high:
         middle, offset = offset, min(max(offset, low), high)
         bound = max(high - offset, offset - low, abs(middle - offset))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match
+from traceprof.ranks.rank_waits import RankWaits, waits_of_rank
 from traceprof.ranks.transfers import transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 
@@ -30,6 +32,7 @@ class RankComparison:
 
     Attributes:
         ranks: their numbers.
+        reports: of each rank, the index of its report.
         machines: of each rank, the name of its machine.
         clocks: of the run.
         waits: who waited for whom, by group.
@@ -41,6 +44,7 @@ class RankComparison:
     """
 
     ranks: tuple[int, ...]
+    reports: tuple[int, ...]
     machines: tuple[str, ...]
     clocks: Clocks
     waits: tuple[GroupWaits, ...]
@@ -50,18 +54,39 @@ class RankComparison:
     lateness: tuple[Lateness, ...]
     window_ns: int
 
+    def are_waits_unknown(self, member: int) -> bool:
+        """Say whether the clocks leave open who waited in most of a rank's operations.
+
+        Args:
+            member: its index.
+        """
+        of_member = [wait for wait in self.waits if member in wait.group.members]
+        num_unknown = sum(int((wait.is_unknown & wait.is_inside).sum()) for wait in of_member)
+        return 2 * num_unknown > sum(int(wait.is_inside.sum()) for wait in of_member)
+
     def transfers_of(self, rank: int) -> dict[tuple[str, str | None], Transfer]:
         """Return what the operations of a rank took, by operation and communicator.
 
         Args:
             rank: its number.
         """
-        member = self.ranks.index(rank)
-        return {
-            (key.operation, key.communicator): transfer
-            for key, transfer in self.transfers.items()
-            if key.member == member
-        }
+        return self._transfers_by_rank.get(rank, {})
+
+    @cached_property
+    def _transfers_by_rank(self) -> dict[int, dict[tuple[str, str | None], Transfer]]:
+        by_rank: dict[int, dict[tuple[str, str | None], Transfer]] = {}
+        for key, transfer in self.transfers.items():
+            of_rank = by_rank.setdefault(self.ranks[key.member], {})
+            of_rank[key.operation, key.communicator] = transfer
+        return by_rank
+
+    def waits_of(self, rank: int) -> RankWaits:
+        """Return how long a rank waited in each operation that was matched on all of its ranks.
+
+        Args:
+            rank: its number.
+        """
+        return waits_of_rank(self.ranks.index(rank), self.waits, self.reports, self.clocks)
 
 
 def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparison:
@@ -91,6 +116,7 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
     unmatched += [result for result in checked if isinstance(result, Unmatched)]
     return RankComparison(
         ranks=tuple(arrival.rank for arrival in arrivals),
+        reports=tuple(arrival.report for arrival in arrivals),
         machines=tuple(clocks.of(arrival.report).host for arrival in arrivals),
         clocks=clocks,
         waits=tuple(waits),

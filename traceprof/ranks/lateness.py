@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.ranks.matching import LEAVE_TOGETHER
+from traceprof.ranks.medians import mean_of, middle_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,8 @@ class Lateness:
         coverage: the share of the rank's operations of such kinds that these are.
         num_last: to which it was certainly late, and the last.
         late_ns: of these, the median of how long after the median of the others it came.
-        total_ns: of these, the sum of how long the others waited for it at the median, as far as
-            no compute hid their waiting.
+        total_ns: of these, the sum of how long the others waited for it alone at the median, after
+            the one before it had come, as far as no compute hid their waiting.
         uncertainty_ns: how well its clock compares with the others', None where it does not.
         operations: int64[k, 3], the operations to which it was last, the latest first: index of the
             group, row in it, column of the rank.
@@ -73,22 +74,21 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
         arrivals: of all ranks.
     """
     results = []
-    for member in range(len(arrivals)):
+    costs = [_costs(group_waits, arrivals) for group_waits in waits]
+    for member, of_member in enumerate(columns_of_members(waits, len(arrivals))):
         late: list[Int64] = []
         cost: list[Int64] = []
         where: list[Int64] = []
         unsure: list[int] = []
         num = 0
-        for number, group_waits in enumerate(waits):
-            if member not in group_waits.group.members:
-                continue
-            column = group_waits.group.members.index(member)
-            judged = group_waits.is_inside & group_waits.group.leaves_together
+        for number, column in of_member:
+            group_waits = waits[number]
+            judged = group_waits.is_judged & group_waits.group.leaves_together
             num += int(np.count_nonzero(judged))
             unsure.append(int(group_waits.uncertainty_ns[column]))
             rows = np.flatnonzero(judged & group_waits.is_last[:, column])
             late.append(group_waits.late_ns[rows, column])
-            cost.append(_cost(group_waits, rows, column, arrivals))
+            cost.append(costs[number][rows, column])
             fixed = np.full(len(rows), number), rows, np.full(len(rows), column)
             where.append(np.stack(fixed, axis=1))
         if num == 0:
@@ -115,24 +115,34 @@ def _num_candidates(arrivals: Arrivals) -> int:
     """Return how many operations of a rank could be judged if all were matched."""
     known = arrivals.operations
     kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
-    chosen = arrivals.is_inside & np.isin(arrivals.operation, np.array(kinds, np.int64))
+    chosen = arrivals.is_judged & np.isin(arrivals.operation, np.array(kinds, np.int64))
     return int(np.count_nonzero(chosen))
 
 
-def _cost(waits: GroupWaits, rows: Int64, column: int, arrivals: Sequence[Arrivals]) -> Int64:
-    """Return for operations how long the other members waited, unhidden, at their median."""
-    others = [index for index in range(len(waits.group.members)) if index != column]
-    exposed = np.stack(
-        [
-            (member.spent_at_end_ns - member.cumulative_ns_at_start)[
-                waits.group.place[rows, index], 1
-            ]
-            for index in others
-            for member in (arrivals[waits.group.members[index]],)
-        ],
-        axis=1,
-    )
-    waited = np.minimum(waits.wait_ns[rows][:, others], exposed)
-    waited = np.minimum(waited, np.maximum(waits.late_ns[rows, column], 0)[:, np.newaxis])
-    middle: Int64 = np.median(waited, axis=1).astype(np.int64)
-    return middle
+def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list[tuple[int, int]]]:
+    """Return for each rank the groups that it is a member of, and its column in each.
+
+    Args:
+        waits: of all groups.
+        num_ranks: of the run.
+    """
+    columns: list[list[tuple[int, int]]] = [[] for _ in range(num_ranks)]
+    for number, group_waits in enumerate(waits):
+        for column, member in enumerate(group_waits.group.members):
+            columns[member].append((number, column))
+    return columns
+
+
+def _costs(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
+    """Return how long the others waited, unhidden, at their median for each member, int64[m, r].
+
+    What they waited counts as far as the member was late.
+    """
+    members = [arrivals[member] for member in waits.group.members]
+    spent = [
+        member.spent_at_end_ns[:, 1] - member.cumulative_ns_at_start[:, 1] for member in members
+    ]
+    low, high = middle_of_others(np.minimum(waits.wait_ns, waits.group.times(spent)))
+    late = np.maximum(waits.late_ns, 0)
+    # A limit of all others limits the two in their middle alike.
+    return mean_of(np.minimum(low, late), np.minimum(high, late))

@@ -180,16 +180,16 @@ def match(
     groups, unmatched = [], []
     for (_, key), of_key in parts.items():
         if len(of_key) > 1:
-            found: Group | str = _WHO
+            group: Group | str = _WHO
             if key.kind != EXCHANGE or key.pair or len(of_key) == 2:
-                found = _joined(key, of_key, domains, names)
+                group = _joined(key, of_key, domains, names)
             lost = [part.member for part in of_key]
             reason = _NO_WAY
-            if isinstance(found, Group):
-                groups.append(found)
-                lost = [member for member in lost if member not in found.members]
+            if isinstance(group, Group):
+                groups.append(group)
+                lost = [member for member in lost if member not in group.members]
             else:
-                reason = found
+                reason = group
             if lost:
                 ranks = tuple(arrivals[member].rank for member in lost)
                 unmatched.append(Unmatched(key.name, ranks, reason))
@@ -206,17 +206,20 @@ def _joined(
     lined_up = _lined_up(parts, domains)
     if len(lined_up) < 2:
         return _NO_WAY
-    low = min(int(number[0]) for _, number in lined_up)
-    length = 1 + max(int(number[-1]) for _, number in lined_up) - low
-    place = np.full((length, len(lined_up)), UNKNOWN, np.int64)
+    # Numbers may be far apart, as those of a damaged trace are: only what is there takes memory.
+    numbers, count = np.unique(
+        np.concatenate([number for _, number in lined_up]), return_counts=True
+    )
+    numbers = numbers[count > 1]
+    if len(numbers) == 0:
+        return "no operation was captured on two of the ranks"
+    place = np.full((len(numbers), len(lined_up)), UNKNOWN, np.int64)
     kind, size = place.copy(), place.copy()
     for column, (part, number) in enumerate(lined_up):
-        place[number - low, column] = part.at
-        kind[number - low, column], size[number - low, column] = part.kind, part.bytes
-    shared = (place >= 0).sum(axis=1) > 1
-    place, kind, size = place[shared], kind[shared], size[shared]
-    if len(place) == 0:
-        return "no operation was captured on two of the ranks"
+        is_shared = np.isin(number, numbers)
+        row = np.searchsorted(numbers, number[is_shared])
+        place[row, column] = part.at[is_shared]
+        kind[row, column], size[row, column] = part.kind[is_shared], part.bytes[is_shared]
     uneven = np.array([names.index(name) for name in _UNEVEN], np.int64)
     agree = _is_one(kind) & (_is_one(size) | np.isin(kind.max(axis=1), uneven))
     if agree.mean() < _AGREE:

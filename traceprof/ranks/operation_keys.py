@@ -125,9 +125,9 @@ def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> So
     names = [f"group {group}" for group in arrivals.groups] if by_labels else arrivals.communicators
     for name, of_name in _by(values, chosen, names):
         for direction in (1, 2):
-            own = of_name[arrivals.direction[of_name] == direction]
-            for peer in np.unique(peers[own]).tolist():
-                at = own[peers[own] == peer]
+            directed = of_name[arrivals.direction[of_name] == direction]
+            for peer in np.unique(peers[directed]).tolist():
+                at = directed[peers[directed] == peer]
                 ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
                 number = arrivals.sequence[at]
                 is_counted = (number >= 0).all() and (np.diff(number) > 0).all()

@@ -59,7 +59,7 @@ class Transfer:
 
     Attributes:
         num_matched: operations.
-        wait_ns: the sum of this rank's waits.
+        wait_ns: the sum of this rank's waits; None where clocks leave most of them open.
         transfer_ns: the sum of what the operations themselves took.
         algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
         busbw_gb_per_s: the same times nccl-tests' factor.
@@ -70,7 +70,7 @@ class Transfer:
     """
 
     num_matched: int
-    wait_ns: int
+    wait_ns: int | None
     transfer_ns: int
     algbw_gb_per_s: float | None
     busbw_gb_per_s: float | None
@@ -205,6 +205,14 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
     return variance
 
 
+def _waited(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:
+    """Return the sum of a rank's waits, None where the clocks leave most of them open."""
+    num_unknown = sum(int(waits.is_unknown[chosen].sum()) for waits, _, chosen in parts)
+    if 2 * num_unknown > sum(len(chosen) for *_, chosen in parts):
+        return None
+    return sum(intervals.total(waits.wait_ns[chosen, column]) for waits, column, chosen in parts)
+
+
 def _transfer(
     key: Key,
     parts: Sequence[tuple[GroupWaits, int, Int64]],
@@ -228,9 +236,7 @@ def _transfer(
     }
     return Transfer(
         num_matched=len(took),
-        wait_ns=sum(
-            intervals.total(waits.wait_ns[chosen, column]) for waits, column, chosen in parts
-        ),
+        wait_ns=_waited(parts),
         transfer_ns=intervals.total(took),
         algbw_gb_per_s=rate(total, took),
         busbw_gb_per_s=rate(bus, took),

@@ -21,6 +21,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.matching import Unmatched
+from traceprof.ranks.medians import middle_of_others
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -56,7 +57,8 @@ class GroupWaits:
             the median of them; the largest int64 where it does not.
         is_last: bool[m, r], whether a member was certainly late, and came last or so little
             before the last that the clocks cannot tell.
-        is_inside: bool[m], whether the operation is in the window of all members.
+        is_inside: bool[m], whether the operation is in what is shown of all members.
+        is_judged: bool[m], whether it is in what findings are about, of all members.
         is_told: bool[m], whether who waits for whom is known; where it is not, no wait is counted.
     """
 
@@ -70,10 +72,27 @@ class GroupWaits:
     uncertainty_ns: Int64
     is_last: Mask
     is_inside: Mask
+    is_judged: Mask
     is_told: Mask
 
     def __len__(self) -> int:
         return len(self.last)
+
+    @property
+    def behind_ns(self) -> Int64:
+        """How long after the member before it each one came, int64[m, r]; 0 for the first."""
+        order = np.argsort(self.start_ns, axis=1, kind="stable")
+        ordered = np.take_along_axis(self.start_ns, order, axis=1)
+        behind = np.empty_like(ordered)
+        np.put_along_axis(behind, order, np.diff(ordered, axis=1, prepend=ordered[:, :1]), axis=1)
+        return behind
+
+    @property
+    def is_unknown(self) -> Mask:
+        """Whether the clocks of machines are too coarse to tell who waited, bool[m]."""
+        between_machines = self.uncertainty_ns[self.last] > ONE_MACHINE_NS
+        unknown: Mask = self.is_told & between_machines & ~self.is_resolved
+        return unknown
 
     @property
     def is_resolved(self) -> Mask:
@@ -102,7 +121,7 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
     end = whole.times([clocks.to_run(member.report, member.end_ns) for member in members])
     stay = whole.times([member.end_ns - member.start_ns for member in members])
     between = np.minimum(_between(members, clocks), intervals.BEYOND_NS)
-    left, found = list(range(len(members))), []
+    left, groups = list(range(len(members))), []
     while left:
         first = left[0]
         apart = np.median(np.abs(end - end[:, first : first + 1]), axis=0)
@@ -111,8 +130,8 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
         alike = [column for column in left if leaves[column]]
         left = [column for column in left if not leaves[column]]
         if len(alike) > 1:
-            found.append(group.of_members(alike))
-    return found
+            groups.append(group.of_members(alike))
+    return groups
 
 
 def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> GroupWaits | Unmatched:
@@ -141,8 +160,8 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     between = _between(members, clocks)
     # A socket takes what is sent before it is asked for.
     is_on_gpus = all(member.device is not None for member in members)
-    judged = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
-    together = (start.max(axis=1) - end.min(axis=1) <= between.max())[judged]
+    meets = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
+    together = (start.max(axis=1) - end.min(axis=1) <= between.max())[meets]
     if len(together) and together.mean() < _RESIDENT:
         return Unmatched(
             group.name,
@@ -160,7 +179,13 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     tied[np.arange(len(last)), last] = True
     stay = end - start
     wait = _waited(whole, start, end, last, root, between)
-    inside = whole.times([member.is_inside.astype(np.int64) for member in members])
+    inside, judged = (
+        whole.times([mask.astype(np.int64) for mask in masks])
+        for masks in (
+            [member.is_inside for member in members],
+            [member.is_judged for member in members],
+        )
+    )
     return GroupWaits(
         group=whole,
         start_ns=start,
@@ -172,6 +197,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
         uncertainty_ns=uncertainty,
         is_last=tied & (late > uncertainty),
         is_inside=np.all(inside > 0, axis=1),
+        is_judged=np.all(judged > 0, axis=1),
         is_told=(root >= 0) | ~whole.is_one_of(ROOTED),
     )
 
@@ -252,19 +278,7 @@ def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
 
 def _medians_of_others(values: Int64) -> Int64:
     """Return for each entry the median of the others in its row, int64[m, r]."""
-    num_others = values.shape[1] - 1
-    order = np.argsort(values, axis=1, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=1)
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(values.shape[1])[np.newaxis, :], axis=1)
-
-    def of_others(index: int) -> Int64:
-        """Return what is at this place once the entry itself is taken out."""
-        shifted = np.where(place <= index, index + 1, index)
-        taken: Int64 = np.take_along_axis(ordered, shifted, axis=1)
-        return taken
-
-    low, high = of_others((num_others - 1) // 2), of_others(num_others // 2)
+    low, high = middle_of_others(values)
     middle: Int64 = low + (high - low) // 2
     return middle
 
