@@ -164,7 +164,7 @@ def compare(
         signature=np.flatnonzero(is_compared),
         num_alone=num_alone[is_compared],
         num_overlapped=num_overlapped[is_compared],
-        alone_ns=_sorted(length_ns[alone], signature[alone]),
+        alone_ns=sorted_by_signature(length_ns[alone], signature[alone]),
         overlapped=overlapped,
         overlapped_ns=length_ns[overlapped],
     )
@@ -176,18 +176,24 @@ def _order(length_ns: Int64, signature: Int64) -> Int64:
     place = len(length_ns).bit_length()
     if bits + place + int(signature.max(initial=0)).bit_length() > 62:
         return np.lexsort((length_ns, signature))
-    keys = (signature << bits | length_ns) << place | np.arange(len(length_ns))
+    keys = (signature << bits | length_ns) << place
+    keys |= np.arange(len(length_ns))
     keys.sort()
-    return keys & ((1 << place) - 1)
+    keys &= (1 << place) - 1
+    return keys
 
 
-def _sorted(length_ns: Int64, signature: Int64) -> Int64:
+def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:
     """Return lengths by signature, then length; most kernels are alone, so it must be quick."""
     bits = int(length_ns.max(initial=0)).bit_length()
     if bits + int(signature.max(initial=0)).bit_length() > 62:
         return length_ns[np.lexsort((length_ns, signature))]
-    # Sorting one key is five times as fast as two.
-    return np.sort(signature << bits | length_ns) & ((1 << bits) - 1)
+    # Sorting one key is five times as fast as two. In place, since there are many.
+    keys = signature << bits
+    keys |= length_ns
+    keys.sort()
+    keys &= (1 << bits) - 1
+    return keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,9 @@ def _peak(rank: Rank, num_ranks: Int64) -> float | None:
     if not ((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all():
         return None
     own = peaks(rank.gpu, rank.peak_overrides)
-    return own.nvlink if own.nvlink is not None else own.pcie
+    if own.nvlink is None or rank.links.is_all_nvlink is False:  # a ring goes over all of them
+        return own.pcie
+    return own.nvlink
 
 
 def _use(

@@ -1,7 +1,4 @@
-"""Why the GPU did nothing: the host launched late, synchronized, waited for data, or none of it.
-
-`traceprof.host.idle_gaps` defines the causes; the four of them add up to the idle time exactly.
-"""
+"""Why the GPU did nothing, by cause; `traceprof.host.idle_causes` defines them."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.gpu_idle_advice import advice, page_advice, unknown_advice
 from traceprof.analyses.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -21,54 +19,61 @@ from traceprof.findings import (
     Metrics,
     MetricValue,
     NotApplicable,
-    bullets,
+    Severity,
     severity_of_cost,
+    share,
 )
-from traceprof.host.idle_gaps import LAUNCH_LATENCY_NS, IdleGaps, UnknownCause, idle_gaps
-from traceprof.host.synchronization import data_loading
+from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
+from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
+from traceprof.host.idle_details import details
+from traceprof.run.rank import Window
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.run.opening import Rank, Window
+    from collections.abc import Iterable, Mapping
+
+    from traceprof.host.idle_causes import IdleCauses, UnknownCause
+    from traceprof.host.idle_details import Detail
+    from traceprof.run.opening import Rank
 
 IDS: tuple[str, ...] = ("gpu-idle",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+_MEANINGS = {
+    IdleCause.LAUNCH_BOUND: (
+        "the thread that launched what ended the gap was launching: it was in CUDA calls, or its"
+        f" calls and range ends lay less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
+        " quicker than the host can launch"
+    ),
+    IdleCause.TURNAROUND: (
+        "what ended the gap had been launched before the gap began: of such a gap the first"
+        f" {MAX_TURNAROUND_NS // 1000} µs, the GPU's own time between operations"
+    ),
+    IdleCause.SYNC: (
+        "what would go away if the host had not waited for the GPU (synchronize calls, blocking"
+        " copies): launching after such a wait, until as much time is made up for as it took"
+    ),
+    IdleCause.DATA_LOADING: (
+        "the thread was in a range that names data loading; or asleep, in a gap that ends with a"
+        " copy from the host at a step's boundary or by a thread that only copies"
+    ),
+    IdleCause.MPI: "the thread was in calls of MPI, Gloo or UCX",
+    IdleCause.SETUP: (
+        "the thread created contexts or communicators, loaded modules and functions, compiled,"
+        " registered memory, or was in a range of warm-up"
+    ),
+    IdleCause.ALLOCATION: "the thread allocated or freed memory",
+    IdleCause.WAITING: "the thread was asleep otherwise",
+    IdleCause.HOST_CODE: "the thread ran something else than CUDA calls",
+    IdleCause.UNKNOWN: (
+        "none of these can be told: no launch is known, the queue held work, or nothing is known"
+        " of the thread"
+    ),
+}
 METRICS: Metrics = {
     "gpu-idle": {
-        "idle_ns": Metric(
-            Kind.NS,
-            "the sum of the four causes, exactly, and the impact. Where the report has no API"
-            " calls, or the clocks of host and GPU disagree in it, the four are null",
-        ),
-        "launch_bound_ns": Metric(
-            Kind.NS,
-            "the thread had not launched the operation yet, and neither synchronized nor loaded"
-            " data",
-            is_nullable=True,
-        ),
-        "sync_ns": Metric(
-            Kind.NS,
-            "the thread was inside a synchronizing call, or such a call had used up its lead just"
-            " before. At most the call's own duration counts: without the wait, the host would have"
-            " come so much earlier. Synchronizing are cudaStreamSynchronize and its like,"
-            " cudaMemcpy, copies to pageable memory, and allocating and freeing memory",
-            is_nullable=True,
-        ),
-        "data_loading_ns": Metric(
-            Kind.NS,
-            "the thread was inside an NVTX range that names data loading (`dataloader next`,"
-            " `load_batch`, `next(…)`, …). 0 without such ranges: then data loading counts as"
-            " launch-bound",
-            is_nullable=True,
-        ),
-        "other_ns": Metric(
-            Kind.NS,
-            "the operation had been launched before the gap began, or more than"
-            f" {LAUNCH_LATENCY_NS // 1000} µs before it started: it waited for an event, a copy or"
-            " another rank. Also gaps whose next operation has no launch in the capture",
-            is_nullable=True,
-        ),
+        "idle_ns": Metric(Kind.NS, "the sum of the ten causes, exactly, and the impact"),
+        **{f"{cause.value}_ns": Metric(Kind.NS, _MEANINGS[cause]) for cause in IdleCause},
         "per_step_ns": Metric(
             Kind.NS,
             "idle time of the median training step, null where no step was found",
@@ -80,10 +85,34 @@ METRICS: Metrics = {
     }
 }
 
-# By share of the idle time: a cause below it gets no advice of its own.
-_MINOR = 0.2
-LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER = "launch-bound", "sync", "data loading", "other"
-CAUSES = (LAUNCH_BOUND, SYNC, DATA_LOADING, OTHER)
+# By share of the idle time: a smaller cause is not spoken of.
+_MIN_SHARE = 0.15
+_TOLD_BY = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
+CAUSES = {
+    IdleCause.LAUNCH_BOUND: "launch-bound",
+    IdleCause.TURNAROUND: "turn-around",
+    IdleCause.SYNC: "sync",
+    IdleCause.DATA_LOADING: "data loading",
+    IdleCause.MPI: "MPI",
+    IdleCause.SETUP: "set-up",
+    IdleCause.ALLOCATION: "allocation",
+    IdleCause.WAITING: "waiting",
+    IdleCause.HOST_CODE: "host code",
+    IdleCause.UNKNOWN: "unknown",
+}
+"""What people call the causes."""
+_BECAUSE = {
+    IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
+    IdleCause.TURNAROUND: "the GPU went from one operation to the next, launched in time",
+    IdleCause.SYNC: "the host had waited for the GPU and could not launch ahead",
+    IdleCause.DATA_LOADING: "the host waited for data to be loaded",
+    IdleCause.MPI: "the host was in MPI",
+    IdleCause.SETUP: "the host set something up for the first time",
+    IdleCause.ALLOCATION: "the host allocated or freed memory",
+    IdleCause.WAITING: "the launching thread slept",
+    IdleCause.HOST_CODE: "the host ran code of its own between launches",
+    IdleCause.UNKNOWN: "of something that the report does not tell",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,112 +120,111 @@ class GpuIdleResult(RankResult):
     """The idle time of one rank in a window.
 
     Attributes:
-        window_ns: the window's length.
+        window: what was looked at.
         idle_ns: how long the GPU did nothing.
-        parts_ns: by cause, in the order of `CAUSES`; None where the causes cannot be known.
+        by_cause: the same by cause; the sum is `idle_ns`.
+        unknown_ns: of what is unknown, how long the queue held work, how long no launch is known
+            of, and how long nothing is known of the host.
+        details: what the host was in, for the causes that matter.
         coverage: share of the idle time whose next operation has a known launch, 0 to 1.
         per_step_ns: idle time of the median step in the window; None without steps.
-        sync_api: the synchronizing call to which most idle time is laid, None for none.
-        names_data_loading: whether a range of the process names data loading.
         evidence: the longest gaps, longest first.
-        unknown: why the causes cannot be known, else None.
+        why_unknown: what keeps all causes from being known, else None.
+        is_pytorch: whether the program is known to be PyTorch.
+        held: the parts that the report holds, of those that tell what the host did.
         how_to_collect: what the trace may lack, should it be needed.
     """
 
-    window_ns: int
+    window: Window
     idle_ns: int
-    parts_ns: tuple[int, int, int, int] | None
+    by_cause: Mapping[IdleCause, int]
+    unknown_ns: tuple[int, int, int]
+    details: Mapping[IdleCause, tuple[Detail, ...]]
     coverage: float
     per_step_ns: int | None
-    sync_api: str | None
-    names_data_loading: bool
     evidence: tuple[Evidence, ...]
-    unknown: UnknownCause | None
+    why_unknown: UnknownCause | None
+    is_pytorch: bool
+    held: frozenset[Part]
     how_to_collect: HowToCollect
+
+    @property
+    def main_causes(self) -> list[IdleCause]:
+        """The causes that matter, the largest first."""
+        by_size = sorted(IdleCause, key=lambda cause: -self.by_cause[cause])
+        return _that_matter(by_size, self.by_cause, self.idle_ns)
 
 
 def run(rank: Rank, window: Window) -> GpuIdleResult:
     """Measure the idle time of a rank by cause."""
-    gaps = idle_gaps(rank, window)
-    unknown = gaps if isinstance(gaps, UnknownCause) else None
+    causes = idle_causes(rank)
     idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
-    idle_ns, parts, coverage, sync_api = idle.measure_ns, None, 0.0, None
-    if isinstance(gaps, IdleGaps):
-        parts = gaps.parts_ns
-        coverage = gaps.coverage
-        sync_api = _dominant_api(rank, gaps)
-        evidence = _explained(rank, gaps)
-    else:
-        evidence = _unexplained(rank, idle)
+    by_cause = causes.within(window)
+    idle_ns = idle.measure_ns
+    # Before its first operation and after its last one nothing is known of a rank.
+    outside_ns = idle_ns - sum(by_cause.values())
+    by_cause[IdleCause.UNKNOWN] += outside_ns
+    low, high = window.start_ns, window.end_ns
+    queued = intervals.clip(causes.queued, low, high).measure_ns
+    unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
+    silent = by_cause[IdleCause.UNKNOWN] - queued - unlaunched
+    matter = _that_matter(IdleCause, by_cause, idle_ns)
     return GpuIdleResult(
         rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
-        window_ns=window.length_ns,
+        window=window,
         idle_ns=idle_ns,
-        parts_ns=parts,
-        coverage=coverage,
+        by_cause=by_cause,
+        unknown_ns=(queued, unlaunched, silent),
+        details={cause: details(rank, window, cause) for cause in matter},
+        coverage=causes.coverage(window),
         per_step_ns=_median_of_steps(rank, window),
-        sync_api=sync_api,
-        names_data_loading=bool(data_loading(rank)),
-        evidence=evidence,
-        unknown=unknown,
+        evidence=_evidence(rank, idle, causes),
+        why_unknown=why_unknown(rank),
+        is_pytorch=rank.program.is_pytorch,
+        held=frozenset(part for part in _TOLD_BY if rank.trace.holds(part)),
+        how_to_collect=rank.trace.how_to_collect,
     )
 
 
 def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     """Judge the idle time by its share of the window, and advise on its largest causes."""
-    fraction = result.idle_ns / result.window_ns if result.window_ns else 0.0
-    severity = severity_of_cost(fraction)
-    if severity is None:
+    window_ns = result.window.length_ns
+    fraction = share(result.idle_ns, window_ns)
+    if severity_of_cost(fraction) is None:
         return []
-    if result.idle_ns == result.window_ns:
+    if result.idle_ns == window_ns:
         return [
             NotApplicable(
                 "gpu-idle",
-                "no GPU operation ran in the window",
+                "no GPU operation ran in the time judged",
                 "choose a window in which the rank works",
                 result.rank,
             )
         ]
-    launch_bound, sync, loading, other = result.parts_ns or (None, None, None, None)
+    # For the GPU's own time nothing can be done on the host.
+    curable = share(result.idle_ns - result.by_cause[IdleCause.TURNAROUND], window_ns)
     metrics: dict[str, MetricValue] = {
         "idle_ns": result.idle_ns,
-        "launch_bound_ns": launch_bound,
-        "sync_ns": sync,
-        "data_loading_ns": loading,
-        "other_ns": other,
+        **{f"{cause.value}_ns": result.by_cause[cause] for cause in IdleCause},
         "per_step_ns": result.per_step_ns,
         "coverage": result.coverage,
     }
-    title = (
-        f"The GPU did nothing for {duration(result.idle_ns)} of {duration(result.window_ns)}"
-        f"{_because(result)}"
-    )
     return [
         Finding(
             "gpu-idle",
-            severity,
+            severity_of_cost(curable) or Severity.INFO,
             result.rank,
-            title,
+            _title(result),
             result.idle_ns,
             fraction,
             metrics,
             result.evidence,
-            _advice(result),
+            tuple(_advice(result)),
         )
     ]
 
 
 # -- numbers --------------------------------------------------------------------------------------
-
-
-def _dominant_api(rank: Rank, gaps: IdleGaps) -> str | None:
-    laid = gaps.sync_call >= 0
-    if rank.calls is None or not gaps.sync_ns[laid].sum():
-        return None
-    names, which = np.unique(rank.calls.packed_name.at(gaps.sync_call[laid]), return_inverse=True)
-    cost = np.bincount(which, weights=gaps.sync_ns[laid])
-    return rank.trace.api_names.get(int(names[cost.argmax()]))
 
 
 def _median_of_steps(rank: Rank, window: Window) -> int | None:
@@ -210,55 +238,28 @@ def _median_of_steps(rank: Rank, window: Window) -> int | None:
     return int(np.median(steps.end_ns - steps.start_ns - busy))
 
 
-def _explained(rank: Rank, gaps: IdleGaps) -> tuple[Evidence, ...]:
+def _that_matter(
+    causes: Iterable[IdleCause], by_cause: Mapping[IdleCause, int], idle_ns: int
+) -> list[IdleCause]:
+    """Return the causes that make a considerable part of idle time."""
+    least = max(_MIN_SHARE * idle_ns, 1)
+    return [cause for cause in causes if by_cause[cause] >= least]
+
+
+def _evidence(rank: Rank, idle: intervals.Intervals, causes: IdleCauses) -> tuple[Evidence, ...]:
     evidence = []
-    for gap in intervals.largest(gaps.length_ns, MAX_EVIDENCE).tolist():
-        start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
-        cause = _cause(rank, gaps, gap)
-        evidence.append(Evidence(start, end, f"{cause}, {_between(rank, start, end)}".rstrip(", ")))
+    for gap in intervals.largest(idle.length_ns, MAX_EVIDENCE).tolist():
+        start, end = int(idle.start_ns[gap]), int(idle.end_ns[gap])
+        where = Window(start, end)
+        by_cause = causes.within(where)
+        largest = max(IdleCause, key=lambda cause: by_cause[cause])
+        if not by_cause[largest]:
+            largest = IdleCause.UNKNOWN
+        found = details(rank, where, largest)
+        what = f"{CAUSES[largest]}: {found[0].name}" if found else CAUSES[largest]
+        label = f"{what}, {_between(rank, start, end)}".rstrip(", ")
+        evidence.append(Evidence(start, end, label))
     return tuple(evidence)
-
-
-def _cause(rank: Rank, gaps: IdleGaps, gap: int) -> str:
-    """Name the largest part of a gap, and the call behind it."""
-    if not gaps.has_launch[gap]:
-        return f"{OTHER}: launch not in the capture"
-    late = int(np.searchsorted(gaps.late, gap))
-    if late == len(gaps.late) or gaps.late[late] != gap:
-        return OTHER
-    start, end = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
-    parts = [int(part[late]) for part in (gaps.launch_bound_ns, gaps.sync_ns, gaps.data_loading_ns)]
-    parts.append(end - start - sum(parts))
-    cause = CAUSES[parts.index(max(parts))]
-    call = int(gaps.sync_call[late])
-    if cause == SYNC and call >= 0 and rank.calls is not None:
-        name = rank.trace.api_names.get(rank.calls.name_id(call))
-        return f"{cause}: {name or 'unnamed call'}"
-    if cause == LAUNCH_BOUND:
-        return cause + _inside(rank, start, end, int(gaps.launch[late]))
-    return cause
-
-
-def _inside(rank: Rank, start: int, end: int, launch: int) -> str:
-    """Name the API call in which the launching thread spent most of a gap, if there is one."""
-    calls = rank.calls
-    if calls is None:
-        return ""
-    thread = calls.packed_thread.kept
-    own = np.flatnonzero((calls.start_ns < end) & (thread == thread[launch]))
-    inside = np.minimum(calls.ends(own), end) - np.maximum(calls.start_ns[own], start)
-    if 2 * inside.max(initial=0) < end - start:
-        return ""
-    name = calls.name_id(int(own[inside.argmax()]))
-    return f": {rank.trace.api_names.get(name, 'unnamed call')}"
-
-
-def _unexplained(rank: Rank, idle: intervals.Intervals) -> tuple[Evidence, ...]:
-    order = intervals.largest(idle.length_ns, MAX_EVIDENCE)
-    longest = zip(idle.start_ns[order].tolist(), idle.end_ns[order].tolist(), strict=True)
-    return tuple(
-        Evidence(start, end, _between(rank, start, end) or "no operation") for start, end in longest
-    )
 
 
 def _between(rank: Rank, start: int, end: int) -> str:
@@ -269,111 +270,40 @@ def _between(rank: Rank, start: int, end: int) -> str:
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _because(result: GpuIdleResult) -> str:
-    if result.parts_ns is None:
-        return "; cause unknown"
-    largest = max(result.parts_ns)
-    reasons = {
-        LAUNCH_BOUND: "because the host had not launched the next operation yet",
-        SYNC: f"because the host synchronized ({result.sync_api or 'several calls'})",
-        DATA_LOADING: "because the host was loading data",
-        OTHER: "for other reasons (the next operation was launched already, or its launch is"
-        " not in the capture)",
-    }
-    reason = reasons[CAUSES[result.parts_ns.index(largest)]]
-    return f", {duration(largest)} of it {reason}"
+def _title(result: GpuIdleResult) -> str:
+    """Say how long the GPU did nothing, and for which reasons."""
+    idle, whole = duration(result.idle_ns), duration(result.window.length_ns)
+    reasons = [
+        f"{duration(result.by_cause[cause])} because {_BECAUSE[cause]}{_inside(result, cause)}"
+        for cause in result.main_causes
+    ]
+    return f"The GPU did nothing for {idle} of {whole}: {'; '.join(reasons)}"
 
 
-def _advice(result: GpuIdleResult) -> tuple[str, ...]:
-    if result.unknown is not None:
-        unknown = result.unknown
-        return (f"Cause unknown: {unknown.reason}; {unknown.how_to_collect}", *_UNKNOWN_ADVICE)
-    parts = dict(zip(CAUSES, result.parts_ns or (0, 0, 0, 0), strict=True))
-    worth = [cause for cause in CAUSES if parts[cause] >= _MINOR * result.idle_ns]
-    worth.sort(key=lambda cause: -parts[cause])
-    lines = [line for cause in worth for line in _of_cause(cause, result.how_to_collect)]
-    if LAUNCH_BOUND in worth and not result.names_data_loading:
-        lines.append(_NAME_DATA_LOADING)
-    return tuple(lines)
+def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
+    """Return what the host was in most of that time, in brackets."""
+    found = result.details.get(cause, ())
+    worth = [detail.name for detail in found if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
+    return f" ({', '.join(worth)})" if worth else ""
 
 
-def _by_cause() -> str:
-    return "\n\n".join(f"{cause}:\n\n{bullets(_of_cause(cause))}" for cause in CAUSES)
-
-
-def _of_cause(cause: str, how_to_collect: HowToCollect | None = None) -> list[str]:
-    """Return the advice on a cause; without a trace, what no format needs to be known for."""
-    lines = list(_ADVICE[cause])
-    if cause == LAUNCH_BOUND:
-        how = how_to_collect and how_to_collect(Part.HOST_CODE)
-        lines.append(f"{_LOOK_AT_THE_HOST}: {how}" if how else _LOOK_AT_THE_HOST)
-    if cause == OTHER:
-        how = how_to_collect and how_to_collect(Part.EVENT_RECORDS)
-        records = f"; {how} records the events" if how else ""
-        lines.insert(0, f"{_LOOK_AT_THE_TIMELINE}{records})")
+def _advice(result: GpuIdleResult) -> list[str]:
+    lines: list[str] = []
+    if result.why_unknown is not None:
+        why = result.why_unknown
+        lines.append(f"Not all causes can be known: {why.reason}; {why.how_to_collect}")
+    main = result.main_causes
+    setup = result.details.get(IdleCause.SETUP, ())
+    lines += advice(
+        main,
+        setup=setup[0].name if setup else "",
+        is_pytorch=result.is_pytorch,
+        held=result.held,
+        how_to_collect=result.how_to_collect,
+    )
+    if IdleCause.UNKNOWN in main and result.why_unknown is None:
+        lines += unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)
     return lines
 
 
-_ADVICE: dict[str, tuple[str, ...]] = {
-    LAUNCH_BOUND: (
-        (
-            "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead')"
-            " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
-        ),
-        (
-            "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
-            " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
-        ),
-    ),
-    SYNC: (
-        (
-            "Take .item(), .cpu(), print(tensor), nonzero() and boolean masks out of the step, or"
-            " do them every N steps; torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) names"
-            " the lines"
-        ),
-        (
-            "Read results late: copy to pinned memory with non_blocking=True, and wait for the"
-            " event of the step before"
-        ),
-        (
-            "cudaMalloc and cudaFree in steps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-            " (PyTorch 2.1), no torch.cuda.empty_cache(); in CUDA, cudaMallocAsync (11.2)"
-        ),
-    ),
-    DATA_LOADING: (
-        (
-            "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
-            " persistent_workers=True)"
-        ),
-        (
-            "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True)"
-            " on a stream of its own"
-        ),
-        (
-            "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
-            " samples, read from local disks"
-        ),
-    ),
-    OTHER: ("Many gaps of a microsecond between short kernels: fuse them, or launch a CUDA graph",),
-}
-_LOOK_AT_THE_HOST = (
-    "Where single gaps are long, look at what the launching thread did in them (Python,"
-    " logging, checkpoints, MPI)"
-)
-_LOOK_AT_THE_TIMELINE = (
-    "The next operation was launched already: look for what it waited for on the timeline"
-    " (an event of another stream, a copy, another rank"
-)
-_NAME_DATA_LOADING = (
-    "No range names data loading, which counts as launch-bound then: record with"
-    " python -m instrument, or put torch.cuda.nvtx.range('dataloader next') around next(loader)"
-)
-_UNKNOWN_ADVICE = (
-    (
-        "Look at the evidence on the timeline: what ran before and after each gap tells whether"
-        " the host was late (many small kernels), synchronized (.item(), .cpu(),"
-        " cudaStreamSynchronize) or waited for data"
-    ),
-)
-
-PAGE = {"advice": _by_cause()}
+PAGE = {"advice": page_advice()}

@@ -21,8 +21,9 @@ from traceprof.findings import (
     bullets,
     severity_of_cost,
 )
-from traceprof.host.idle_gaps import IdleGaps, UnknownCause, idle_gaps
+from traceprof.host.idle_causes import UnknownCause, idle_causes, why_unknown
 from traceprof.host.synchronization import by_thread, synchronizing_calls
+from traceprof.host.wait_costs import WaitCosts, costing_calls, outermost, wait_costs
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -33,13 +34,16 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
+_MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call
+
 IDS: tuple[str, ...] = ("host-sync",)
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 METRICS: Metrics = {
     "host-sync": {
         "num_syncs": Metric(
             Kind.COUNT,
-            "how many; a copy and the synchronization that follows it at once are one",
+            "how many; a copy and the synchronization that follows it at once are one, and so are a"
+            " call and the driver's call inside it",
         ),
         "blocked_ns": Metric(
             Kind.NS,
@@ -72,15 +76,18 @@ class HostSyncResult(RankResult):
     Attributes:
         window_ns: the window's length.
         num_syncs: how often a thread synchronized; a copy to pageable memory and the
-            synchronization that follows it at once are one.
+            synchronization that follows it at once are one, and so are a call of the runtime and
+            the driver's call inside it.
         blocked_ns: time inside these calls, summed over threads.
         api: the call with the most of it, None without calls.
         api_blocked_ns: how much that is.
         per_step_ns: blocked time of the median step; None without steps.
-        idle_ns: GPU idle time that is laid to these calls.
+        idle_ns: GPU idle time that would not be there without these calls.
         coverage: share of the idle time whose next operation has a known launch, 0 to 1.
-        evidence: the gaps laid to these calls that cost most, costliest first.
+        evidence: the calls that cost most, costliest first.
         in_steps: whether only calls inside training steps count; without steps all in the window.
+        is_pytorch: whether the program is known to use PyTorch.
+        uses_mpi: whether it is known to use MPI.
         unknown: why none of this can be known, else None.
     """
 
@@ -94,23 +101,26 @@ class HostSyncResult(RankResult):
     coverage: float
     evidence: tuple[Evidence, ...]
     in_steps: bool
+    is_pytorch: bool = False
+    uses_mpi: bool = False
     unknown: UnknownCause | None = None
 
 
 def run(rank: Rank, window: Window) -> HostSyncResult:
-    """Add up the synchronizing calls that start in the window, and the idle time laid to them."""
-    gaps, calls = idle_gaps(rank, window), rank.calls
+    """Add up the synchronizing calls that start in the window, and the idle time that they make."""
+    unknown, calls = why_unknown(rank), rank.calls
     in_steps = rank.step_ranges is not None
-    if calls is None or isinstance(gaps, UnknownCause):
-        unknown = gaps if isinstance(gaps, UnknownCause) else None
+    if calls is None or unknown is not None:
         return HostSyncResult(
-            rank.rank, window.length_ns, 0, 0, None, 0, None, 0, 0.0, (), in_steps, unknown
+            rank.rank, window.length_ns, 0, 0, None, 0, None, 0, 0.0, (), in_steps, unknown=unknown
         )
-    chosen = _judged(rank, calls, window)
+    waits = _in_steps(rank, calls, synchronizing_calls(rank, calls) & ~_allocates(rank, calls))
+    chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
     api, api_blocked = _dominant_api(rank, calls, np.flatnonzero(chosen))
-    laid = gaps.sync_call >= 0
-    laid[laid] = chosen[gaps.sync_call[laid]]
+    # What a wait before the window costs inside it is part of the cost, and so is what a copy from
+    # pageable memory does that is Async by name.
+    costs = wait_costs(rank, window, _in_steps(rank, calls, costing_calls(rank, calls)))
     return HostSyncResult(
         rank=rank.rank,
         window_ns=window.length_ns,
@@ -119,10 +129,12 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         api=api,
         api_blocked_ns=api_blocked,
         per_step_ns=_median_of_steps(rank, calls, window, np.flatnonzero(chosen)),
-        idle_ns=int(gaps.sync_ns[laid].sum()),
-        coverage=gaps.coverage,
-        evidence=_evidence(rank, calls, gaps, np.flatnonzero(laid)),
+        idle_ns=costs.saved_ns,
+        coverage=idle_causes(rank).coverage(window),
+        evidence=_evidence(rank, calls, costs),
         in_steps=in_steps,
+        is_pytorch=rank.program.is_pytorch,
+        uses_mpi=rank.program.uses_mpi,
     )
 
 
@@ -160,7 +172,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
             fraction,
             metrics,
             result.evidence,
-            _advice(result.api or ""),
+            _advice(result),
         )
     ]
 
@@ -168,33 +180,56 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _judged(rank: Rank, calls: ApiCalls, window: Window) -> Mask:
-    """Return which synchronizing calls count, bool[calls].
+def _allocates(rank: Rank, calls: ApiCalls) -> Mask:
+    """Return which calls allocate or free memory: what these cost is a cause of its own."""
+    names = rank.trace.api_names.items()
+    return calls.packed_name.isin(
+        [key for key, name in names if api_call_kind(name) is ApiCallKind.ALLOCATE]
+    )
 
-    Those that start in the window and in a step's range, on threads that launch the rank's work.
+
+def _in_steps(rank: Rank, calls: ApiCalls, waits: Mask) -> Mask:
+    """Return which calls start in a step's range, bool[calls]; all of them where no step is known.
+
+    What lies inside another one is a part of that call.
     """
-    chosen = synchronizing_calls(rank, calls)
-    index = np.flatnonzero(chosen)
-    start = calls.start_ns[index]
-    # A call at the very end of a window is after it: operations end a window, calls do not.
-    counts = (start >= window.start_ns) & (start < window.end_ns)
+    index = np.flatnonzero(waits)
     if rank.step_ranges is not None:
-        ranges = rank.step_ranges
+        start, ranges = calls.start_ns[index], rank.step_ranges
         steps = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
         last = np.searchsorted(steps.start_ns, start, side="right") - 1
         inside = last >= 0
         inside[inside] = start[inside] < steps.end_ns[last[inside]]
-        counts &= inside
+        index = index[inside]
+    chosen = np.zeros(len(calls), np.bool_)
+    chosen[index] = True
+    return chosen
+
+
+def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
+    """Return which waits count, bool[calls]: one for each that was recorded twice.
+
+    Those that start in the window, on threads that launch the rank's work.
+    """
+    index = np.flatnonzero(waits)
+    start = calls.start_ns[index]
+    # A call at the very end of a window is after it: operations end a window, calls do not.
+    counts = (start >= window.start_ns) & (start < window.end_ns)
     launches = np.concatenate(
         [calls_of_group[calls_of_group >= 0] for calls_of_group in rank.launched_by]
     )
     counts &= np.isin(calls.packed_thread.at(index), calls.packed_thread.counted(launches)[0])
-    chosen[index[~counts]] = False
+    index = index[counts]
+    chosen = np.zeros(len(calls), np.bool_)
+    chosen[outermost(calls, index)] = True
     return chosen
 
 
 def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, ThreadCalls]) -> int:
-    """Count copies whose thread then synchronizes, as its next call: PyTorch's blocking copy."""
+    """Count copies whose thread then synchronizes, as its next call: PyTorch's blocking copy.
+
+    Calls that lie within the copy's, of the driver, are no next call.
+    """
     names = rank.trace.api_names
     of_copies = [key for key, name in names.items() if "emcpy" in name]
     of_waits = [
@@ -207,9 +242,16 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
         pairs &= np.isin(name[1:], np.array(of_waits, np.int64))
         if pairs.any():
             # A thread's correlation ids ascend: its calls lie in `calls` in the order it made them.
-            own = np.flatnonzero(calls.thread == thread)
-            place = np.searchsorted(own, each.call)
-            number += int((pairs & (np.diff(place) == 1)).sum())
+            made = np.flatnonzero(calls.thread == thread)
+            place = np.searchsorted(made, each.call)
+            copy, wait = place[:-1][pairs], place[1:][pairs]
+            at_once = (wait > copy) & (wait - copy <= _MAX_INNER_CALLS + 1)
+            copy_end = each.end_ns[:-1][pairs]
+            for inner in range(1, _MAX_INNER_CALLS + 1):
+                is_between = np.flatnonzero(copy + inner < wait)
+                ends = calls.ends(made[copy[is_between] + inner])
+                at_once[is_between] &= ends <= copy_end[is_between]
+            number += int(at_once.sum())
     return number
 
 
@@ -243,31 +285,34 @@ def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64)
     return int(np.median(spent[stop] - spent[first]))
 
 
-def _evidence(rank: Rank, calls: ApiCalls, gaps: IdleGaps, laid: Int64) -> tuple[Evidence, ...]:
-    order = intervals.largest(gaps.sync_ns[laid], MAX_EVIDENCE)
+def _evidence(rank: Rank, calls: ApiCalls, costs: WaitCosts) -> tuple[Evidence, ...]:
+    """Show the calls that cost most."""
+    call, which = np.unique(outermost(calls, costs.call), return_inverse=True)
+    cost = np.zeros(len(call), np.int64)
+    np.add.at(cost, which, costs.cost_ns)
     evidence = []
-    for gap in laid[order].tolist():
-        if not gaps.sync_ns[gap]:
-            break
-        start, end = (int(times[gaps.late[gap]]) for times in (gaps.start_ns, gaps.end_ns))
-        api = rank.trace.api_names.get(calls.name_id(int(gaps.sync_call[gap])), "unnamed call")
-        after = rank.name_at(end)
-        label = f"{api}, before {after}" if after else api
-        evidence.append(Evidence(start, end, label))
+    for place in intervals.largest(cost, MAX_EVIDENCE).tolist():
+        index = int(call[place])
+        start, end = int(calls.start_ns[index]), int(calls.ends(slice(index, index + 1))[0])
+        api = rank.trace.api_names.get(calls.name_id(index), "unnamed call")
+        made = duration(int(cost[place]))
+        evidence.append(Evidence(start, end, f"{api}: the GPU then idles for {made}"))
     return tuple(evidence)
 
 
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _advice(api: str) -> tuple[str, ...]:
-    """Return what to do, most promising first for this call."""
-    if any(part in api for part in ("Alloc", "Malloc", "Free")):
-        return (*_MEMORY_ADVICE, *_READ_ADVICE)
-    return (*_READ_ADVICE, *_MEMORY_ADVICE)
+def _advice(result: HostSyncResult) -> tuple[str, ...]:
+    """Return what to do, most promising first for this call and program."""
+    if result.is_pytorch:
+        return _TORCH_ADVICE
+    waits_for_all = "DeviceSynchronize" in (result.api or "")
+    lines = (_STREAM_ORDER, _READ_LATER) if waits_for_all else (_READ_LATER, _STREAM_ORDER)
+    return (*lines, _DIRECTIVES, *((_MPI,) if result.uses_mpi else ()))
 
 
-_READ_ADVICE = (
+_TORCH_ADVICE = (
     (
         "Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
         " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"
@@ -286,12 +331,21 @@ _READ_ADVICE = (
     ),
     "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
 )
-_MEMORY_ADVICE = (
-    (
-        "cudaMalloc and cudaFree inside steps come from an allocator that runs out:"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1), a smaller batch, no"
-        " torch.cuda.empty_cache() in the loop; in CUDA, cudaMallocAsync (11.2)"
-    ),
+_READ_LATER = (
+    "Read results one iteration later: cudaMemcpyAsync to pinned memory (cudaMallocHost), an event"
+    " after it, and cudaEventSynchronize when the value is needed"
+)
+_STREAM_ORDER = (
+    "Kernels of one stream run in order without waiting on the host; streams wait for each other by"
+    " cudaEventRecord and cudaStreamWaitEvent: cudaDeviceSynchronize between kernels can go"
+)
+_DIRECTIVES = (
+    "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"
+    " OpenMP: nowait with depend"
+)
+_MPI = (
+    "MPI with GPU buffers needs only what made the data to be done: wait for that stream or event,"
+    " not for the device, and launch what does not depend on it before"
 )
 
-PAGE = {"advice": bullets((*_READ_ADVICE, *_MEMORY_ADVICE))}
+PAGE = {"advice": bullets((*_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))}

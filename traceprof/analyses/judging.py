@@ -6,8 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceprof.analyses import process_groups
-from traceprof.analyses.measured import MeasuredReport, MeasuredRun, RankMeasurements
+from traceprof.analyses import breakdown, process_groups
+from traceprof.analyses.headline import headline
+from traceprof.analyses.measured import MeasuredReport, MeasuredRun
+from traceprof.analyses.owners import owners
 from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES, RUN_ANALYSES
 from traceprof.analyses.results import Results
 from traceprof.analyses.run_result import RunResult
@@ -23,6 +25,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from traceprof.analyses.results import RankResult
     from traceprof.run.opening import RunSummary
     from traceprof.run.windows import Range
 
@@ -57,7 +60,7 @@ def judge(
     spans = [report.captured_ns for report in measured_reports if report.captured_ns is not None]
     if time_range is not None and spans:
         check_is_captured(time_range, spans)
-    measured = _measured_run(measured_reports)
+    measured = _refined(_measured_run(measured_reports))
     judged = _judged(measured)
     num_ranks = {
         id_: measured.results.num_ranks(analysis.name)
@@ -67,16 +70,22 @@ def judge(
     }
     wanted = [claim for claim in judged if claim.id not in skip and (not only or claim.id in only)]
     findings = [claim for claim in wanted if isinstance(claim, Finding)]
+    # What costs most comes first, also where nothing can be done about it.
     findings.sort(
-        key=lambda finding: (-finding.severity, -finding.impact_ns, finding.id, finding.rank)
+        key=lambda finding: (-finding.impact_ns, -finding.severity, finding.id, finding.rank)
     )
     missing = [claim for claim in wanted if isinstance(claim, NotApplicable)]
+    all_findings = [claim for claim in judged if isinstance(claim, Finding)]
+    all_missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
+    breakdowns = measured.results.of(breakdown)
     return RunResult(
-        measured=_refined(measured),
+        measured=measured,
         findings=tuple(findings),
         not_applicable=tuple(_said_once(missing, num_ranks)),
         notes=tuple(notes_of(measured.run)),
         failed=tuple(failed),
+        headline=headline(breakdowns, all_findings),
+        owners=tuple(owners(breakdowns, all_findings, all_missing)),
     )
 
 
@@ -106,7 +115,7 @@ def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
     arrivals = tuple(rank.arrivals for rank in measurements)
     return MeasuredRun(
         run=run,
-        results=_by_analysis(measurements),
+        results=_by_analysis([rank.results for rank in measurements]),
         ranks=compare_ranks(run, arrivals),
         missing={
             analysis.name: tuple(
@@ -116,22 +125,24 @@ def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
         },
         arrivals=arrivals,
         buckets=tuple(rank.buckets for rank in measurements),
+        kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
         process_groups=tuple(
             rank.process_groups for rank in measurements if rank.process_groups is not None
         ),
+        shown=_by_analysis([rank.shown for rank in measurements]),
+        shown_process_groups=tuple(
+            rank.shown_process_groups
+            for rank in measurements
+            if rank.shown_process_groups is not None
+        ),
+        step_totals=tuple(rank.step_totals for rank in measurements),
     )
 
 
-def _by_analysis(measurements: Sequence[RankMeasurements]) -> Results:
+def _by_analysis(ranks: Sequence[Mapping[str, RankResult]]) -> Results:
+    names = dict.fromkeys(name for results in ranks for name in results)
     return Results(
-        {
-            analysis.name: [
-                rank.results[analysis.name]
-                for rank in measurements
-                if analysis.name in rank.results
-            ]
-            for analysis in RANK_ANALYSES
-        }
+        {name: [results[name] for results in ranks if name in results] for name in names}
     )
 
 
@@ -148,15 +159,20 @@ def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
 
 def _refined(measured: MeasuredRun) -> MeasuredRun:
     """Return the measurements with what the comparison of the ranks adds to them."""
-    results, ranks = measured.results, measured.ranks
+    results, shown, ranks = measured.results, measured.shown, measured.ranks
     for analysis in RANK_ANALYSES:
         results = analysis.refine(results, ranks)
+        shown = analysis.refine(shown, ranks)
+    groups, shown_groups = (
+        tuple(process_groups.refined(result, ranks) for result in of_ranks)
+        for of_ranks in (measured.process_groups, measured.shown_process_groups)
+    )
     return replace(
         measured,
         results=results,
-        process_groups=tuple(
-            process_groups.refined(result, ranks) for result in measured.process_groups
-        ),
+        shown=shown,
+        process_groups=groups,
+        shown_process_groups=shown_groups,
     )
 
 

@@ -20,6 +20,7 @@ from traceprof.analyses.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.results import RankResult
+from traceprof.analyses.without_communication import NO_COMMUNICATION, num_inside
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -76,6 +77,7 @@ class LateAllReduceResult(RankResult):
 
     Attributes:
         window_ns: length of the window.
+        communicates: whether any communication runs in the window.
         num_all_reduces: AllReduce kernels that start in the window.
         num_in_steps: those of them launched in a known step.
         num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
@@ -90,6 +92,7 @@ class LateAllReduceResult(RankResult):
     """
 
     window_ns: int
+    communicates: bool
     num_all_reduces: int
     num_in_steps: int
     num_reduce_scatters: int
@@ -133,6 +136,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
+        communicates=num_inside(rank.communication_spans, window) > 0,
         num_all_reduces=int((reduces & inside).sum()),
         num_in_steps=int((reduces & inside & (step >= 0)).sum()),
         num_reduce_scatters=int((of_operation(rank, "ReduceScatter") & inside).sum()),
@@ -227,8 +231,8 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
         return NotApplicable(
             ID,
             f"{len(result.steps.number)} steps can be judged, and {MIN_STEPS} are needed: those"
-            " with compute and then AllReduce kernels, all in the window, but for the first, where"
-            " one bucket is right",
+            " with compute and then AllReduce kernels, all in the time judged, but for the first,"
+            " where one bucket is right",
             "record several steps, from cudaProfilerStart some steps into the training on",
             result.rank,
         )
@@ -244,10 +248,12 @@ def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable:
             result.how_to_collect(Part.GRAPH_KERNELS),
             result.rank,
         )
+    if not result.communicates:
+        return NotApplicable(ID, *NO_COMMUNICATION, result.rank)
     return NotApplicable(
         ID,
-        "no AllReduce kernel ran in the window",
-        "record every rank of a run on several GPUs; where kernels of another name reduce"
+        "no AllReduce kernel ran in the time judged",
+        "where kernels of another name reduce"
         " gradients, give it with --communication-kernel REGEX=AllReduce",
         result.rank,
     )

@@ -90,7 +90,7 @@ METRICS: Metrics = {
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
-_MIN_SHARE = 0.01  # of the window: below, a stalled thread is not worth a word, even as info
+_MIN_SHARE = 0.01  # of what is judged: below, a stalled thread is not worth a word, even as info
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.results import Results
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.analyses.ddp_buckets import DdpBucketsResult
+    from traceprof.analyses.kernel_table import KernelTable
     from traceprof.analyses.process_groups import ProcessGroupsResult
-    from traceprof.analyses.results import RankResult, Results
+    from traceprof.analyses.results import RankResult
+    from traceprof.analyses.step_means import StepTotals
     from traceprof.findings import NotApplicable
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
@@ -24,21 +28,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankMeasurements:
-    """What was measured of a rank in a window.
+    """What was measured of a rank: in what findings are about, if nothing else is said.
 
     Attributes:
         results: of each analysis that is for the rank, by its name.
         missing: of the analyses that could not run, why not, by their name.
         arrivals: when the rank came to each communication operation.
-        buckets: the gradient buckets of DistributedDataParallel.
+        buckets: the gradient buckets of DistributedDataParallel, in all that is shown.
+        kernels: what its kernels took, by name; None for a rank without a GPU.
         process_groups: what a rank without a GPU communicated; None for one with a GPU.
+        shown: of the analyses that are listed, what they measured of all that is shown.
+        shown_process_groups: the process groups of all that is shown.
+        step_totals: where the time of the steady steps went.
     """
 
     results: Mapping[str, RankResult]
     missing: Mapping[str, tuple[NotApplicable, ...]]
     arrivals: Arrivals
     buckets: DdpBucketsResult
+    kernels: KernelTable | None
     process_groups: ProcessGroupsResult | None
+    shown: Mapping[str, RankResult]
+    shown_process_groups: ProcessGroupsResult | None
+    step_totals: StepTotals
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -50,8 +62,13 @@ class RankMeasurements:
             },
             arrivals=replace(self.arrivals, rank=rank, report=report),
             buckets=replace(self.buckets, rank=rank),
+            kernels=self.kernels and replace(self.kernels, rank=rank),
             process_groups=self.process_groups
             and replace(self.process_groups, rank=rank, report=report),
+            shown={name: result.with_rank(rank) for name, result in self.shown.items()},
+            shown_process_groups=self.shown_process_groups
+            and replace(self.shown_process_groups, rank=rank, report=report),
+            step_totals=replace(self.step_totals, rank=rank),
         )
 
 
@@ -96,7 +113,11 @@ class MeasuredRun:
         missing: why analyses could not run on ranks, by the analysis' name.
         arrivals: when ranks came to each communication operation.
         buckets: the gradient buckets of DistributedDataParallel.
+        kernels: what the kernels of ranks with a GPU took, by name.
         process_groups: what ranks without a GPU communicated.
+        shown: of the analyses that are listed, what they measured of all that is shown.
+        shown_process_groups: the process groups of all that is shown.
+        step_totals: where the time of steady steps went.
     """
 
     run: RunSummary
@@ -105,4 +126,8 @@ class MeasuredRun:
     missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
     arrivals: tuple[Arrivals, ...] = ()
     buckets: tuple[DdpBucketsResult, ...] = ()
+    kernels: tuple[KernelTable, ...] = ()
     process_groups: tuple[ProcessGroupsResult, ...] = ()
+    shown: Results = field(default_factory=Results)
+    shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
+    step_totals: tuple[StepTotals, ...] = ()

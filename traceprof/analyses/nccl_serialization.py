@@ -1,4 +1,4 @@
-"""Communication that sat launched and ready behind other communication on its stream."""
+"""Communication that was launched, had its input, and waited behind other communication."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
 from traceprof.communication.nccl_queues import Independence
+from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import (
     Evidence,
     Finding,
@@ -35,7 +36,9 @@ IDS: tuple[str, ...] = ("nccl-serialization",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 METRICS: Metrics = {
     "nccl-serialization": {
-        "blocked_ns": Metric(Kind.NS, "the sum of the waits, which may exceed wall time"),
+        "blocked_ns": Metric(
+            Kind.NS, "the sum of the waits of what was ready, which may exceed wall time"
+        ),
         "num_blocked": Metric(Kind.COUNT, "how many operations waited"),
         "max_blocked_ns": Metric(Kind.NS, "the longest wait"),
         "num_operations": Metric(Kind.COUNT, "communication kernels in the window"),
@@ -48,7 +51,11 @@ METRICS: Metrics = {
         "known_blocked_ns": Metric(
             Kind.NS, "the part of `blocked_ns` of which it is known whether they are independent"
         ),
-        "queued_ns": Metric(Kind.NS, "wall time in which any communication waited in line"),
+        "queued_ns": Metric(
+            Kind.NS,
+            "the same sum from the launch on, whether the input was there or not: the host ran"
+            " ahead, which costs nothing",
+        ),
         "num_on_compute_stream": Metric(
             Kind.COUNT,
             "communication kernels on a stream of whose kernels more than"
@@ -79,7 +86,8 @@ class SerializationResult(RankResult):
         known_blocked_ns: of those waits, the ones behind an operation that is known to be
             independent or known not to be.
         independent_blocked_ns: of these, the ones behind an independent one.
-        queued_ns: how long something waited: the union of the waits.
+        queued_ns: the sum of the waits from the launch on, ready or not.
+        waited_ns: how long something that was ready waited: the union of the waits.
         avoidable_ns: the union of the waits behind an operation that is not known to depend, as
             far as no compute ran.
         independent_avoidable_ns: the same behind one that is known to be independent.
@@ -88,6 +96,7 @@ class SerializationResult(RankResult):
         num_on_compute_streams: communication kernels on streams that compute as well.
         compute_streams: these streams.
         exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
+        has_events: whether event records told the inputs, not the order of launches.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         how_to_collect: what the trace may lack, should it be needed.
     """
@@ -101,6 +110,7 @@ class SerializationResult(RankResult):
     known_blocked_ns: int
     independent_blocked_ns: int
     queued_ns: int
+    waited_ns: int
     avoidable_ns: int
     independent_avoidable_ns: int
     chains: tuple[Evidence, ...]
@@ -108,6 +118,7 @@ class SerializationResult(RankResult):
     num_on_compute_streams: int
     compute_streams: tuple[int, ...]
     exposed_on_compute_streams_ns: int
+    has_events: bool
     num_graphs: int
     how_to_collect: HowToCollect
 
@@ -142,7 +153,8 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         max_blocked_ns=int(queue.blocked_ns[blocked].max(initial=0)),
         known_blocked_ns=total(independent) + total(dependent),
         independent_blocked_ns=total(independent),
-        queued_ns=waited.measure_ns,
+        queued_ns=intervals.total(queue.queued_ns[inside]),
+        waited_ns=waited.measure_ns,
         avoidable_ns=avoidable.measure_ns,
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
@@ -150,6 +162,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         num_on_compute_streams=int(on_compute.sum()),
         compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
         exposed_on_compute_streams_ns=intervals.intersect(ran_there, exposed).measure_ns,
+        has_events=queue.has_events,
         num_graphs=len(rank.operations.graphs),
     )
 
@@ -198,7 +211,7 @@ def _severity(result: SerializationResult) -> Severity | None:
     known = severity_of_cost(share(result.independent_avoidable_ns, result.window_ns))
     if known is not None:
         return known
-    worth_a_word = max(result.queued_ns, result.exposed_on_compute_streams_ns)
+    worth_a_word = max(result.waited_ns, result.exposed_on_compute_streams_ns)
     return (
         Severity.INFO
         if severity_of_cost(share(worth_a_word, result.window_ns)) is not None
@@ -209,15 +222,15 @@ def _severity(result: SerializationResult) -> Severity | None:
 def _title(result: SerializationResult) -> str:
     where = f"stream{'s' if len(result.compute_streams) > 1 else ''}"
     where += f" {', '.join(map(str, result.compute_streams))}"
-    queued = severity_of_cost(share(result.queued_ns, result.window_ns)) is not None
-    if not queued and result.exposed_on_compute_streams_ns > result.queued_ns:
+    has_waited = severity_of_cost(share(result.waited_ns, result.window_ns)) is not None
+    if not has_waited and result.exposed_on_compute_streams_ns > result.waited_ns:
         return (
             f"{result.num_on_compute_streams} of {result.num_operations} communication operations"
             f" run on {where} among compute kernels, which they can never overlap"
         )
     title = (
-        f"{result.num_blocked} of {result.num_operations} communication operations waited"
-        f" {duration(result.blocked_ns)} in all behind others on their stream"
+        f"{result.num_blocked} of {result.num_operations} communication operations were ready and"
+        f" waited {duration(result.blocked_ns)} in all behind others on their stream"
     )
     if result.independent_blocked_ns:
         return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
@@ -263,6 +276,12 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
         advice.append(
             f"To see which of these depend on each other, export communicators and peers: {how}"
         )
+    if result.num_blocked and not result.has_events:
+        how = result.how_to_collect(Part.EVENT_RECORDS)
+        advice.append(
+            "Inputs were told by the order of launches alone; what each operation waits for on the"
+            f" GPU is recorded with {how}"
+        )
     return tuple(advice)
 
 
@@ -294,6 +313,6 @@ _COMPUTE_STREAM_ADVICE = (
     " run beside it"
 )
 PAGE = {
-    "follows": f"{queueing.FOLLOWS_NS // 1000} µs",
+    "follows": f"{FOLLOWS_NS // 1000} µs",
     "advice": bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE)),
 }

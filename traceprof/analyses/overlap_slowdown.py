@@ -1,7 +1,8 @@
 """What overlap costs: kernels that take longer beside communication than alone.
 
 Each kernel is compared with others of the same name, grid and block on the same device, so that no
-model of the GPU is needed: only a run that holds both kinds.
+model of the GPU is needed: only a run that holds both kinds. What runs beside other compute says
+nothing of communication, and is not compared.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, compare, slowdowns
+from traceprof.analyses.beside_communication import MIN_ALONE, beside_communication
+from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, slowdowns
 from traceprof.analyses.results import RankResult
+from traceprof.analyses.without_communication import NO_COMMUNICATION
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -52,6 +55,10 @@ METRICS: Metrics = {
         "matched_fraction": Metric(
             Kind.FRACTION, "the share of all overlapped kernels that could be compared, by time"
         ),
+        "num_disturbed": Metric(
+            Kind.COUNT,
+            "the overlapped kernels that ran beside other compute, too, and so could not",
+        ),
         "communication_slowdown": Metric(
             Kind.NUMBER,
             "null. A communication kernel's duration includes its wait for the other ranks, which"
@@ -87,8 +94,6 @@ METRICS: Metrics = {
     }
 }
 
-# Fewer give no median worth the name.
-MIN_ALONE = 3
 # Fewer kernels are an anecdote, whatever they say.
 MIN_OVERLAPPED = 20
 # The compared kernels must stand for the rest; less than a fifth of the time cannot.
@@ -116,6 +121,8 @@ class OverlapSlowdownResult(RankResult):
         num_half: the overlapped ones: kernels during at least half of which it did.
         half_ns: the sum of their durations.
         half_wall_ns: the measure of their union.
+        num_disturbed: those of them beside other compute on the device: what slowed them cannot be
+            told, and they are not compared.
         comparison: of those that also ran alone.
         wall_excess_ns: the wall time of the excess: the last part of each slowed kernel is its
             excess, and this is the measure of their union, but not more than the sure excess.
@@ -135,6 +142,7 @@ class OverlapSlowdownResult(RankResult):
     num_half: int
     half_ns: int
     half_wall_ns: int
+    num_disturbed: int
     comparison: Comparison
     wall_excess_ns: int
     hidden_ns: int
@@ -170,13 +178,10 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         intervals.covered_within(rank.communication, graphs.start_ns, graphs.end_ns) > 0
     )
     chosen = np.flatnonzero(inside & ~rank.is_communication_kernel)
-    start, length = kernels.start_ns[chosen], kernels.packed_length.at(chosen)
-    end = start + length
-    beside = intervals.covered_within(rank.communication, start, end)
-    is_half = (beside > 0) & (beside >= length - beside)
-    half = intervals.union(start[is_half], np.minimum(end[is_half], window.end_ns))
-    compared = compare(length, kernels.packed_signature.at(chosen), beside == 0, is_half, MIN_ALONE)
-    comparison, signatures = slowdowns(rank, compared, start, end)
+    beside = beside_communication(rank, chosen)
+    compared, is_half, end = beside.compared, beside.is_half, beside.end_ns
+    half = intervals.union(beside.start_ns[is_half], np.minimum(end[is_half], window.end_ns))
+    comparison, signatures = slowdowns(rank, compared, beside.start_ns, end)
     excess = np.maximum(compared.overlapped_ns - compared.expected_up_ns, 0)
     ends = end[compared.overlapped]
     tails = intervals.union(ends - excess, np.minimum(ends, window.end_ns))
@@ -188,10 +193,11 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         window_ns=window.length_ns,
         num_communication=int(communicates.sum() + peers.sum()),
         num_graphs=len(graphs),
-        num_beside=int((beside > 0).sum() + graphs_beside.sum()),
+        num_beside=int(beside.is_beside.sum() + graphs_beside.sum()),
         num_half=int(is_half.sum()),
-        half_ns=intervals.total(length[is_half]),
+        half_ns=intervals.total(beside.length_ns[is_half]),
         half_wall_ns=half.measure_ns,
+        num_disturbed=int((is_half & ~beside.is_judged).sum()),
         comparison=comparison,
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
         hidden_ns=intervals.clip(rank.overlapped, window.start_ns, window.end_ns).measure_ns,
@@ -220,6 +226,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
         "num_overlapped": comparison.num_overlapped,
         "num_alone": comparison.num_alone,
         "matched_fraction": result.matched_fraction,
+        "num_disturbed": result.num_disturbed,
         # A communication kernel's duration holds its wait for the other ranks, which one report
         # cannot take out.
         "communication_slowdown": None,
@@ -272,13 +279,7 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
             result.rank,
         )
     if not result.num_communication:
-        return NotApplicable(
-            ID,
-            "no communication kernel and no peer copy ran in the window",
-            "record every rank of a run on several GPUs; where kernels of another name communicate,"
-            " give it with --communication-kernel REGEX",
-            result.rank,
-        )
+        return NotApplicable(ID, *NO_COMMUNICATION, result.rank)
     # Less than this beside communication cannot cost more, whatever it took alone.
     could_cost = result.half_wall_ns / result.window_ns if result.window_ns else 0.0
     enough = (
@@ -292,10 +293,19 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
         f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
         f" ({percent(result.matched_fraction)} of their time) can be compared with {MIN_ALONE} or"
         f" more of the same name, grid and block alone; at least {MIN_OVERLAPPED} and"
-        f" {percent(MIN_MATCHED)} are needed",
-        "record more steps, some of them without communication: under DDP's no_sync(), or the same"
+        f" {percent(MIN_MATCHED)} are needed{_disturbed_text(result)}",
+        "record more steps, some of them without communication (under DDP's no_sync()), or the same"
         " script on one GPU while nothing communicates",
         result.rank,
+    )
+
+
+def _disturbed_text(result: OverlapSlowdownResult) -> str:
+    if not result.num_disturbed:
+        return ""
+    return (
+        f"; {result.num_disturbed} ran beside other compute, which may be what slows them, and are"
+        " not compared"
     )
 
 

@@ -42,6 +42,11 @@ METRICS: Metrics = {
             "the durations of their API calls; null where the capture has none of them",
             is_nullable=True,
         ),
+        "exposed_copy_ns": Metric(
+            Kind.NS,
+            "the part of the impact in which these copies ran, which `exposed-copy` counts, too;"
+            " the rest is idle",
+        ),
         "direction": Metric(
             Kind.TEXT, "`h2d` or `d2h`, whichever carried more bytes", choices=("h2d", "d2h")
         ),
@@ -70,11 +75,13 @@ class PageableCopyResult(RankResult):
         num_copies: copies of more than `MAX_STAGED_BYTES`.
         bytes: theirs.
         host_blocked_ns: the durations of their API calls; None where none is in the report.
-        cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
-            host was inside their calls.
+        exposed_ns: time in which the GPU did nothing but these copies.
+        cost_ns: that, and the time in which it did nothing at all while the host was inside their
+            calls.
         direction: `h2d` or `d2h`, whichever carried more; None without copies.
         gb_per_s: bytes over the union of the pageable copies in that direction.
         pinned_gb_per_s: the same of copies with pinned memory; None without such.
+        is_pytorch: whether the program is known to be PyTorch.
         num_large: copies of more than `MAX_STAGED_BYTES` in the window that are no peer copies.
         num_known: those whose kinds of memory the report tells.
         evidence: the copies that took longest, longest first.
@@ -84,10 +91,12 @@ class PageableCopyResult(RankResult):
     num_copies: int
     bytes: int
     host_blocked_ns: int | None
+    exposed_ns: int
     cost_ns: int
     direction: str | None
     gb_per_s: float | None
     pinned_gb_per_s: float | None
+    is_pytorch: bool
     num_large: int
     num_known: int
     evidence: tuple[Evidence, ...]
@@ -116,6 +125,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     blocked = None
     if rank.calls is not None and (len(called) or not len(chosen)):
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
+    exposed = _exposed(rank, window, chosen)
     return PageableCopyResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
@@ -123,10 +133,12 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         num_copies=len(chosen),
         bytes=sum(carried.values()),
         host_blocked_ns=blocked,
-        cost_ns=_cost(rank, window, chosen, called).measure_ns,
+        exposed_ns=exposed.measure_ns,
+        cost_ns=_with_idle(rank, window, exposed, called).measure_ns,
         direction=direction,
         gb_per_s=rate,
         pinned_gb_per_s=pinned_rate,
+        is_pytorch=rank.program.is_pytorch,
         num_large=int(large.sum()),
         num_known=int(known.sum()),
         evidence=_evidence(rank, chosen),
@@ -152,6 +164,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         "bytes": result.bytes,
         "num_copies": result.num_copies,
         "host_blocked_ns": result.host_blocked_ns,
+        "exposed_copy_ns": result.exposed_ns,
         "direction": result.direction,
         "gb_per_s": result.gb_per_s,
         "pinned_gb_per_s": result.pinned_gb_per_s,
@@ -160,9 +173,11 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     copies = "1 copy" if result.num_copies == 1 else f"{result.num_copies} copies"
     end = "from" if result.direction == "h2d" else "to"
     rate = f" at {result.gb_per_s:.1f} GB/s" if result.gb_per_s else ""
+    exposed = duration(result.exposed_ns)
+    counted = f", {exposed} of it in exposed-copy, too" if result.exposed_ns else ""
     title = (
         f"{copies} {end} pageable host memory ({result.bytes / 1e9:.2f} GB{rate}) kept the GPU from"
-        f" its work for {duration(result.cost_ns)}"
+        f" its work for {duration(result.cost_ns)}{counted}"
     )
     return [
         Finding(
@@ -174,7 +189,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             fraction,
             metrics,
             result.evidence,
-            _ADVICE,
+            _ADVICE if result.is_pytorch else _CUDA_ADVICE,
         )
     ]
 
@@ -204,17 +219,22 @@ def _gb_per_s(rank: Rank, chosen: Mask) -> float | None:
     return intervals.total(copies.bytes[chosen]) / busy if busy else None
 
 
-def _cost(rank: Rank, window: Window, chosen: Int64, called: Int64) -> Intervals:
-    """Return when the GPU did nothing but these copies, or nothing while the host made them."""
-    copies, calls = rank.operations.copies, rank.calls
+def _exposed(rank: Rank, window: Window, chosen: Int64) -> Intervals:
+    """Return when the GPU did nothing but these copies."""
+    copies = rank.operations.copies
     copying = intervals.union(copies.start_ns[chosen], copies.end_ns[chosen])
     exposed = intervals.subtract(intervals.subtract(copying, rank.compute), rank.communication)
-    cost = intervals.clip(exposed, window.start_ns, window.end_ns)
+    return intervals.clip(exposed, window.start_ns, window.end_ns)
+
+
+def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) -> Intervals:
+    """Return the same, and when the GPU did nothing while the host made the copies."""
+    calls = rank.calls
     if calls is None or not len(called) or clocks_disagree(rank, calls):
-        return cost
+        return exposed
     idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
     inside = intervals.union(calls.start_ns[called], calls.end_ns[called])
-    return intervals.merge(cost, intervals.intersect(inside, idle))
+    return intervals.merge(exposed, intervals.intersect(inside, idle))
 
 
 def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
@@ -250,4 +270,19 @@ _ADVICE = (
     "Keep what does not change on the GPU, create tensors there (device='cuda'), copy fewer bytes",
 )
 
-PAGE = {"min_kib": str(MAX_STAGED_BYTES // 1024), "advice": bullets(_ADVICE)}
+_CUDA_ADVICE = (
+    (
+        "Pin the host's side once, for all copies: cudaMallocHost, or cudaHostRegister for memory"
+        " that is there already; pinning anew for each copy costs more than it gains"
+    ),
+    (
+        "Then cudaMemcpyAsync on a second stream while kernels run, and cudaStreamWaitEvent before"
+        " its use"
+    ),
+    "Keep what does not change on the GPU, and copy fewer bytes",
+)
+PAGE = {
+    "min_kib": str(MAX_STAGED_BYTES // 1024),
+    "advice": bullets(_ADVICE),
+    "cuda_advice": bullets(_CUDA_ADVICE),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceprof.analyses import breakdown, collectives
+from traceprof.analyses import breakdown, collectives, exposed_copy
 from traceprof.analyses.links import link_limits
 from traceprof.analyses.measured import MeasuredRun
 from traceprof.analyses.results import Results
@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.collectives import CollectivesResult
     from traceprof.analyses.ddp_buckets import DdpBucketsResult
+    from traceprof.analyses.headline import Headline
+    from traceprof.analyses.kernel_table import KernelTable
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
+    from traceprof.analyses.owners import Owner
     from traceprof.analyses.process_groups import ProcessGroupsResult
     from traceprof.analyses.results import Judge, Result
+    from traceprof.analyses.step_means import StepTotals
     from traceprof.findings import Finding, NotApplicable
     from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.concurrency import KindBeside
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
 
@@ -37,6 +42,8 @@ class RunResult:
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, what to know about its data).
         failed: reports that could not be analysed; the run has none of them.
+        headline: the run in one line, by all findings, also those that were not asked for.
+        owners: who owns the time in which ranks did not compute, likewise.
     """
 
     measured: MeasuredRun
@@ -44,6 +51,8 @@ class RunResult:
     not_applicable: tuple[NotApplicable, ...] = ()
     notes: tuple[tuple[int, str], ...] = ()
     failed: tuple[FailedReport, ...] = ()
+    headline: Headline | None = None
+    owners: tuple[Owner, ...] = ()
 
     @property
     def run(self) -> RunSummary:
@@ -56,8 +65,11 @@ class RunResult:
         return self.measured.ranks
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
-        """Return what an analysis measured, by rank: see each result's `rank`."""
-        return self.measured.results.of(module)
+        """Return what an analysis measured, by rank: see each result's `rank`.
+
+        Of what is listed of all that a rank did, it is that, else what findings are about.
+        """
+        return self.measured.shown.of(module) or self.measured.results.of(module)
 
     @property
     def breakdown(self) -> tuple[BreakdownResult, ...]:
@@ -67,12 +79,34 @@ class RunResult:
     @property
     def collectives(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
         """What was communicated, by operation, by rank: first of those with a GPU."""
-        return (*self.of(collectives), *self.measured.process_groups)
+        return (*self.of(collectives), *self.measured.shown_process_groups)
 
     @property
     def buckets(self) -> tuple[DdpBucketsResult, ...]:
         """Gradient buckets, by rank."""
         return self.measured.buckets
+
+    @property
+    def kernels(self) -> tuple[KernelTable, ...]:
+        """What kernels took, by name, by rank."""
+        return self.measured.kernels
+
+    @property
+    def step_totals(self) -> tuple[StepTotals, ...]:
+        """Where the time of steady steps went, by rank."""
+        return self.measured.step_totals
+
+    @property
+    def communication(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
+        """What was communicated in what findings are about, by rank: see `collectives`."""
+        return (*self.measured.results.of(collectives), *self.measured.process_groups)
+
+    @property
+    def beside(self) -> tuple[tuple[int, KindBeside], ...]:
+        """Ranks with a GPU, and what ran beside what there."""
+        return tuple(
+            (copies.rank, row) for copies in self.of(exposed_copy) for row in copies.beside
+        )
 
     @property
     def links(self) -> tuple[LinkUsageResult, ...]:

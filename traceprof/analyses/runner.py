@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.analyses import ddp_buckets, process_groups
+from traceprof.analyses import ddp_buckets, kernel_table, process_groups, step_means
 from traceprof.analyses.measured import RankMeasurements
 from traceprof.analyses.registry import RANK_ANALYSES
 from traceprof.findings import NotApplicable
 from traceprof.ranks import arrivals
+from traceprof.run.windows import shown_window
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -28,28 +29,40 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
 
     Args:
         rank: the rank, of an open report.
-        window: what to measure of it.
+        window: what to judge of it.
 
     Raises:
         TraceFormatError: the report is damaged.
     """
     has_gpu = rank.device is not None
     results: dict[str, RankResult] = {}
+    shown_results: dict[str, RankResult] = {}
     missing: dict[str, tuple[NotApplicable, ...]] = {}
+    shown = shown_window(rank, window)
+    # First, since it takes memory, and what analyses share comes on top of it later.
+    kernels = kernel_table.run(rank, shown, window) if has_gpu else None
+    is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
     for analysis in RANK_ANALYSES:
         if not (has_gpu or analysis.is_for_cpu):
             continue
         lacking = next((part for part in analysis.requires if not rank.trace.holds(part)), None)
         if lacking is None:
-            results[analysis.name] = analysis.run(rank, window)
+            result = results[analysis.name] = analysis.run(rank, window)
+            if analysis.is_listed:
+                of_all = result if is_same else analysis.run(rank, shown)
+                shown_results[analysis.name] = of_all
         else:
             missing[analysis.name] = _not_applicable(analysis, rank, lacking)
     return RankMeasurements(
         results=results,
         missing=missing,
         arrivals=arrivals.run(rank, window),
-        buckets=ddp_buckets.run(rank, window),
+        buckets=ddp_buckets.run(rank, shown),
+        kernels=kernels,
         process_groups=None if has_gpu else process_groups.run(rank, window),
+        shown=shown_results,
+        shown_process_groups=None if has_gpu else process_groups.run(rank, shown),
+        step_totals=step_means.run(rank, window),
     )
 
 

@@ -6,7 +6,7 @@ so that it can run at all, `METRICS` the numbers of its findings; `run` measures
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from traceprof.analyses.results import Judge, RankResult, Results
@@ -81,6 +81,7 @@ class RankAnalysis:
         page: the values that its pages name.
         requires: what a trace must hold.
         is_for_cpu: whether it is also for ranks without a GPU.
+        is_listed: whether its numbers are also shown of all that a rank did, whatever is judged.
         run: measures a window of a rank.
         judge: judges what it measured on all ranks.
         refine: returns all results, its own refined.
@@ -92,6 +93,7 @@ class RankAnalysis:
     page: dict[str, str]
     requires: tuple[Part, ...]
     is_for_cpu: bool
+    is_listed: bool
     run: Callable[[Rank, Window], RankResult]
     judge: Callable[[Results], list[Finding | NotApplicable]]
     refine: Callable[[Results, RankComparison], Results]
@@ -124,15 +126,25 @@ def all_ranks(module: RankModule[Result]) -> RankAnalysis:
     return _registered(module, is_for_cpu=True)
 
 
+def listed_gpu_ranks(module: RankModule[Result]) -> RankAnalysis:
+    """Register a module for ranks with a GPU, whose numbers are shown of all that a rank did."""
+    return _registered(module, is_for_cpu=False, is_listed=True)
+
+
 def refined_gpu_ranks(module: RefinedModule[Result]) -> RankAnalysis:
-    """Register a module for ranks with a GPU, whose numbers the comparison of ranks refines."""
+    """Register one of these, whose numbers the comparison of ranks refines."""
 
     def refine(results: Results, ranks: RankComparison) -> Results:
         return results.replaced(
             module, [module.refined(result, ranks) for result in results.of(module)]
         )
 
-    return _registered(module, is_for_cpu=False, refine=refine)
+    return _registered(module, is_for_cpu=False, is_listed=True, refine=refine)
+
+
+def refined_ranks(module: RefinedModule[Result]) -> RankAnalysis:
+    """Register a module for all ranks, whose numbers the comparison of ranks refines."""
+    return replace(refined_gpu_ranks(module), is_for_cpu=True)
 
 
 def whole_run(module: RunModule[OfRun]) -> RunAnalysis:
@@ -148,6 +160,7 @@ def _registered(
     module: RankModule[Result],
     *,
     is_for_cpu: bool,
+    is_listed: bool = False,
     refine: Callable[[Results, RankComparison], Results] | None = None,
 ) -> RankAnalysis:
     def judge(results: Results) -> list[Finding | NotApplicable]:
@@ -160,6 +173,7 @@ def _registered(
         page=module.PAGE,
         requires=module.REQUIRES,
         is_for_cpu=is_for_cpu,
+        is_listed=is_listed,
         run=module.run,
         judge=judge,
         refine=refine or _unchanged,

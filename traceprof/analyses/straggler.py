@@ -46,7 +46,8 @@ METRICS: Metrics = {
             " root",
         ),
         "lateness_ns": Metric(
-            Kind.NS, "how much later than the median of the others it came, at the median"
+            Kind.NS,
+            "how long after the rank before it it came, at the median: what curing it alone gains",
         ),
         "share_last": Metric(
             Kind.FRACTION,
@@ -199,8 +200,8 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                 IDS[0],
                 severity,
                 rank,
-                f"On {machine}, it arrives {duration(straggler.late_ns)} later"
-                f" than the others{held_up}: last in {percent(late.share_last)} of"
+                f"On {machine}, it arrives {duration(straggler.late_ns)} after"
+                f" the rank before it{held_up}: last in {percent(late.share_last)} of"
                 f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
                 impact,
                 fraction,
@@ -223,7 +224,7 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
     """Say where the clocks leave open whether a rank is late by what would be worth a word."""
     unsure: dict[str, int | None] = {}
     for waits in ranks.waits:
-        judged = waits.is_inside & waits.group.leaves_together
+        judged = waits.is_judged & waits.group.leaves_together
         row = np.arange(len(waits))
         latest = waits.late_ns[row, waits.last]
         beneath = judged & ~waits.is_resolved

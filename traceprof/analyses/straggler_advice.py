@@ -12,6 +12,9 @@ BECAUSE: dict[str, str] = {
     "sync": "its host waited for the GPU before it launched more",
     "blocking copy": "it was busy with a copy, or its host waited for one",
     "data loading": "it waited for its data loader",
+    "waiting": "its launching thread slept, or was in MPI",
+    "host code": "its host ran other code before it launched more",
+    "set-up": "it set something up, or allocated memory",
     "communication": "it spent the time in other communication",
     "other": "its GPU waited for something that was launched already",
     SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
@@ -60,6 +63,21 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "data loading": (
         "More or longer-living workers: num_workers, persistent_workers=True, prefetch_factor",
         "See whether its node reads from a slower disk or a remote file system",
+    ),
+    "waiting": (
+        "Look for what the thread waits for there: a lock, a file, another process or rank",
+        "Record system calls, too: they tell in which call the thread slept",
+    ),
+    "host code": (
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+        (
+            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
+        ),
+    ),
+    "set-up": (
+        "Look at steps after the first ones: what is set up at first use is not set up again",
+        "Keep memory that is needed again: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     "communication": (
         "Look at its other communicators: the wait matrix of the ranks tells whom it waits for",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceprof.hardware import Peaks
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.counters import LinkSamples
 
 MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
@@ -127,13 +128,19 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
 
 
 def sampled(rank: Rank, window: Window) -> list[Series]:
+    """Return the samples of a rank's links inside a window."""
+    within = (Series.within(rank, one, window) for one in link_samples(rank))
+    return [series for series in within if series]
+
+
+def link_samples(rank: Rank) -> list[LinkSamples]:
     """Return the samples of the links of a rank's GPU; of the machine's NICs for its first rank."""
     found = rank.trace.counters
     gpu = None if rank.device is None else found.gpu_of_rank.get(rank.key)
     samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
     if _is_first(rank):
         samples += found.network
-    return [series for series in (Series.within(rank, one, window) for one in samples) if series]
+    return samples
 
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
@@ -171,6 +178,8 @@ def _beside(result: LinkCountersResult) -> list[str]:
 def _is_first(rank: Rank) -> bool:
     """Say whether the rank is the first of its report, beside which the machine's NICs stand."""
     trace = rank.trace
+    if rank.device is None:  # what its machine's NICs carried stands with a rank that has a GPU
+        return False
     first = min(trace.operations, key=lambda key: (trace.pid(key.process), key))
     return first == rank.key
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof import hardware, intervals
 from traceprof.analyses.links.link_counters import sampled
-from traceprof.analyses.links.link_usage import copies_by_way, link_of
+from traceprof.analyses.links.link_usage import copies_by_way, link_of, peak_of
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _of_copies(
     carried = np.bincount(piece, weights=size[which] * share, minlength=len(limits) - 1)
     covered = intervals.union(start, end)
     busy = intervals.covered_within(covered, limits[:-1], limits[1:])
-    peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), link_of(rank, direction)
+    peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), link_of(rank, direction, peer)
     return LinkRates(
         link=link,
         direction=direction,
@@ -93,8 +93,8 @@ def _of_copies(
         unit="GB/s",
         mean=carried / np.diff(limits),
         most=_divided(carried, busy),
-        peak=peaks.of(link),
-        is_peak_assumed=peaks.is_assumed(link),
+        peak=peak_of(rank, peaks, direction, peer),
+        is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
     )
 
 

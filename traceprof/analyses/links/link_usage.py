@@ -42,8 +42,8 @@ class LinkUse:
     """What one link carried in one direction.
 
     Attributes:
-        link: `nvlink`, `pcie` or `network` where it is known, else None: the path of a peer copy
-            is not in an export, and a copy within the device takes no link.
+        link: `nvlink`, `pcie` or `network` where it is known, else None: only `doctor` knows the
+            path of a peer copy, and a copy within the device takes no link.
         direction: `h2d`, `d2h`, `d2d` or `p2p` for copies, `tx` or `rx` for counters.
         peer: the other device's ordinal, for `p2p`.
         bytes: carried by the copies that start in the window, or by the window's samples.
@@ -190,8 +190,11 @@ def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int6
     return ways
 
 
-def link_of(rank: Rank, direction: str) -> str | None:
+def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
     """Return the link that copies of a direction take, None where that is not known."""
+    if direction == "p2p":
+        known = None if peer is None else rank.links.peers.get(peer)
+        return None if known is None else known.link
     return "pcie" if direction in _OVER_HOST and not _is_over_c2c(rank) else None
 
 
@@ -218,7 +221,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
 
 def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:
     copies = rank.operations.copies
-    link = link_of(rank, direction)
+    link = link_of(rank, direction, peer)
     return LinkUse(
         link=link,
         direction=direction,
@@ -226,9 +229,17 @@ def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Pea
         bytes=intervals.total(np.maximum(copies.bytes[chosen], 0)),
         busy_ns=intervals.union(copies.start_ns[chosen], copies.end_ns[chosen]).measure_ns,
         num_copies=len(chosen),
-        peak_gb_per_s=peaks.of(link),
-        is_peak_assumed=peaks.is_assumed(link),
+        peak_gb_per_s=peak_of(rank, peaks, direction, peer),
+        is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
     )
+
+
+def peak_of(rank: Rank, peaks: Peaks, direction: str, peer: int | None) -> float | None:
+    """Return the peak of the link that copies of a direction take, GB/s; None if not known."""
+    if direction == "p2p":  # of those NVLinks that lead to this very peer
+        known = None if peer is None else rank.links.peers.get(peer)
+        return None if known is None else known.peak_gb_per_s
+    return peaks.of(link_of(rank, direction))
 
 
 def _load(

@@ -1,0 +1,183 @@
+"""Why communication is exposed: each exposed nanosecond has one reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
+from traceprof.communication.messages import messages
+from traceprof.communication.operation_names import Names, operation_names
+from traceprof.trace.columns import Column, pack
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.ranks.rank_waits import RankWaits
+    from traceprof.run.rank import Rank, Window
+
+PEER_COPY = "peer copy"
+"""What a copy from one GPU to another is called beside the operations of NCCL."""
+
+
+class Reason(IntEnum):
+    """Why a nanosecond of communication is exposed, in the order in which they are asked."""
+
+    WAITING = 0
+    LATE_LAUNCH = 1
+    QUEUED = 2
+    SAME_STREAM = 3
+    NEEDED_AT_ONCE = 4
+    LATE_INPUT = 5
+    UNKNOWN = 6
+
+    @property
+    def metric(self) -> str:
+        """The name of its metric."""
+        return f"{self.name.lower()}_ns"
+
+
+_REST = {
+    Rest.LATE_LAUNCH: Reason.LATE_LAUNCH,
+    Rest.SAME_STREAM: Reason.SAME_STREAM,
+    Rest.NEEDED_AT_ONCE: Reason.NEEDED_AT_ONCE,
+    Rest.LATE_INPUT: Reason.LATE_INPUT,
+    Rest.UNKNOWN: Reason.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How much of some operations' exposed time their rank waited for others.
+
+    Attributes:
+        packed_ns: n.
+        packed_last: n numbers of the rank that came last; -1 where it was not waited for.
+        why_unknown: why nothing is known of it, None where it is; then all of it is 0.
+    """
+
+    packed_ns: Column
+    packed_last: Column
+    why_unknown: str | None
+
+    @property
+    def ns(self) -> Int64:
+        """The waits, int64[n]."""
+        return self.packed_ns.values
+
+    @property
+    def last(self) -> Int64:
+        """Who came last, int64[n]."""
+        return self.packed_last.values
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedOperations:
+    """Operations that something of is exposed, n of them by start, and why.
+
+    Attributes:
+        packed: the operations.
+        kind: what each does.
+        name: what each is called.
+        input: what its input came from.
+        next_compute: what computes next after it.
+        waiting: what the comparison of ranks tells.
+        has_others: whether other ranks take part, as far as the report tells.
+    """
+
+    packed: PackedExposure
+    kind: Names
+    name: Names
+    input: Names
+    next_compute: Names
+    waiting: Waiting
+    has_others: bool
+
+    @property
+    def exposure(self) -> Exposure:
+        """The operations, unpacked at each use."""
+        return self.packed.unpacked
+
+    def by_reason(self) -> Int64:
+        """Return how much of each operation is exposed for each reason, int64[reasons, n]."""
+        exposed = self.exposure
+        found = np.zeros((len(Reason), len(exposed)), np.int64)
+        left = exposed.exposed_ns.copy()
+        capped = (
+            (Reason.WAITING, self.waiting.ns),
+            (Reason.LATE_LAUNCH, exposed.late_launch_ns),
+            (Reason.QUEUED, exposed.queued_ns),
+        )
+        for reason, most in capped:
+            found[reason] = np.minimum(left, most)
+            left -= found[reason]
+        rest = np.array([_REST[rest] for rest in Rest], np.int64)[exposed.rest]
+        found[rest, np.arange(len(rest))] += left
+        return found
+
+    def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Waiting:
+        """Return how much of the exposed time the rank waited.
+
+        Where clocks cannot tell a wait it is not counted; where such waits could be more than all
+        that is counted, nothing is known.
+
+        Args:
+            waits: of the rank.
+            ranks: the numbers of the run's ranks.
+        """
+        exposed = self.exposure
+        if len(waits) == 0:
+            return nothing_known(len(exposed), ALONE if len(ranks) == 1 else UNMATCHED)
+        at = np.minimum(np.searchsorted(waits.place, exposed.kernel), len(waits) - 1)
+        is_matched = waits.place[at] == exposed.kernel
+        wait, unsure = waits.wait_ns[at], waits.uncertainty_ns[at]
+        is_certain = is_matched & (wait > unsure)
+        pieces = intervals.Intervals(exposed.piece_start_ns, exposed.piece_end_ns)
+        first = exposed.piece_start_ns[exposed.first_piece[:-1]]
+        until = np.where(is_certain, np.maximum(exposed.start_ns + wait, first), first)
+        ns = intervals.covered_before(pieces, until) - intervals.covered_before(pieces, first)
+        uncertain = np.minimum(unsure, exposed.exposed_ns)[is_matched & ~is_certain]
+        if int(uncertain.sum()) > int(ns.sum()):
+            return nothing_known(len(exposed), CLOCKS)
+        last = np.where(ns > 0, np.array(ranks, np.int64)[waits.last[at]], -1)
+        return Waiting(pack(ns), pack(last), None)
+
+
+ALONE = "only one rank was given"
+UNMATCHED = "its operations could not be matched with those of other ranks"
+CLOCKS = "the clocks of the machines compare too coarsely"
+
+
+def nothing_known(num: int, why: str) -> Waiting:
+    """Return that nothing is known of the waits of so many operations, and why."""
+    nobody = pack(np.full(num, -1, np.int64))
+    return Waiting(pack(np.zeros(num, np.int64)), nobody, why)
+
+
+def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
+    """Return what of a rank's communication is exposed in a window, and why.
+
+    Args:
+        rank: with a GPU.
+        window: that counts.
+
+    Raises:
+        TraceFormatError: the report is damaged.
+    """
+    exposed, neighbours = exposure(rank, window)
+    sent = messages(rank)
+    is_kernel = exposed.kernel >= 0
+    kind = np.full(len(exposed), len(sent.operations), np.int64)
+    kind[is_kernel] = sent.operation[exposed.kernel[is_kernel]]
+    return ExposedOperations(
+        packed=PackedExposure.of(exposed),
+        kind=Names(pack(kind), (*sent.operations, PEER_COPY)),
+        name=operation_names(rank, neighbours.itself),
+        input=operation_names(rank, neighbours.input),
+        next_compute=operation_names(rank, neighbours.next_compute),
+        waiting=nothing_known(len(exposed), ALONE),
+        has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
+    )

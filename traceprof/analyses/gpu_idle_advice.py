@@ -1,0 +1,254 @@
+"""What to do about idle time, by its cause and for the program that ran."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from traceprof.findings import bullets
+from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+Advice = dict[IdleCause, tuple[str, ...]]
+
+_ANY_PROGRAM: Advice = {
+    IdleCause.TURNAROUND: (
+        (
+            "On the host there is nothing to do: it had launched in time, and the GPU takes up to"
+            f" {MAX_TURNAROUND_NS // 1000} µs from one operation to the next. Fewer, larger kernels"
+            " leave fewer such gaps, and CUDA graphs shorten them"
+        ),
+    ),
+    IdleCause.MPI: (
+        (
+            "Let MPI go on while the GPU works: start MPI_Isend and MPI_Irecv (or MPI_Iallreduce),"
+            " launch what does not need their result, and MPI_Wait after that"
+        ),
+        (
+            "Take the host out of it: NCCL's calls are launched to a stream like kernels, so that"
+            " the host runs on; with CUDA-aware MPI the data at least need not pass through it"
+        ),
+        "Where ranks wait for one that comes late, balance the work between them",
+    ),
+    IdleCause.SETUP: (
+        (
+            "Set-up happens once: look at the time after it, or record later, and run everything"
+            " once before what is to be quick"
+        ),
+    ),
+    IdleCause.WAITING: (
+        (
+            "Find what the launching thread sleeps for: a lock that another thread holds, a file, a"
+            " socket, another process; let a thread that launches nothing wait for it"
+        ),
+    ),
+    IdleCause.HOST_CODE: (
+        (
+            "The host works on something else before it launches: move it to another thread, or"
+            " do it after the next kernels have been launched"
+        ),
+    ),
+}
+_PYTORCH: Advice = {
+    IdleCause.LAUNCH_BOUND: (
+        (
+            "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead')"
+            " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
+        ),
+        (
+            "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
+            " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
+        ),
+    ),
+    IdleCause.SYNC: (
+        (
+            "Take .item(), .cpu(), print(tensor), nonzero() and boolean masks out of the step, or"
+            " do them every N steps; torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) names"
+            " the lines"
+        ),
+        (
+            "Read results late: copy to pinned memory with non_blocking=True, and wait for the"
+            " event of the step before"
+        ),
+    ),
+    IdleCause.DATA_LOADING: (
+        (
+            "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
+            " persistent_workers=True)"
+        ),
+        (
+            "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True)"
+            " on a stream of its own"
+        ),
+        (
+            "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
+            " samples, read from local disks"
+        ),
+    ),
+    IdleCause.ALLOCATION: (
+        (
+            "PyTorch's allocator ran out of what it keeps:"
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1), a smaller batch, no"
+            " torch.cuda.empty_cache() in the loop"
+        ),
+        "In the first steps this is normal: it allocates what later ones use again",
+    ),
+    IdleCause.WAITING: (
+        (
+            "A data loader's queue counts here where no step is marked: record with python -m"
+            " instrument, which names data loading and steps"
+        ),
+    ),
+    IdleCause.HOST_CODE: (
+        (
+            "Logging, checkpoints and Python between launches hold the GPU up: do them every N"
+            " steps, or in another process; gc.freeze() after the first step makes garbage"
+            " collection short"
+        ),
+    ),
+}
+_OTHER: Advice = {
+    IdleCause.LAUNCH_BOUND: (
+        (
+            "Launch many kernels at once with a CUDA graph: cudaStreamBeginCapture, cudaGraphLaunch"
+            " (CUDA 10)"
+        ),
+        "Launch fewer, larger kernels: fuse small ones, and give each more to do",
+    ),
+    IdleCause.SYNC: (
+        (
+            "Let streams wait for each other, not the host: cudaEventRecord and cudaStreamWaitEvent"
+            " in the place of synchronize calls between launches"
+        ),
+        (
+            "Copy with cudaMemcpyAsync from and to pinned memory (cudaMallocHost), launch what"
+            " does not need the result, and wait after that"
+        ),
+    ),
+    IdleCause.DATA_LOADING: (
+        (
+            "Read the next input while this one is computed: on a thread of its own, into pinned"
+            " memory, copied on a stream of its own"
+        ),
+    ),
+    IdleCause.ALLOCATION: (
+        (
+            "Allocate before the loop and use the memory again: cudaMalloc and cudaFree take long,"
+            " and cudaFree waits for the GPU"
+        ),
+        (
+            "Else cudaMallocAsync and cudaFreeAsync (CUDA 11.2), with"
+            " cudaMemPoolAttrReleaseThreshold raised so that the pool keeps its memory"
+        ),
+    ),
+}
+_LOADS = re.compile(r"first launches|Loading|Module|Library")
+_LOADING = (
+    "Functions are loaded when they are first launched; CUDA_MODULE_LOADING=EAGER (CUDA 11.7) loads"
+    " them all at the start"
+)
+_COMMUNICATORS = (
+    "NCCL makes a communicator when it is first needed: let a small collective run on each before"
+    " what is to be quick"
+)
+_BOTH_NEEDED = (
+    "Waits for the GPU and sleep go together here: a host that is not ahead of the GPU cannot hide"
+    " that it sleeps, and one that sleeps cannot get ahead. Each alone may gain little, both"
+    " together more"
+)
+_SILENT = (
+    "What the host did in the unknown time is not in the report. When its threads were on a CPU"
+    " tells whether they worked or slept: {}"
+)
+_QUEUED = (
+    "What ended these gaps had been launched before: look on the timeline for what it waited for:"
+    " an event of another stream, a copy, another rank{}"
+)
+_UNLAUNCHED = (
+    "The call that launched the operation after some gaps is not in the report, or stands in it"
+    " after the operation began: the capture may have begun later, or the clocks of host and GPU"
+    " disagree"
+)
+
+
+def advice(
+    causes: Sequence[IdleCause],
+    *,
+    setup: str,
+    is_pytorch: bool,
+    held: Collection[Part],
+    how_to_collect: Callable[[Part], str],
+) -> list[str]:
+    """Return what to do about idle time.
+
+    Args:
+        causes: those that matter, the largest first; `IdleCause.UNKNOWN` has advice of its own.
+        setup: what was set up longest, by name; empty where that is not known.
+        is_pytorch: whether the program is known to be PyTorch.
+        held: the parts that the report holds, of those that tell what the host did.
+        how_to_collect: how the others are collected.
+    """
+    lines = [line for cause in causes for line in _of_cause(cause, is_pytorch=is_pytorch)]
+    if IdleCause.SETUP in causes and setup.startswith("nccl"):
+        lines.append(_COMMUNICATORS)
+    elif IdleCause.SETUP in causes and _LOADS.search(setup):
+        lines.append(_LOADING)
+    asleep = {IdleCause.DATA_LOADING, IdleCause.WAITING}.intersection(causes)
+    if IdleCause.SYNC in causes and asleep:
+        lines.append(_BOTH_NEEDED)
+    if IdleCause.WAITING in causes and Part.SYSTEM_CALLS not in held:
+        how = how_to_collect(Part.SYSTEM_CALLS)
+        lines.append(f"In which system call it slept is not in the report: {how}")
+    if IdleCause.HOST_CODE in causes and Part.SAMPLES not in held:
+        lines.append(f"What it ran is not in the report: {how_to_collect(Part.SAMPLES)}")
+    return lines
+
+
+def unknown_advice(
+    queued_ns: int,
+    unlaunched_ns: int,
+    silent_ns: int,
+    held: Collection[Part],
+    how_to_collect: Callable[[Part], str],
+) -> list[str]:
+    """Return what would tell more about unknown idle time, for the largest part of it.
+
+    Args:
+        queued_ns: how much of it the queue held work.
+        unlaunched_ns: how much of it ends with an operation without a launch.
+        silent_ns: how much of it the host did something that is not told.
+        held: the parts that the report holds, of those that tell what the host did.
+        how_to_collect: how the others are collected.
+    """
+    largest = max(queued_ns, unlaunched_ns, silent_ns)
+    if largest == silent_ns:
+        if Part.THREAD_SWITCHES in held:
+            return ["In the unknown time the report tells nothing of the launching thread"]
+        return [_SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
+    if largest == queued_ns:
+        records = how_to_collect(Part.EVENT_RECORDS)
+        how = "" if Part.EVENT_RECORDS in held else f"; {records} records the events"
+        return [_QUEUED.format(how)]
+    return [_UNLAUNCHED]
+
+
+def page_advice() -> str:
+    """Return all advice for the page of the finding."""
+    parts = []
+    for cause in IdleCause:
+        if cause is IdleCause.UNKNOWN:
+            continue
+        torch = [f"{line} (PyTorch)" for line in _PYTORCH.get(cause, ())]
+        other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
+        setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
+        lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
+        parts.append(f"`{cause.value}_ns`:\n\n{lines}")
+    return "\n\n".join(parts)
+
+
+def _of_cause(cause: IdleCause, *, is_pytorch: bool) -> tuple[str, ...]:
+    of_program = _PYTORCH if is_pytorch else _OTHER
+    return (*_ANY_PROGRAM.get(cause, ()), *of_program.get(cause, ()))

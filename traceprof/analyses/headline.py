@@ -1,0 +1,56 @@
+"""What a run comes to in one line: what a step takes, of what, and what costs most of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.step_lengths import slowest_rank, step_lengths, step_ns
+from traceprof.findings import by_id, worst_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.savings import Savings
+    from traceprof.analyses.step_lengths import StepLengths
+    from traceprof.findings import Finding
+
+MAX_CAUSES = 3
+MIN_SHARE = 0.01  # of what is judged: less is no cause that matters
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The run in one line.
+
+    Attributes:
+        breakdown: of the rank whose step takes longest.
+        step_ns: what its step takes in the middle; without steps all that is judged is one step.
+        lengths: how long its steps take, None without steps.
+        causes: the costliest finding of each of the three ids that cost most, of whatever rank.
+        savings: what a step could take; None where that was not asked.
+    """
+
+    breakdown: BreakdownResult
+    step_ns: int
+    lengths: StepLengths | None
+    causes: tuple[Finding, ...]
+    savings: Savings | None = None
+
+
+def headline(results: Sequence[BreakdownResult], findings: Sequence[Finding]) -> Headline | None:
+    """Return the headline of a run; None where nothing was measured.
+
+    Args:
+        results: where the time of the ranks went.
+        findings: of the run.
+    """
+    if not results:
+        return None
+    breakdown = slowest_rank(results)
+    worst = [worst_of(group) for group in by_id(findings)]
+    costly = [finding for finding in worst if finding.impact_fraction >= MIN_SHARE]
+    costly.sort(key=lambda finding: (-finding.impact_fraction, finding.id))
+    lengths = step_lengths(breakdown)
+    return Headline(breakdown, step_ns(breakdown), lengths, tuple(costly[:MAX_CAUSES]))

@@ -1,0 +1,107 @@
+"""What the steady steps of a rank took together, by part and cause: what `compare` compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.run.steady_steps import steady_steps
+from traceprof.run.windows import shown_window
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank, Window
+
+_MAX_STEPS_OF_A_BLOCK = 5  # neighbours are alike: noise is that between blocks of them
+_MIN_BLOCKS = 6
+_MAX_BLOCKS_OF_SUMS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """The steady steps of one rank together; without steps, all that is judged.
+
+    Attributes:
+        rank: the rank's number.
+        num_steps: how many steps; 0 where no steps are known.
+        steps: their places among the steps that are shown of the rank, from 0.
+        window_ns: how long they are, together.
+        compute_ns: what of it the GPU computed.
+        exposed_communication_ns: what of it communication took that compute did not hide.
+        exposed_copy_ns: likewise of copies.
+        idle_ns: what is left.
+        idle_by_cause_ns: the same by cause; the sum is `idle_ns`.
+    """
+
+    rank: int
+    num_steps: int
+    steps: tuple[int, ...]
+    window_ns: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    idle_by_cause_ns: Mapping[IdleCause, int]
+
+
+def run(rank: Rank, window: Window) -> StepTotals:
+    """Add up the steady steps of a rank in a window."""
+    steps = steady_steps(rank, window)
+
+    def within(covered: intervals.Intervals) -> int:
+        covered_ns = intervals.covered_within(covered, steps.start_ns, steps.end_ns)
+        return intervals.total(covered_ns)
+
+    length = intervals.total(steps.end_ns - steps.start_ns)
+    compute, communication = within(rank.compute), within(rank.communication)
+    exposed = communication - within(rank.overlapped)
+    busy = within(rank.busy)
+    idle = length - busy
+    by_cause = dict.fromkeys(IdleCause, 0)
+    if rank.device is not None:
+        causes = idle_causes(rank)
+        by_cause = {cause: within(causes.of(cause)) for cause in IdleCause}
+    # Before its first operation and after its last one nothing is known of a rank.
+    by_cause[IdleCause.UNKNOWN] += idle - sum(by_cause.values())
+    return StepTotals(
+        rank=rank.rank,
+        num_steps=len(steps.step),
+        steps=tuple((steps.step - _first_shown(rank, window)).tolist()),
+        window_ns=length,
+        compute_ns=compute,
+        exposed_communication_ns=exposed,
+        exposed_copy_ns=busy - compute - exposed,
+        idle_ns=idle,
+        idle_by_cause_ns=by_cause,
+    )
+
+
+def _first_shown(rank: Rank, window: Window) -> int:
+    """Return the index of the first of the rank's steps that is shown; 0 without any."""
+    if rank.steps is None:
+        return 0
+    shown = shown_window(rank, window)
+    is_shown = (rank.steps.start_ns >= shown.start_ns) & (rank.steps.end_ns <= shown.end_ns)
+    return int(is_shown.argmax()) if is_shown.any() else 0
+
+
+def steps_of_a_block(num_steps: int) -> int:
+    """Return how many neighbouring steps are one block, of so many steps."""
+    return min(max(num_steps // _MIN_BLOCKS, 1), _MAX_STEPS_OF_A_BLOCK)
+
+
+def num_blocks(num_steps: int) -> int:
+    """Return in how many blocks the sums over so many steps are kept; 0 where noise is unknown."""
+    num = min(num_steps // steps_of_a_block(num_steps), _MAX_BLOCKS_OF_SUMS)
+    return num if num > 2 else 0
+
+
+def block_of(num_steps: int) -> Int64:
+    """Return the block of each step, int64[num_steps]; all are of one where there are too few."""
+    return np.arange(num_steps, dtype=np.int64) * max(num_blocks(num_steps), 1) // max(num_steps, 1)

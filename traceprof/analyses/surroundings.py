@@ -1,0 +1,49 @@
+"""What a rank did before or after its training, by what was seen of it: no finding is about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.run.rank import Window
+from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.run.rank import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known of a time before or after the training.
+
+    Attributes:
+        bytes_to_gpu: what was copied to the GPU in it: the model, if it was uploaded.
+        idle_by_cause: why the GPU idled, in ns; empty where nothing tells.
+    """
+
+    bytes_to_gpu: int
+    idle_by_cause: Mapping[IdleCause, int]
+
+
+def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
+    """Return what was seen of a rank in a time; None where there is no time, and without a GPU.
+
+    Args:
+        rank: the rank.
+        start_ns: when the time begins.
+        end_ns: when it is over.
+    """
+    if end_ns <= start_ns or rank.device is None:
+        return None
+    copies = rank.operations.copies
+    inside = (copies.start_ns >= start_ns) & (copies.start_ns < end_ns)
+    to_gpu = inside & (copies.kind == CopyKind.HOST_TO_DEVICE)
+    causes: dict[IdleCause, int] = {}
+    if rank.trace.holds(Part.API_CALLS):
+        within = idle_causes(rank).within(Window(start_ns, end_ns))
+        causes = {cause: idle_ns for cause, idle_ns in within.items() if idle_ns}
+    return Surroundings(int(copies.bytes[to_gpu].sum()), causes)
