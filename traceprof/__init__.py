@@ -17,27 +17,38 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis, Options, analyze
+    from traceprof.ask import whatif
+    from traceprof.compare.ask import compare
     from traceprof.findings import Finding, Severity
+    from traceprof.frames.open_run import RunFrames, open_run
     from traceprof.trace.open import open_trace
 
 __all__ = [
     "Analysis",
     "Finding",
     "Options",
+    "RunFrames",
     "Severity",
     "TraceprofError",
     "__version__",
     "analyze",
+    "compare",
+    "open_run",
     "open_trace",
+    "whatif",
 ]
 
 _LAZY = {
     "Analysis": "traceprof.analysis",
     "Finding": "traceprof.findings",
     "Options": "traceprof.analysis",
+    "RunFrames": "traceprof.frames.open_run",
     "Severity": "traceprof.findings",
     "analyze": "traceprof.analysis",
+    "compare": "traceprof.compare.ask",
+    "open_run": "traceprof.frames.open_run",
     "open_trace": "traceprof.trace.open",
+    "whatif": "traceprof.ask",
 }
 
 

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from traceprof.analyses.judging import judge
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.run_result import RunResult, partial_result
 from traceprof.errors import TraceprofError
-from traceprof.execution.beside import RankAlone, made_beside, send
+from traceprof.execution.beside import RankAlone, made_beside, questions, send
 from traceprof.execution.measuring import Task, measure, read_shared
+from traceprof.execution.memory import give_freed_memory_back
 from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.places import measured_anywhere
 from traceprof.execution.preview import previews
 from traceprof.execution.reading import ProgressOfAll, SectionsBeside
+from traceprof.run.captures import captures
 from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.opening import Run, attach_ranks, summarize_report, summarize_run
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import open_trace
+from traceprof.whatif.savings import (
+    MAX_READ_AGAIN,
+    bounds_only,
+    not_replayed,
+    num_operations,
+    with_savings,
+)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    import pandas as pd
+
     from traceprof.analyses.measured import MeasuredReport
     from traceprof.analyses.results import Judge, Result
+    from traceprof.execution.beside import Beside
     from traceprof.findings import Finding, NotApplicable
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
@@ -38,9 +51,11 @@ if TYPE_CHECKING:
 __all__ = [
     "FINDING_IDS",
     "Analysis",
+    "BegunAnalysis",
     "Options",
     "RunResult",
     "analyze",
+    "analyze_captures",
     "analyze_reports",
     "begun_analysis",
 ]  # fmt: skip
@@ -82,6 +97,20 @@ class Analysis:
         """Return what an analysis measured, by rank: `of(breakdown)`."""
         return self.result.of(module)
 
+    def to_pandas(self, table: str) -> pd.DataFrame:
+        """Return a list of the JSON document as a pandas frame, with a column for each field.
+
+        Args:
+            table: `breakdown`, `steps`, `kernels`, `collectives`, `links`, `findings`, or the name
+                of another list of the document.
+
+        Raises:
+            UsageError: there is no such list.
+        """
+        from traceprof.frames.results import table_frame  # noqa: PLC0415  (few ask for one)
+
+        return table_frame(self.result, table)
+
     def close(self) -> None:
         """Release the reports."""
         for trace in self.run.traces:
@@ -99,7 +128,7 @@ def analyze(
     A report that cannot be read is left out, and named in `Analysis.lost`, if others can.
 
     Args:
-        paths: Nsight Systems exports.
+        paths: Nsight Systems exports or traces of torch.profiler.
         options: what to analyse; everything where not given.
         listener: told of the rows that are read, and of a single report what is known before all of
             it is read: the breakdown of the first rank, without steps, then of others, too.
@@ -116,24 +145,96 @@ def analyze(
     return _Analyzer(options, listener, progress, num_jobs(jobs)).analyzed(opened)
 
 
+class BegunAnalysis:
+    """An analysis that is made beside what this process does; called, it is waited for.
+
+    Args:
+        finish: returns it.
+        beside: the process that makes it.
+        answer: answers questions there, or here where there is no such process.
+    """
+
+    def __init__(
+        self,
+        finish: Callable[[], Analysis],
+        beside: Beside[_SentAnalysis | _Answer],
+        answer: Callable[[Analysis, Any], object] | None,
+    ) -> None:
+        self._finish, self._beside, self._answer = finish, beside, answer
+        self._analysis: Analysis | None = None
+        self._lock = Lock()
+
+    def __call__(self) -> Analysis:
+        """Return the analysis when it is there, or raise what `analyze` does.
+
+        Where this process has to analyse by itself, it does so then.
+        """
+        self._analysis = self._finish()
+        return self._analysis
+
+    def ask(self, question: object) -> Any:  # noqa: ANN401  (whatever answers say)
+        """Return the answer to a question; one thread at a time is answered.
+
+        Args:
+            question: as `answer` takes it; it can be pickled.
+
+        Raises:
+            TraceprofError: what the answer raises.
+        """
+        assert self._analysis is not None  # noqa: S101  (asked of what is there)
+        assert self._answer is not None  # noqa: S101
+        with self._lock:
+            if self._beside.ask(question):
+                for item in self._beside.items:
+                    if isinstance(item, _Answer):
+                        return item.told()
+            return _Answer.of(self._answer, self._analysis, question).told()
+
+
+class _Answer(NamedTuple):
+    """The answer to a question on its way, or why there is none."""
+
+    answer: object
+    error: TraceprofError | None
+
+    @classmethod
+    def of(
+        cls, answer: Callable[[Analysis, Any], object], analysis: Analysis, question: object
+    ) -> _Answer:
+        try:
+            return cls(answer(analysis, question), None)
+        except TraceprofError as error:
+            return cls(None, error)
+        finally:
+            for rank in analysis.run.ranks:
+                rank.release()
+
+    def told(self) -> object:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
 @contextmanager
 def begun_analysis(
     *paths: str | os.PathLike[str],
     options: Options | None = None,
     listener: Listener[Analysis] | None = None,
     jobs: int | None = None,
-) -> Iterator[Callable[[], Analysis]]:
+    answer: Callable[[Analysis, Any], object] | None = None,
+) -> Iterator[BegunAnalysis]:
     """Analyse the reports of one run beside what this process does in the block.
 
     Args:
-        paths: Nsight Systems exports.
+        paths: Nsight Systems exports or traces of torch.profiler.
         options: what to analyse; everything where not given.
-        listener: as for `analyze`; told within the function that is yielded.
+        listener: as for `analyze`; told when the analysis is waited for.
         jobs: likewise.
+        answer: what answers questions about the analysis, where any will be asked: the process that
+            analyses then stays for them, as long as the block runs.
 
     Yields:
-        A function that returns the analysis when it is there, or raises what `analyze` does. Where
-        this process has to analyse by itself, it does so then.
+        The analysis, which is to be called.
 
     Raises:
         TraceprofError: no report can be opened, or the options are impossible.
@@ -149,16 +250,23 @@ def begun_analysis(
         index: trace for index, trace in enumerate(opened) if not isinstance(trace, FailedReport)
     }
 
-    def make_there() -> Iterator[_SentAnalysis]:
+    def make_there() -> Iterator[_SentAnalysis | _Answer]:
         sender = None if progress is None else _Sender(progress)
         there = _Analyzer(options, sender, progress, num_jobs(jobs), is_beside=True)
-        yield _SentAnalysis.of(there.analyzed(opened))
+        analysis = there.analyzed(opened)
+        yield _SentAnalysis.of(analysis)
+        if answer is not None:
+            give_freed_memory_back()
+            for question in questions():
+                yield _Answer.of(answer, analysis, question)
+                give_freed_memory_back()
 
     held: dict[int, list[Section]] = {}
-    with made_beside(make_there, traces, progress, held) as items:
+    with made_beside(make_there, traces, progress, held) as beside:
 
         def finish() -> Analysis:
-            for sent in items:
+            for sent in beside.items:
+                assert isinstance(sent, _SentAnalysis)  # noqa: S101  (nothing was asked)
                 analysis = sent.within(traces)
                 if not sent.is_partial:
                     return analysis
@@ -167,7 +275,7 @@ def begun_analysis(
             here = _Analyzer(options, listener, progress, num_jobs(jobs), held=held)
             return here.analyzed(opened)
 
-        yield finish
+        yield BegunAnalysis(finish, beside, answer)
 
 
 def analyze_reports(
@@ -185,11 +293,12 @@ def analyze_reports(
     others.
 
     Args:
-        paths: Nsight Systems exports.
+        paths: Nsight Systems exports or traces of torch.profiler.
         options: what to analyse; everything where not given.
         jobs: how many processes measure reports; by default one for each processor core, as far as
             the reports are worth it. With one, this process does.
-        scheduler: `tcp://HOST:PORT` of a cluster of `distributed`, whose workers do instead.
+        scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT` of a cluster of `distributed`, whose
+            workers do instead.
         listener: told of the rows of a report if there is but one, else of the reports.
 
     Raises:
@@ -197,6 +306,69 @@ def analyze_reports(
             cannot be used.
     """
     options = options or Options()
+    if len(paths) == 1 and scheduler is None:
+        options.check()
+        progress = None if listener is None else ProgressOfAll(listener)
+        analyzer = _Analyzer(options, None, progress, num_jobs(jobs))
+        with closing(analyzer.analyzed(_opened(paths, progress))) as analysis:
+            return analysis.result
+    result = _judged(_measured_reports(paths, options, jobs, scheduler, listener), options)
+    return result if options.savings is False else _with_savings(result, options)
+
+
+def analyze_captures(
+    paths: Sequence[str | os.PathLike[str]],
+    options: Options | None = None,
+    *,
+    jobs: int | None = None,
+    listener: Progress | None = None,
+) -> list[RunResult]:
+    """Analyse reports that may be of several recordings, each recording by itself.
+
+    A report that cannot be read is left out, and named in the first recording's
+    `RunResult.failed`, if there are others.
+
+    Args:
+        paths: Nsight Systems exports or traces of torch.profiler, in any order.
+        options: as for `analyze_reports`.
+        jobs: likewise.
+        listener: likewise.
+
+    Returns:
+        The recordings in the order of their first reports.
+
+    Raises:
+        TraceprofError: no report can be read, or the options ask for what is not there.
+    """
+    options = options or Options()
+    if len(paths) == 1:
+        return [analyze_reports(paths, options, jobs=jobs, listener=listener)]
+    measured = _measured_reports(paths, options, jobs, None, listener)
+    failed = [report for report in measured if isinstance(report, FailedReport)]
+    reports = [report for report in measured if not isinstance(report, FailedReport)]
+    if not reports:
+        raise all_failed(failed)
+    recordings = captures(
+        [report.facts for report in reports],
+        [[rank.facts for rank in report.ranks] for report in reports],
+    )
+    judged = [
+        _judged([*(reports[index] for index in indices), *(() if number else failed)], options)
+        for number, indices in enumerate(recordings)
+    ]
+    if options.savings is False:
+        return judged
+    return [_with_savings(result, options) for result in judged]
+
+
+def _measured_reports(
+    paths: Sequence[str | os.PathLike[str]],
+    options: Options,
+    jobs: int | None,
+    scheduler: str | None,
+    listener: Progress | None,
+) -> list[MeasuredReport | FailedReport]:
+    """Return what was measured of each report, in the order given."""
     options.check()
     tasks = [Task(Path(path), Path(path), options) for path in paths]
     measured: list[MeasuredReport | FailedReport | None] = [None] * len(tasks)
@@ -206,14 +378,18 @@ def analyze_reports(
         measured[index] = report
         if listener is not None and len(tasks) > 1:
             listener.advance(1)
-    reports = [report for report in measured if report is not None]
-    return judge(
+    return [report for report in measured if report is not None]
+
+
+def _judged(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
+    result = judge(
         reports,
         only=options.only,
         skip=options.skip,
         steps=options.steps,
         time_range=options.time_range,
     )
+    return bounds_only(result)
 
 
 class _SentAnalysis(NamedTuple):
@@ -306,18 +482,18 @@ class _Analyzer:
                 reports.append(report[1])
                 traces.append(trace)
                 ranks.append(report[0])
-            options = self.options
-            result = judge(
-                reports,
-                only=options.only,
-                skip=options.skip,
-                steps=options.steps,
-                time_range=options.time_range,
-            )
-            return Analysis(result, attach_ranks(result.run, traces, ranks))
+            result = _judged(reports, self.options)
+            analysis = Analysis(result, attach_ranks(result.run, traces, ranks))
+            return self._with_savings(analysis)
         except Exception:  # after an interrupt a thread may still be reading
             _close(opened)
             raise
+
+    def _with_savings(self, analysis: Analysis) -> Analysis:
+        """Return the analysis with what a step would gain without its findings, if asked for."""
+        if self.options.savings is False:
+            return analysis
+        return replace(analysis, result=with_savings(analysis))
 
     def _measured(
         self, index: int, trace: Trace, is_only: bool
@@ -349,6 +525,24 @@ class _Analyzer:
                 self.listener.partial(Analysis(partial_result(summary, breakdowns), run))
                 if not sections.are_coming:
                     break
+
+
+def _with_savings(result: RunResult, options: Options) -> RunResult:
+    """Return a result with what a step would gain, of reports that have to be opened again."""
+    if options.savings is None and num_operations(result) > MAX_READ_AGAIN:
+        why = f"{len(result.run.reports)} reports would have to be read again for a replay"
+        return not_replayed(result, why, "ask for it with --savings")
+    traces: list[Trace] = []
+    try:
+        traces.extend(open_trace(report.path) for report in result.run.reports)
+        ranks = [options.ranks_of(trace) for trace in traces]
+        return with_savings(Analysis(result, attach_ranks(result.run, traces, ranks)))
+    except (
+        TraceprofError
+    ) as error:  # what a cluster's workers see may not be there for this process
+        return not_replayed(result, f"the reports cannot be read again ({error})", None)
+    finally:
+        _close(traces)
 
 
 def _close(opened: Sequence[Trace | FailedReport]) -> None:

@@ -1,0 +1,240 @@
+"""What one process did, as the replay needs it: calls by thread, GPU operations by stream.
+
+All times are on the run's clock, in ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import Mask, Rank
+
+COMPUTE, COMMUNICATION, COPY = range(3)
+"""What an operation is, as the words of a breakdown have it; memory sets are copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """The API calls of a process by thread, then in the order in which they began.
+
+    Attributes:
+        index: int64[n], indices into the process's `ApiCalls`.
+        start_ns: int64[n].
+        end_ns: int64[n].
+        thread: int64[n], threads numbered from 0.
+        is_outer: bool[n], whether the call lies in no other one of its thread.
+        outer: int64[n], the call itself, or the one that it lies in; indices into these calls.
+        in_time: int64[n], place of each in the order of all threads' starts.
+        num_all: how many the process made; all are here if not some of its steps are replayed.
+    """
+
+    index: Int64
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    is_outer: Mask
+    outer: Int64
+    in_time: Int64
+    num_all: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def place_of(self, call: Int64) -> Int64:
+        """Return where calls, indices into the process's `ApiCalls`, are among these.
+
+        -1 for -1, and for calls that are not of the steps that are replayed.
+        """
+        place = np.full(self.num_all + 1, -1, np.int64)  # the last one for what is no call
+        place[self.index] = np.arange(len(self))
+        return place[call]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """The GPU operations of the ranks of a process, by rank and stream, then as launched.
+
+    Attributes:
+        rank: int64[n], the index of the rank among those of the run.
+        group: int64[n], kernels, copies, memory sets, graphs as in `RankOperations.groups`.
+        place: int64[n], the index in that group.
+        start_ns: int64[n].
+        end_ns: int64[n].
+        stream: int64[n], the CUDA stream.
+        chain: int64[n], numbers rank and stream.
+        call: int64[n], the call that launched it, an index into `HostCalls`; -1 for none.
+        kind: int64[n], `COMPUTE`, `COMMUNICATION` or `COPY`.
+        blocks: bool[n], whether the launching call returns only when the operation is over.
+        num_cut: of how many streams something was left out before the first operation here, which
+            is taken to begin when it did.
+    """
+
+    rank: Int64
+    group: Int64
+    place: Int64
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    chain: Int64
+    call: Int64
+    kind: Int64
+    blocks: Mask
+    num_cut: int
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each took, int64[n]."""
+        return self.end_ns - self.start_ns
+
+    def rows_of_kernels(self, index: int, rank: Rank) -> Int64:
+        """Return which operation each kernel of a rank is, int64[kernels]; -1 for none of these."""
+        rows = np.flatnonzero((self.rank == index) & (self.group == 0))
+        row_of = np.full(len(rank.operations.kernels), -1, np.int64)
+        row_of[self.place[rows]] = rows
+        return row_of
+
+
+# A call that stays longer than this with a copy of pageable memory waits for it; CUDA stages
+# smaller ones and returns (measured: 98 % of those that return at once take under 15 us).
+MIN_BLOCKING_NS = 20_000
+
+
+def host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None = None) -> HostCalls:
+    """Return the calls of a rank's process, which has some.
+
+    Args:
+        rank: one rank of the process.
+        shift_ns: what to add to times of the report.
+        span: when calls begin, in the report's own time; all where not given.
+    """
+    calls = rank.calls
+    assert calls is not None  # noqa: S101  (the replay refuses reports without calls before)
+    start = calls.start_ns
+    chosen = np.arange(len(start))
+    if span is not None:
+        chosen = np.flatnonzero((start >= span[0]) & (start < span[1]))
+    start, end = start[chosen] + shift_ns, calls.ends(chosen) + shift_ns
+    thread = np.unique(calls.thread[chosen], return_inverse=True)[1].astype(np.int64)
+    order = np.lexsort((calls.correlation[chosen], -end, start, thread))
+    start, end, thread = start[order], end[order], thread[order]
+    place = np.arange(len(order))
+    # Threads do not mix: a later thread's times lie beyond all those of the ones before.
+    length = int(end.max() - start.min()) + 1 if len(order) else 0
+    raised = end + thread * length
+    reached = np.maximum.accumulate(raised) if len(order) else raised
+    is_outer = np.ones(len(order), np.bool_)
+    is_outer[1:] = start[1:] + thread[1:] * length >= reached[:-1]
+    in_time = np.empty(len(order), np.int64)
+    in_time[np.lexsort((thread, -end, start))] = place
+    outer = np.maximum.accumulate(np.where(is_outer, place, 0))
+    return HostCalls(
+        chosen[order], start, end, thread, is_outer, outer, in_time, num_all=len(calls)
+    )
+
+
+def gpu_work(
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    shift_ns: int,
+    span: tuple[int, int] | None = None,
+) -> GpuWork:
+    """Return the operations of the ranks of a process.
+
+    Args:
+        ranks: each with its index among those of the run.
+        calls: of the process.
+        shift_ns: what to add to times of the report.
+        span: when these were made; operations of others are left out.
+    """
+    parts = [
+        _of_group(index, rank, number, calls, shift_ns, span)
+        for index, rank in ranks
+        for number in range(len(rank.operations.groups))
+    ]
+    joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    rank_of, group, place, start, end, stream, call, kind, blocks = joined
+    asked = np.where(call >= 0, calls.in_time[call] if len(calls) else 0, -1)
+    order = np.lexsort((end, start, asked, stream, rank_of))
+    changes = np.ones(len(order), np.bool_)
+    changes[1:] = (np.diff(stream[order]) != 0) | (np.diff(rank_of[order]) != 0)
+    call, blocks = call[order], blocks[order].astype(np.bool_)
+    num_cut = 0
+    if span is not None:  # what ran before them on their streams is not known here
+        first = np.flatnonzero(changes)
+        num_cut = int((call[first] >= 0).sum())
+        call[first], blocks[first] = -1, False
+    return GpuWork(
+        rank_of[order], group[order], place[order], start[order], end[order], stream[order],
+        np.cumsum(changes) - 1, call, kind[order], blocks, num_cut,
+    )  # fmt: skip
+
+
+def _of_group(
+    index: int,
+    rank: Rank,
+    number: int,
+    calls: HostCalls,
+    shift_ns: int,
+    span: tuple[int, int] | None,
+) -> tuple[Int64, ...]:
+    group = rank.operations.groups[number]
+    num = len(group)
+    start, launched_by = group.start_ns, rank.launched_by[number]
+    call = calls.place_of(launched_by)
+    kind = np.full(num, COMPUTE, np.int64)
+    blocks = np.zeros(num, np.int64)
+    if number == 0:
+        kind[rank.is_communication_kernel] = COMMUNICATION
+    elif number in {1, 2}:
+        kind[:] = COPY
+    if number == 1:
+        kind[rank.is_peer_copy] = COMMUNICATION
+        blocks = _blocks(rank, launched_by).astype(np.int64)
+    columns = (
+        np.full(num, index, np.int64), np.full(num, number, np.int64),
+        np.arange(num, dtype=np.int64),
+        start + shift_ns, group.end_ns + shift_ns, group.stream, call, kind, blocks,
+    )  # fmt: skip
+    if span is None:
+        return columns
+    inside = call >= 0
+    inside |= (launched_by < 0) & (start >= span[0]) & (start < span[1])
+    return tuple(column[inside] for column in columns)
+
+
+def _blocks(rank: Rank, launched_by: Int64) -> Mask:
+    """Say which copies hold back the call that makes them until they are over, bool[copies]."""
+    copies, calls = rank.operations.copies, rank.calls
+    blocks = np.zeros(len(copies), np.bool_)
+    known = np.flatnonzero(launched_by >= 0)
+    if calls is None or len(known) == 0:
+        return blocks
+    call = launched_by[known]
+    names = rank.trace.api_names
+    waiting = [
+        key for key, name in names.items()
+        if api_call_kind(name) is ApiCallKind.COPY and "Async" not in name and "Peer" not in name
+    ]  # fmt: skip
+    is_synchronous = np.isin(calls.packed_name.at(call), np.array(waiting, np.int64))
+    is_pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
+        copies.destination_memory == MemoryKind.PAGEABLE
+    )
+    is_on_device = copies.kind == CopyKind.DEVICE_TO_DEVICE
+    lasts = calls.packed_length.at(call) > MIN_BLOCKING_NS
+    ends_after = calls.ends(call) >= copies.ends(known)
+    blocks[known] = (
+        (is_synchronous | is_pageable[known]) & ~is_on_device[known] & lasts & ends_after
+    )
+    return blocks

@@ -1,0 +1,485 @@
+"""The graph of a whole run: its processes, and the collectives in which they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.analyses import breakdown
+from traceprof.communication.messages import BETWEEN_TWO, messages
+from traceprof.run.training import training_of
+from traceprof.whatif.columns import COMPUTE
+from traceprof.whatif.facts import facts_of
+from traceprof.whatif.graph import EdgeKind, edges_of, in_pieces, observe
+from traceprof.whatif.longest_path import schedule
+from traceprof.whatif.weights import Weigher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.ranks.waits import GroupWaits
+    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.steps import StepWindows
+    from traceprof.whatif.facts import ProcessFacts
+    from traceprof.whatif.graph import Edges, Observed, Process
+    from traceprof.whatif.longest_path import Float64, Schedule
+    from traceprof.whatif.open_analysis import OpenAnalysis
+    from traceprof.whatif.sample import Sample
+    from traceprof.whatif.weights import Weighing
+
+# Waits shorter than what the clocks tell are nobody's; ranks whose clocks are further apart than
+# this share of a step are replayed each by itself.
+_MAX_UNCERTAINTY = 0.01
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Where the steps of one rank begin and end; without steps, its training.
+
+    Attributes:
+        rank: the rank's number.
+        number: int64[s], of the steps.
+        nodes: int64[s + 1], where each begins, and where the last one ends.
+        last: int64[s], where the work that was launched within each is over.
+        limits_ns: int64[s + 1], when steps began and the last ended, on the run's clock.
+        launched_ns: int64[s + 1], when the host was there: when it launched these operations.
+        is_marked: whether the report tells steps.
+        others: int64[o], where the work of each stream is over, without steps: the training ends
+            with the last of them, whichever that is then.
+    """
+
+    rank: int
+    number: Int64
+    nodes: Int64
+    last: Int64
+    limits_ns: Int64
+    launched_ns: Int64
+    is_marked: bool
+    others: Int64
+
+    def compared(self, sample: Sample) -> Marks:
+        """Return the marks of the steps of a sample that are compared."""
+        inner = sample.compares(self.number)
+        limits = slice(inner.start, inner.stop + 1)
+        return replace(
+            self, number=self.number[inner], nodes=self.nodes[limits], last=self.last[inner],
+            limits_ns=self.limits_ns[limits], launched_ns=self.launched_ns[limits],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EdgeList:
+    """Edges of one kind; n of them.
+
+    Attributes:
+        kind: what they are.
+        process: index of the process; -1 between processes.
+        source: int64[n], nodes.
+        target: int64[n], nodes.
+    """
+
+    kind: EdgeKind
+    process: int
+    source: Int64
+    target: Int64
+
+
+@dataclass(frozen=True)
+class RunGraph:
+    """A run as a graph, weighed.
+
+    Attributes:
+        edges: all of them, without what they are about.
+        plan: in which order they are taken.
+        weights: float64[e, k], of each variant.
+        marks: of each rank.
+        facts: of each process.
+        meetings: the collectives in which ranks meet.
+        kept: what weighs the edges of each process anew; nothing where that is not asked for.
+    """
+
+    edges: tuple[EdgeList, ...]
+    plan: Schedule
+    weights: Float64
+    marks: tuple[Marks, ...]
+    facts: tuple[ProcessFacts, ...]
+    meetings: tuple[_Meeting, ...]
+    kept: tuple[Kept, ...] = ()
+
+
+class _Meeting(NamedTuple):
+    """The m collectives of a group of r members, as they were.
+
+    Attributes:
+        start_ns: int64[m, r], when each member came.
+        end_ns: int64[m, r], when each left.
+        node: int64[m, r], where each comes in the graph.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    node: Int64
+
+
+class Kept(NamedTuple):
+    """What weighs the edges of a process anew.
+
+    Attributes:
+        process: with its pieces.
+        edges: of it.
+        met: of each group in which it meets others, its operations.
+        places: of each, the group and the member.
+    """
+
+    process: Process
+    edges: Sequence[Edges]
+    met: Sequence[Int64]
+    places: Sequence[tuple[int, int]]
+
+
+def run_graph(
+    analysis: OpenAnalysis,
+    variants: Sequence[Weighing],
+    sample: Sample | None = None,
+    *,
+    keeps_processes: bool = False,
+) -> RunGraph:
+    """Return the graph of a run whose reports are open.
+
+    One process after the other is looked at; what is kept of it grows with how often somebody
+    waited, not with how much was done.
+
+    Args:
+        analysis: of the run; all its ranks have a GPU and API calls.
+        variants: how to weigh it.
+        sample: the steps that matter; all where not given.
+        keeps_processes: whether it is to be weighed anew; then it grows with what was done.
+
+    Raises:
+        CircularError: calls or operations seem to wait for each other.
+    """
+    owners: dict[tuple[int, int], list[tuple[int, Rank]]] = {}
+    for index, rank in enumerate(analysis.run.ranks):
+        owners.setdefault((rank.report, rank.process), []).append((index, rank))
+    rows = _meetings(analysis, sample)
+    meetings = tuple(_Meeting(*(np.zeros_like(place) for _ in range(3))) for place in rows)
+    node = 1
+    edges: list[EdgeList] = []
+    marks: list[Marks] = []
+    weights, facts, kept = [], [], []
+    scales = [np.ones((*place.shape, len(variants))) for place in rows]
+    members = meeting_members(analysis)
+    for number, ranks in enumerate(owners.values()):
+        shift = clock_shift(analysis, ranks[0][1])
+        part = _part(ranks, shift, number, node, rows, members, variants, sample)
+        process = part.kept.process
+        work = process.work
+        facts.append(facts_of(process))
+        node = facts[-1].end_node
+        edges += [EdgeList(one.kind, number, one.source, one.target) for one in part.kept.edges]
+        weights.append(part.weights)
+        marks += part.marks
+        for (meeting, column), at, scale in zip(
+            part.kept.places, part.kept.met, part.scales, strict=True
+        ):
+            meetings[meeting].start_ns[:, column] = work.start_ns[at]
+            meetings[meeting].end_ns[:, column] = work.end_ns[at]
+            meetings[meeting].node[:, column] = process.start_node(at)
+            scales[meeting][:, column] = scale
+        if keeps_processes:
+            kept.append(part.kept)
+        del part, process, work
+    for met in meetings:
+        release = node + np.repeat(np.arange(len(met.node)), met.node.shape[1])
+        node += len(met.node)
+        edges.append(EdgeList(EdgeKind.ARRIVAL, -1, met.node.ravel(), release))
+        edges.append(EdgeList(EdgeKind.TRANSFER, -1, release, met.node.ravel() + 1))
+    plan = schedule(
+        node,
+        np.concatenate([part.source for part in edges]),
+        np.concatenate([part.target for part in edges]),
+    )
+    weighed = np.concatenate([*weights, *_transfers(meetings, scales)])
+    return RunGraph(tuple(edges), plan, weighed, tuple(marks), tuple(facts), meetings, tuple(kept))
+
+
+def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
+    """Return a graph with other weights.
+
+    Args:
+        graph: whose processes are kept.
+        variants: how to weigh it.
+    """
+    scales = [np.ones((*met.node.shape, len(variants))) for met in graph.meetings]
+    weights = []
+    for part in graph.kept:
+        weighed, of_part = _weighed(part.process, part.edges, part.met, variants)
+        weights.append(weighed)
+        for (meeting, column), scale in zip(part.places, of_part, strict=True):
+            scales[meeting][:, column] = scale
+    weighed = np.concatenate([*weights, *_transfers(graph.meetings, scales)])
+    return replace(graph, weights=weighed)
+
+
+def _transfers(meetings: Sequence[_Meeting], scales: Sequence[Float64]) -> list[Float64]:
+    """Return the weights of the edges of collectives: of arrivals, and of transfers."""
+    weights: list[Float64] = []
+    for met, scale in zip(meetings, scales, strict=True):
+        transfer = (met.end_ns - met.start_ns.max(axis=1, keepdims=True)).ravel()
+        by_variant = scale.reshape(len(transfer), scale.shape[-1])
+        weights += [np.zeros_like(by_variant), transfer[:, np.newaxis] * by_variant]
+    return weights
+
+
+class _Part(NamedTuple):
+    """What is known of a process.
+
+    Attributes:
+        kept: what weighs its edges.
+        weights: float64[e, k], of its edges.
+        scales: of each group in which it meets others, float64[m, k], what becomes of transfers.
+        marks: of its ranks.
+    """
+
+    kept: Kept
+    weights: Float64
+    scales: Sequence[Float64]
+    marks: Sequence[Marks]
+
+
+def _part(
+    ranks: Sequence[tuple[int, Rank]],
+    shift: int,
+    number: int,
+    node: int,
+    meetings: Sequence[Int64],
+    members: Sequence[Sequence[int]],
+    variants: Sequence[Weighing],
+    sample: Sample | None,
+) -> _Part:
+    """Look at one process, cut it into pieces and weigh it."""
+    observed = observe(ranks, shift, None if sample is None else sample.span_of(ranks[0][1]))
+    rows = {index: observed.work.rows_of_kernels(index, rank) for index, rank in ranks}
+    of_ranks = [_step_operations(rank, index, observed, shift, sample) for index, rank in ranks]
+    places = [
+        (meeting, column)
+        for meeting, of_group in enumerate(members)
+        for column, member in enumerate(of_group)
+        if member in rows
+    ]
+    met = [
+        rows[members[meeting][column]][meetings[meeting][:, column]] for meeting, column in places
+    ]
+    is_member = np.zeros(len(observed.work), np.bool_)
+    for operations in met:
+        is_member[operations] = True
+    alone = [np.flatnonzero(is_member)]
+    for begin, last, _, _, others in of_ranks:
+        alone += [begin, last, others]
+    process = in_pieces(observed, np.concatenate(alone), node)
+    del observed
+    edges = edges_of(number, process, is_member)
+    weighed, scales = _weighed(process, edges, met, variants)
+    marks = [
+        _marks(rank, process, *of_rank) for (_, rank), of_rank in zip(ranks, of_ranks, strict=True)
+    ]
+    if sample is not None:
+        marks = [mark.compared(sample) for mark in marks]
+    for _, rank in ranks:
+        rank.release()
+    return _Part(Kept(process, edges, met, places), weighed, scales, marks)
+
+
+def _weighed(
+    process: Process,
+    edges: Sequence[Edges],
+    met: Sequence[Int64],
+    variants: Sequence[Weighing],
+) -> tuple[Float64, list[Float64]]:
+    """Return the weights of edges, and the factors of transfers, by variant."""
+    weighed = np.empty((sum(len(part.at) for part in edges), len(variants)))
+    scales = [np.empty((len(operations), len(variants))) for operations in met]
+    is_explained = not process.latencies.unexplained_ns.any()
+    for place, variant in enumerate(variants):  # one after the other: each is large
+        if place and is_explained and not variant.keeps_unexplained and variant.has_gpu_time:
+            for column in (weighed, *scales):  # the one before, with nothing to leave out
+                column[:, place] = column[:, place - 1]
+            continue
+        durations = variant.durations(process)
+        weigher = Weigher(process, durations)
+        weighed[:, place] = np.concatenate([weigher.of(part) for part in edges])
+        for scale, operations in zip(scales, met, strict=True):
+            scale[:, place] = durations.transfer[operations]
+    return weighed, scales
+
+
+def _marks(
+    rank: Rank,
+    process: Process,
+    operations: Int64,
+    last: Int64,
+    limits: Int64,
+    numbers: Int64,
+    others: Int64,
+) -> Marks:
+    begin, end = process.start_node(operations[:-1]), process.end_node(operations[-1:])
+    return Marks(
+        rank=rank.rank,
+        number=numbers,
+        nodes=np.append(begin, end),
+        last=process.end_node(last),
+        limits_ns=limits,
+        launched_ns=_launched(process, operations, limits),
+        is_marked=rank.step_ranges is not None,
+        others=process.end_node(others),
+    )
+
+
+def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:
+    """Return when the host launched operations; where that is not known, when they ran."""
+    call = process.work.call[operations]
+    starts = process.calls.start_ns[call]
+    starts[-1] = process.calls.end_ns[call[-1]]
+    return np.where(call >= 0, starts, limits)
+
+
+def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
+    """Return what brings times of a rank's report onto the run's clock."""
+    begin = np.array([rank.window.start_ns], np.int64)
+    return int(analysis.result.ranks.clocks.to_run(rank.report, begin)[0] - begin[0])
+
+
+def _step_operations(
+    rank: Rank, index: int, observed: Observed, shift: int, sample: Sample | None
+) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+    """Return where steps begin, and the last ends; where each ends; when that was; numbers.
+
+    And without steps, the last operation of each stream.
+    """
+    work = observed.work
+    own = np.flatnonzero(work.rank == index)
+    steps: StepWindows | None
+    if sample is not None:
+        steps = sample.steps[rank.rank]
+        end_ns = int(steps.end_ns[-1])
+    else:
+        training, steps = training_of(rank), rank.steps
+        end_ns = training.end_ns
+        if steps is not None:
+            steps = steps.chosen(steps.start_ns >= training.start_ns)
+    if steps is not None and len(steps) > 0:
+        limits = np.append(steps.start_ns, end_ns) + shift
+        numbers = steps.number
+    else:
+        limits = np.array([training.start_ns, end_ns]) + shift
+        numbers = np.zeros(1, np.int64)
+    by_start = own[np.argsort(work.start_ns[own], kind="stable")]
+    begin = by_start[np.searchsorted(work.start_ns[by_start], limits[:-1])]
+    ended = own[work.end_ns[own] <= limits[-1]]
+    last = ended[np.argmax(work.end_ns[ended])]
+    if steps is None or len(steps) == 0:
+        chain = work.chain[ended]
+        latest = ended[np.lexsort((work.end_ns[ended], chain))]
+        is_last = np.append(np.diff(work.chain[latest]) != 0, True)
+        return np.append(begin, last), np.array([last]), limits, numbers, latest[is_last]
+    of_steps = _last_of_steps(rank, observed, own, steps.source, shift)
+    return np.append(begin, last), of_steps, limits, numbers, np.empty(0, np.int64)
+
+
+def _last_of_steps(rank: Rank, observed: Observed, own: Int64, source: Int64, shift: int) -> Int64:
+    """Return the operation that ends last of those launched within each step.
+
+    Of those on the stream that computes most, where a step has some: a loader runs ahead.
+    """
+    ranges, work = rank.step_ranges, observed.work
+    assert ranges is not None  # noqa: S101  (there are steps)
+    launched = own[work.call[own] >= 0]
+    computes = launched[work.kind[launched] == COMPUTE]
+    if len(computes):
+        spent = np.bincount(work.chain[computes], work.length_ns[computes])
+        busiest = launched[work.chain[launched] == int(np.argmax(spent))]
+        asked = np.sort(observed.calls.start_ns[work.call[busiest]] - shift)
+        low, high = (
+            np.searchsorted(asked, times[source]) for times in (ranges.start_ns, ranges.end_ns)
+        )
+        launched = busiest if (high > low).all() else launched
+    asked = observed.calls.start_ns[work.call[launched]] - shift
+    order = np.argsort(asked, kind="stable")
+    launched, asked = launched[order], asked[order]
+    low = np.searchsorted(asked, ranges.start_ns[source])
+    high = np.searchsorted(asked, ranges.end_ns[source])
+    ends = work.end_ns[launched]
+    # reduceat reduces between each index and the next: every other result is between two steps.
+    slices = np.stack((low, high), axis=1).ravel()
+    latest = np.maximum.reduceat(np.append(ends, 0), slices)[::2]
+    step_of = np.repeat(np.arange(len(low)), high - low)
+    inside = np.concatenate([np.arange(*limits) for limits in zip(low, high, strict=True)])
+    is_latest = ends[inside] == latest[step_of]
+    chosen = np.empty(len(low), np.int64)
+    chosen[step_of[is_latest]] = launched[inside[is_latest]]
+    return chosen
+
+
+def groups_that_meet(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
+    """Return the groups in which ranks hold each other, and the operations that do."""
+    starts = [
+        [step.measures.window_start_ns for step in result.steps]
+        for result in analysis.result.of(breakdown)
+    ]
+    lengths = [float(np.median(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
+    step = int(np.median(lengths)) if lengths else analysis.result.ranks.window_ns
+    told = []
+    for waits in analysis.result.ranks.waits:
+        if len(waits) == 0 or waits.uncertainty_ns.max() > _MAX_UNCERTAINTY * step:
+            continue
+        group = waits.group
+        together = waits.is_told & (group.leaves_together | group.is_one_of(BETWEEN_TWO))
+        together &= group.is_whole
+        if together.any():
+            told.append((waits, together))
+    return told
+
+
+def meeting_members(analysis: OpenAnalysis) -> list[list[int]]:
+    """Return for each group the indices of its members among the ranks of the run."""
+    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
+    return [
+        [index[analysis.result.ranks.ranks[member]] for member in waits.group.members]
+        for waits, _ in groups_that_meet(analysis)
+    ]
+
+
+def _meetings(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]:
+    """Return for each group which kernels of its members are one operation, int64[m, r]."""
+    told, members = groups_that_meet(analysis), meeting_members(analysis)
+    nums = [int(together.sum()) for _, together in told]
+    kernels = [
+        np.empty((num, len(of_group)), np.int64)
+        for num, of_group in zip(nums, members, strict=True)
+    ]
+    inside = [np.ones(num, np.bool_) for num in nums]
+    for index, rank in enumerate(analysis.run.ranks):
+        for meeting, of_group in enumerate(members):
+            if index not in of_group:
+                continue
+            waits, together = told[meeting]
+            column = of_group.index(index)
+            chosen = messages(rank).kernel[waits.group.place[together, column]]
+            kernels[meeting][:, column] = chosen
+            if sample is not None:
+                inside[meeting] &= _is_launched(sample, rank, chosen)
+        rank.release()
+    return [rows[within] for rows, within in zip(kernels, inside, strict=True)]
+
+
+def _is_launched(sample: Sample, rank: Rank, kernels: Int64) -> Mask:
+    """Say which kernels of a rank were launched in the steps of a sample, bool[n]."""
+    call, calls = rank.launched_by[0][kernels], rank.calls
+    assert calls is not None  # noqa: S101  (the replay refuses reports without calls before)
+    begin, end = sample.span_of(rank)
+    start = calls.start_ns[call]
+    inside: Mask = (call >= 0) & (start >= begin) & (start < end)
+    return inside

@@ -1,0 +1,137 @@
+"""Which steps are replayed of a run that is too long to be replayed whole, or judged in part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.run.rank import WindowKind
+from traceprof.run.steps import StepWindows
+from traceprof.run.training import training_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import Rank, Run
+
+MIN_STEPS = 10
+"""So many steps are compared if there are as many, however many operations they have."""
+MIN_LEAD = 2
+"""Steps replayed before those that are compared: what the host is ahead by comes from them."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Steps in a row, and when the host was in them.
+
+    Attributes:
+        steps: of each rank, by its number, those that are replayed.
+        compared: the numbers of the first and the last step that are compared.
+        spans: by (report, process), from the beginning of the first step's range to the end of the
+            last one's, in the report's own time.
+    """
+
+    steps: Mapping[int, StepWindows]
+    compared: tuple[int, int]
+    spans: Mapping[tuple[int, int], tuple[int, int]]
+
+    def span_of(self, rank: Rank) -> tuple[int, int]:
+        """Return when the host of a rank's process was in these steps."""
+        return self.spans[rank.report, rank.process]
+
+    def compares(self, numbers: Int64) -> slice:
+        """Return which steps are compared, of numbers that ascend."""
+        low, high = self.compared
+        return slice(*np.searchsorted(numbers, (low, high + 1)).tolist())
+
+
+def sample_of(
+    run: Run,
+    measured: Mapping[int, BreakdownResult],
+    max_operations: int,
+    asked: Mapping[int, Int64] | None = None,
+) -> Sample | None:
+    """Choose steps from the middle of the training; None where these would not be fewer.
+
+    Args:
+        run: its reports are open.
+        measured: by rank, where its time went.
+        max_operations: of all ranks together, beyond which there are no more steps than needed.
+        asked: by rank, the numbers of the steps that are judged; the training where not given.
+
+    Returns:
+        Steps that all ranks have; None also where steps cannot be told.
+    """
+    steps = {rank.rank: _training_steps(rank, measured.get(rank.rank)) for rank in run.ranks}
+    known = {number: of_rank for number, of_rank in steps.items() if of_rank is not None}
+    if len(known) < len(steps) or not known:
+        return None
+    common = reduce(np.intersect1d, [of_rank.number for of_rank in known.values()])
+    judged = common if asked is None else reduce(np.intersect1d, [common, *asked.values()])
+    if len(judged) == 0:
+        return None
+    num_operations = max(sum(len(rank.operations) for rank in run.ranks), 1)
+    num = max(max_operations * len(common) // num_operations, MIN_STEPS)
+    begin, end = np.searchsorted(common, (judged[0], judged[-1])).tolist()
+    end += 1
+    if num < end - begin:
+        begin += (end - begin - num) // 2
+        end = begin + num
+    # Where the last one ends is where the next one begins.
+    low, high = max(begin - MIN_LEAD, 0), min(end + 1, len(common))
+    if (low, high) == (0, len(common)) and asked is None:
+        return None
+    first, last = common[low], common[high - 1]
+    inside = {
+        number: of_rank.chosen((of_rank.number >= first) & (of_rank.number <= last))
+        for number, of_rank in known.items()
+    }
+    compared = int(common[begin]), int(common[end - 1])
+    return Sample(inside, compared, _spans(run, inside))
+
+
+def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows | None:
+    """Return the training steps of a rank in order of time; None where they cannot be told."""
+    if result is not None and result.judged_kind is WindowKind.TRAINING:
+        steps = _measured_steps(rank, result)
+        if steps is not None:
+            return steps
+    steps = rank.steps
+    if steps is None or len(steps) == 0:
+        return None
+    steps = steps.chosen(steps.start_ns >= training_of(rank).start_ns)
+    rank.release()
+    return steps if (np.diff(steps.number) > 0).all() else None
+
+
+def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
+    """Return the steps that a breakdown tells; None where a number is not that of one range."""
+    ranges, steps = rank.step_ranges, [step for step in result.steps if step.is_training]
+    if ranges is None or not steps:
+        return None
+    number = np.array([step.number for step in steps], np.int64)
+    start = np.array([step.measures.window_start_ns for step in steps], np.int64)
+    length = np.array([step.measures.window_ns for step in steps], np.int64)
+    order = np.argsort(ranges.number, kind="stable")
+    in_order = ranges.number[order]
+    if not (np.diff(in_order) > 0).all() or not (np.diff(number) > 0).all():
+        return None
+    source = order[np.searchsorted(in_order, number)]
+    return StepWindows(number, start, start + length, source)
+
+
+def _spans(run: Run, steps: Mapping[int, StepWindows]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return when the host of each process was in some steps of its ranks."""
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    for rank in run.ranks:
+        ranges, source = rank.step_ranges, steps[rank.rank].source
+        assert ranges is not None  # noqa: S101  (all ranks of a sample have steps)
+        low, high = int(ranges.start_ns[source].min()), int(ranges.end_ns[source].max())
+        others = spans.get((rank.report, rank.process), (low, high))
+        spans[rank.report, rank.process] = min(low, others[0]), max(high, others[1])
+    return spans
