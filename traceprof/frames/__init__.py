@@ -1,0 +1,1 @@
+"""Results and events as pandas frames: units in column names, categories for names."""

@@ -1,0 +1,230 @@
+"""What the ranks of a run did, event by event, as frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
+from traceprof.frames.columns import Names, Optional, names_at, names_of_kinds
+from traceprof.kernel_names.categories import kernel_kind
+from traceprof.run.rank import CpuRank
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
+from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from traceprof.frames.columns import Part
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank
+
+_PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
+_PEER_COPY_NAME = "peer copy"
+_COPY_KINDS: dict[int, str | None] = {
+    **{int(kind): kind.direction for kind in CopyKind},
+    CopyKind.HOST_TO_HOST: _WITHIN_HOST,
+    CopyKind.PEER_TO_PEER: _PEER_COPY,
+    max(CopyKind) + 1: _MEMSET,
+}
+_MEMORY_KINDS: dict[int, str | None] = {
+    int(kind): kind.name.lower() for kind in MemoryKind if kind is not MemoryKind.UNKNOWN
+}
+
+
+def kernels(rank: Rank) -> Part:
+    """Return the kernels of a rank by start, communication among them."""
+    rows = rank.operations.kernels
+    ids = rows.name_of_signature.tolist() if len(rows) else []
+    of_id = {id_: rank.kernel_names[id_] for id_ in set(ids)}
+    kind_of_id = {
+        id_: kernel_kind(name, communicates=id_ in rank.communication_operations)
+        for id_, name in of_id.items()
+    }
+    kinds = [kind_of_id[id_] for id_ in ids]
+    shapes = rank.trace.signatures.shape.tolist() if len(rows) else []
+    which = rows.packed_signature.kept
+    on_tensor_cores = np.array([kind.tensor_cores is True for kind in kinds], np.bool_)
+    is_told = np.array([kind.tensor_cores is not None for kind in kinds], np.bool_)
+    return {
+        "rank": np.broadcast_to(np.int32(rank.rank), len(rows)),
+        "start_ns": lambda: rows.starts.values,
+        "end_ns": lambda: rows.packed_length.add_to(rows.starts.values),
+        "stream": lambda: rows.stream,
+        "name": Names(which, [of_id[id_] for id_ in ids]),
+        "category": Names(which, [str(kind.category) for kind in kinds]),
+        "precision": Names(which, [kind.precision for kind in kinds]),
+        "tensor_cores": Optional(on_tensor_cores[which], is_told[which]),
+        "operation": Names(which, [rank.communication_operations.get(id_) for id_ in ids]),
+        "grid": Names(which, [_shape_text(shape[:3]) for shape in shapes]),
+        "block": Names(which, [_shape_text(shape[3:]) for shape in shapes]),
+        "correlation": lambda: Optional.unless(rows.correlation, NULL),
+    }
+
+
+def copies(rank: Rank) -> Part:
+    """Return the memory copies of a rank and its memory sets by start, peer copies among them."""
+    groups = rank.operations.copies, rank.operations.memsets
+    kind = groups[0].kind.copy()
+    kind[rank.is_peer_copy] = CopyKind.PEER_TO_PEER
+    kind = np.concatenate([kind, np.full(len(groups[1]), max(CopyKind) + 1)])
+    start, end = _both(*(group.start_ns for group in groups)), _both(*(g.end_ns for g in groups))
+    order = np.lexsort((end, start))
+
+    def column(name: str) -> Int64:
+        return _both(*(getattr(group, name) for group in groups))[order]
+
+    unified = np.array([kind for kind in CopyKind if kind.is_unified])
+    return {
+        **_times(rank, start[order], end[order]),
+        "stream": column("stream"),
+        "kind": names_of_kinds(kind[order], _COPY_KINDS),
+        "is_unified": np.isin(kind[order], unified),
+        "bytes": column("bytes"),
+        "source_memory": names_of_kinds(column("source_memory"), _MEMORY_KINDS),
+        "destination_memory": names_of_kinds(column("destination_memory"), _MEMORY_KINDS),
+        "source_device": Optional.unless(column("source_device"), NULL),
+        "destination_device": Optional.unless(column("destination_device"), NULL),
+        "correlation": Optional.unless(column("correlation"), NULL),
+    }
+
+
+def api_calls(rank: Rank) -> Part:
+    """Return the API calls of a rank's process by start."""
+    calls = None if isinstance(rank, CpuRank) and not rank.trace.api_names else rank.calls
+    if calls is None:
+        none = np.empty(0, np.int64)
+        return {
+            **_times(rank, none, none),
+            "thread": none,
+            "name": Names(none, ()),
+            "correlation": none,
+        }
+    order = np.argsort(calls.start_ns, kind="stable")
+    keys, threads = calls.packed_name.distinct, calls.packed_thread.distinct
+    numbers = [rank.trace.thread_number(thread) for thread in threads.tolist()]
+    return {
+        **_times(rank, calls.start_ns[order], calls.end_ns[order]),
+        "thread": np.array(numbers, np.int64)[calls.packed_thread.places_in(threads)[order]],
+        "name": Names(
+            calls.packed_name.places_in(keys)[order],
+            [rank.trace.api_names[key] for key in keys.tolist()],
+        ),
+        "correlation": calls.correlation[order],
+    }
+
+
+def ranges(rank: Rank) -> Part:
+    """Return the NVTX ranges of a rank's process by start; open ones have no end."""
+    table = rank.trace.range_table(rank.process)
+    if table is None:
+        none = np.empty(0, np.int64)
+        return {
+            **_open_times(rank, none, none),
+            "thread": none,
+            "name": Names(none, ()),
+            "nests": np.empty(0, np.bool_),
+        }
+    threads, thread = np.unique(table.thread, return_inverse=True)
+    numbers = [rank.trace.thread_number(number) for number in threads.tolist()]
+    return {
+        **_open_times(rank, table.start_ns, table.end_ns),
+        "thread": np.array(numbers, np.int64)[thread],
+        "name": names_at(table.name, table.names),
+        "nests": table.nests,
+    }
+
+
+def communication(rank: Rank) -> Part:
+    """Return what a rank communicated by start: kernels and peer copies, else operations."""
+    return _cpu_operations(rank) if isinstance(rank, CpuRank) else _messages(rank)
+
+
+def _messages(rank: Rank) -> Part:
+    sent = messages(rank)
+    rows, peer_copies = rank.operations.kernels, np.flatnonzero(rank.is_peer_copy)
+    copied = rank.operations.copies
+    num = len(peer_copies)
+    communicator = np.where(
+        sent.communicator >= 0,
+        sent.communicator,
+        np.where(sent.group >= 0, sent.group + len(sent.communicators), UNKNOWN),
+    )
+    communicators = [*sent.communicators, *(f"group {group}" for group in sent.groups)]
+    start = _both(rows.start_ns[sent.kernel], copied.start_ns[peer_copies])
+    end = _both(rows.ends(sent.kernel), copied.ends(peer_copies))
+    order = np.lexsort((end, start))
+    unknown = np.full(num, UNKNOWN, np.int64)
+    kernel_name = names_at(rows.name[sent.kernel], rank.kernel_names)
+
+    def column(of_kernels: Int64) -> Optional:
+        return Optional.unless(_both(of_kernels, unknown)[order], UNKNOWN)
+
+    is_copy = np.full(num, len(kernel_name.texts), np.int64)
+    return {
+        **_times(rank, start[order], end[order]),
+        "stream": Optional.unless(
+            _both(rows.stream[sent.kernel], copied.stream[peer_copies])[order], NULL
+        ),
+        "operation": Names(_both(sent.operation, unknown)[order], sent.operations),
+        "name": Names(
+            _both(kernel_name.index, is_copy)[order], [*kernel_name.texts, _PEER_COPY_NAME]
+        ),
+        "communicator": Names(_both(communicator, unknown)[order], communicators),
+        "peer": column(sent.peer),
+        "root": column(sent.root),
+        "num_ranks": column(sent.world_size),
+        "bytes": Optional.unless(
+            _both(sent.bytes, copied.bytes[peer_copies])[order], UNKNOWN
+        ),
+    }  # fmt: skip
+
+
+def _cpu_operations(rank: CpuRank) -> Part:
+    work = rank.work
+    operations, labels = work.operations, rank.trace.label_ranges[rank.process]
+
+    def fact(name: str, operation: Collection[str] | None = None) -> Optional:
+        values = [
+            UNKNOWN
+            if call is None or (operation is not None and call.operation not in operation)
+            else getattr(call.fields, name)
+            for call in work.calls
+        ]
+        return Optional.unless(np.array(values, np.int64)[operations.kind], UNKNOWN)
+
+    groups = [None if call is None else call.fields.communicator for call in work.calls]
+    return {
+        **_times(rank, operations.start_ns, operations.end_ns),
+        "stream": Optional.unless(np.full(len(operations), NULL), NULL),
+        "operation": Names(operations.kind, [call and call.operation for call in work.calls]),
+        "name": names_at(operations.text, labels.texts),
+        "communicator": Names(
+            operations.kind, [None if group is None else f"group {group}" for group in groups]
+        ),
+        "peer": fact("peer", ONE_SIDED),
+        "root": fact("peer", ROOTED),
+        "num_ranks": fact("world_size"),
+        "bytes": fact("bytes"),
+    }
+
+
+def _times(rank: Rank, start_ns: Int64, end_ns: Int64) -> Part:
+    return {
+        "rank": np.broadcast_to(np.int32(rank.rank), len(start_ns)),
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+    }
+
+
+def _open_times(rank: Rank, start_ns: Int64, end_ns: Int64) -> Part:
+    return {**_times(rank, start_ns, start_ns), "end_ns": Optional.unless(end_ns, OPEN_END)}
+
+
+def _both(first: Int64, second: Int64) -> Int64:
+    return np.concatenate([first, second])
+
+
+def _shape_text(shape: Sequence[int]) -> str | None:
+    return None if NULL in shape else "x".join(map(str, shape))

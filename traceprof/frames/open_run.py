@@ -1,0 +1,228 @@
+"""Open the reports of a run for their events."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceprof.errors import UsageError
+from traceprof.frames import events
+from traceprof.frames.columns import frame
+from traceprof.run import opening
+from traceprof.run.failures import all_failed, close_on_error, try_report
+from traceprof.run.summary import FailedReport
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pandas as pd
+    from typing_extensions import Self
+
+    from traceprof.frames.columns import Part
+    from traceprof.run.opening import Run
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.trace import Trace
+
+    AnyPath = str | os.PathLike[str]
+
+
+class RunFrames:
+    """The events of a run as pandas frames, read when they are asked for; a context.
+
+    Times are nanoseconds of each report's own clock. Rows are in order of their start. The columns
+    are the same for every format; what a report does not tell is missing. Without a rank a frame
+    has the rows of all ranks, one rank after the other.
+
+    Attributes:
+        failed: reports that cannot be read, while others can.
+    """
+
+    def __init__(self, run: Run, failed: Sequence[FailedReport] = ()) -> None:
+        """Take the open reports of a run."""
+        self._run, self.failed = run, tuple(failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the reports; frames that were made stay."""
+        for trace in self._run.traces:
+            trace.close()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The numbers of the ranks, ascending."""
+        return tuple(rank.rank for rank in self._run.ranks)
+
+    @property
+    def first_ranks(self) -> tuple[int, ...]:
+        """The number of the first rank of each process: those of a process share its calls."""
+        return tuple(rank.rank for rank in self._processes(None)) if self._run.ranks else ()
+
+    def kernels(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the kernels, communication among them.
+
+        Args:
+            rank: of this one; of all where not given.
+
+        Returns:
+            rank, start_ns, end_ns, duration_ns, stream, name, category, precision, tensor_cores,
+            operation (what a communication kernel does), grid and block (`108x1x1`), correlation
+            (the number of the API call that launched it).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return _frame(events.kernels, self._chosen(rank))
+
+    def copies(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the memory copies, copies between GPUs among them, and memory sets.
+
+        Args:
+            rank: of this one; of all where not given.
+
+        Returns:
+            rank, start_ns, end_ns, duration_ns, stream, kind (h2d, d2h, d2d, p2p, h2h, memset),
+            is_unified (pages of unified memory), bytes, source_memory, destination_memory
+            (`pageable`, …), source_device, destination_device (of others than the rank's),
+            correlation.
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return _frame(events.copies, self._chosen(rank))
+
+    def api_calls(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the CUDA API calls of the rank's process.
+
+        Args:
+            rank: of this one; of all where not given, those of a process with several devices once,
+                under the first of its ranks.
+
+        Returns:
+            rank, start_ns, end_ns, duration_ns (0 where the capture ended before the call did),
+            thread (the operating system's number), name, correlation.
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return _frame(events.api_calls, self._processes(rank))
+
+    def ranges(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the NVTX ranges of the rank's process.
+
+        Args:
+            rank: of this one; of all where not given, those of a process with several devices once,
+                under the first of its ranks.
+
+        Returns:
+            rank, start_ns, end_ns and duration_ns (missing where the range was still open at the
+            end of the capture), thread, name, nests (whether it was pushed and popped).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return _frame(events.ranges, self._processes(rank))
+
+    def communication(self, rank: int | None = None) -> pd.DataFrame:
+        """Return what was communicated: kernels and copies between GPUs.
+
+        Of a rank without a GPU these are the operations that the ranges of `instrument` tell of.
+
+        Args:
+            rank: of this one; of all where not given.
+
+        Returns:
+            rank, start_ns, end_ns, duration_ns, stream, operation (missing for a copy), name (of
+            the kernel, else `peer copy`, or what the range says), communicator, peer and root (as
+            labels tell, in the world), num_ranks, bytes (as NCCL counts a message).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return _frame(events.communication, self._chosen(rank))
+
+    def _chosen(self, number: int | None) -> list[Rank]:
+        ranks = [rank for rank in self._run.ranks if number is None or rank.rank == number]
+        if not ranks:
+            there = ", ".join(map(str, self.ranks))
+            raise UsageError(
+                "cannot make a frame of events",
+                f"the reports have no rank{'' if number is None else f' {number}'}",
+                f"choose one of the ranks {there}"
+                if there
+                else "see what they hold: traceprof info",
+            )
+        return ranks
+
+    def _processes(self, number: int | None) -> list[Rank]:
+        """Return the first rank of each process."""
+        first: dict[tuple[int, int], Rank] = {}
+        for rank in self._chosen(number):
+            first.setdefault((rank.report, rank.process), rank)
+        return [*first.values()]
+
+
+def open_run(*paths: AnyPath | Iterable[AnyPath]) -> RunFrames:
+    """Open the reports of one run for their events, without analysing them.
+
+    A report that cannot be read is left out, and named in `failed`, if others can.
+
+    Args:
+        paths: the reports, one by one or as a list.
+
+    Raises:
+        TraceprofError: no report can be read.
+    """
+    traces: list[Trace] = []
+    ranks: list[list[Rank]] = []
+    failed: list[FailedReport] = []
+    for path in _listed(paths):
+        report = try_report(path, partial(_opened, path))
+        if isinstance(report, FailedReport):
+            failed.append(report)
+        else:
+            traces.append(report[0])
+            ranks.append(report[1])
+    if not traces:
+        raise all_failed(failed, "read")
+    return RunFrames(opening.assemble_run(traces, ranks), failed)
+
+
+def _listed(paths: Iterable[AnyPath | Iterable[AnyPath]]) -> list[Path]:
+    listed: list[Path] = []
+    for path in paths:
+        if isinstance(path, str | os.PathLike):
+            listed.append(Path(path))
+        else:
+            listed += map(Path, path)
+    if not listed:
+        raise UsageError(
+            "cannot open a run", "no report was given", "give the paths of its reports"
+        )
+    return listed
+
+
+def _opened(path: Path) -> tuple[Trace, list[Rank]]:
+    trace = open_trace(path)
+    with close_on_error(trace):
+        return trace, opening.open_report(trace)
+
+
+def _frame(part: Callable[[Rank], Part], ranks: Sequence[Rank]) -> pd.DataFrame:
+    parts = []
+    for rank in ranks:
+        parts.append(part(rank))
+        rank.release()  # a frame of many ranks must not hold them all
+    return frame(parts)

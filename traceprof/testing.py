@@ -1,0 +1,136 @@
+"""Assertions about recordings, for the tests of a project: a fixture of pytest.
+
+In `conftest.py`: `pytest_plugins = ["traceprof.testing"]`. Then a test takes `recorded_run`:
+
+    def test_training_is_not_slower(recorded_run):
+        run = recorded_run("reports/")
+        run.exposed_communication_below(0.05)
+        run.no_finding_above("low")
+        run.step_not_slower_than("runs.db#baseline", by=0.02)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from traceprof.compare.ask import compared, without_predictions
+from traceprof.compare.findings import severity
+from traceprof.compare.gates import parse
+from traceprof.compare.sides import loaded
+from traceprof.errors import UsageError
+from traceprof.execution.options import Options
+from traceprof.findings import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from traceprof.analyses.document.model import Finding
+    from traceprof.compare.sides import LoadedSide, Source
+
+
+class RecordedRun:
+    """A recording, or several of the same program; what does not hold is an AssertionError.
+
+    Args:
+        side: what was read.
+        options: what to analyse of reports that it is compared with.
+    """
+
+    def __init__(self, side: LoadedSide, options: Options | None = None) -> None:
+        self._side, self._options = side, options
+
+    @property
+    def exposed_communication(self) -> float:
+        """Communication that no compute hides, as a share of the step, on the worst rank."""
+        return max(
+            (
+                totals.exposed_communication_ns / totals.window_ns
+                for capture in self._side.captures
+                for totals in capture.step_totals
+                if totals.window_ns
+            ),
+            default=0.0,
+        )
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, the costliest first."""
+        found = [finding for capture in self._side.captures for finding in capture.findings]
+        return sorted(found, key=lambda finding: -finding.impact_ns)
+
+    def exposed_communication_below(self, share: float) -> RecordedRun:
+        """Assert that on every rank less than this share of a step is exposed communication.
+
+        Args:
+            share: 0 to 1.
+
+        Raises:
+            AssertionError: it is not.
+        """
+        measured = self.exposed_communication
+        if not measured < share:
+            raise AssertionError(
+                f"{100 * measured:.2f} % of a step is exposed communication in {self._side.name},"
+                f" not below {100 * share:.2f} %"
+            )
+        return self
+
+    def no_finding_above(self, limit: str, *, ignore: Collection[str] = ()) -> RecordedRun:
+        """Assert that no finding is more severe.
+
+        Args:
+            limit: `info`, `low` or `medium`.
+            ignore: ids of findings that may be.
+
+        Raises:
+            AssertionError: one is.
+            UsageError: there is no such severity.
+        """
+        if limit.upper() not in Severity.__members__:
+            known = ", ".join(map(str, Severity))
+            raise UsageError(f"cannot check {limit!r}", "it is no severity", f"use one of {known}")
+        above = [
+            finding
+            for finding in self.findings
+            if severity(finding.severity) > severity(limit) and finding.id not in ignore
+        ]
+        if above:
+            claims = "\n".join(
+                f"{one.severity} {one.id}, rank {one.rank}: {one.title}" for one in above
+            )
+            raise AssertionError(f"findings above {limit} in {self._side.name}:\n{claims}")
+        return self
+
+    def step_not_slower_than(self, stored: Source, *, by: float = 0.02) -> RecordedRun:
+        """Assert that a step is not slower than another recording's; what cannot be told fails.
+
+        Args:
+            stored: `runs.db#NAME`, a saved JSON analysis, or a report.
+            by: how much slower it may be, as a fraction; the interval's upper end is judged.
+
+        Raises:
+            AssertionError: it is slower, or nothing can be told.
+            TraceprofError: the other recording cannot be read.
+        """
+        gate = parse(f"step:+{100 * by:f}%")
+        comparison = compared(loaded([stored], self._options), self._side, [gate])
+        if not comparison.is_met:
+            said = f"step:+{100 * by:g}% is {comparison.gates[0].outcome}"
+            raise AssertionError(f"{said}: {comparison.gates[0].reason} ({self._side.name})")
+        return self
+
+
+@pytest.fixture
+def recorded_run() -> Callable[..., RecordedRun]:
+    """Return what reads or analyses a recording: `recorded_run(*sources, options=None)`.
+
+    Sources are what `traceprof compare` takes: reports, folders, saved analyses, `runs.db#NAME`.
+    """
+
+    def read(*sources: Source, options: Options | None = None) -> RecordedRun:
+        how = without_predictions(options or Options())
+        return RecordedRun(loaded(sources, how), how)
+
+    return read
