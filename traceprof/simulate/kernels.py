@@ -152,3 +152,18 @@ TINY = tuple(
     _elementwise(f"at::native::CUDAFunctor_{functor}<float>", f"aten::{functor}", grid, duration)
     for functor, grid, duration in (("mul", 64, 2_600), ("sub", 32, 2_200), ("div", 96, 3_100))
 )
+HISTOGRAM = Kernel(
+    "void at::native::kernelHistogram1D<float, float, int, 1, 2, -1, "
+    "at::native::CUDAHistogramMemoryType::SHARED>(at::cuda::detail::TensorInfo<float, int>, "
+    "at::cuda::detail::TensorInfo<const float, int>, int, float, float, int)",
+    "aten::histc", 432, 1, 512, 32, 0, 512, 60_000,
+)  # fmt: skip
+SGEMM = (
+    Kernel("ampere_sgemm_128x64_tn", "aten::addmm", 32, 64, 128, 122, 12544, 0, 940_000),
+    Kernel("ampere_sgemm_128x128_nn", "aten::mm", 32, 32, 256, 122, 16640, 0, 1_010_000),
+)
+"""Matrix multiplications in FP32, which leave tensor cores unused: PyTorch's default."""
+JACOBI = Kernel(
+    "void jacobi_kernel<32, 32>(float *, const float *, float *, int, int, int, bool)", "",
+    256, 256, 32, 26, 0, 0, 1_900_000,
+)  # fmt: skip

@@ -24,6 +24,23 @@ LEAD_NS = 1_000_000
 
 DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN = 0, 1, 2
 DOMAINS = {NCCL_DOMAIN: "NCCL", TRACEPROF_DOMAIN: labels.DOMAIN}
+# What threads enclose that is no range of NVTX: calls that have tables of their own, and why they
+# do what they do, which no export tells.
+OS_CALL, MPI_CALL, MPI_COLLECTIVE, MPI_POINT_TO_POINT, PROFILER, LOADING, PURPOSE = range(-7, 0)
+
+
+HOST_TABLES = frozenset(
+    {
+        schema.EVENT_RECORD.name,
+        schema.SWITCHES,
+        schema.SAMPLES,
+        schema.OS_CALLS,
+    }
+)
+"""Tables that captures have only where their options ask for them."""
+
+
+TORCH_THREADS = ("python", "pt_autograd_0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +86,7 @@ class Machine:
         command: the command line that makes this run again.
         board: the kind of all GPUs, None where there are none.
         devices: of each process, its CUDA ordinals.
-        thread_names: of the threads of each process, the main one first.
+        thread_names: of the threads of each process, the main one first, as the process is named.
         has_overhead_rows: False where the capture had Command Buffer Full records but the exporter
             dropped them, as those of 2024.5 to 2025.1 did: only their name is left.
         has_json_payloads: NCCL's payloads as JSON text instead of binary data.
@@ -77,18 +94,22 @@ class Machine:
         hostname: of the machine.
         session_start_ns: what its clock showed at time 0, in ns since 1970.
         num_cores: of the machine, None where the capture does not have it.
+        host_tables: what the capture has of the host, of `HOST_TABLES`.
+        is_mpi: whether it is a program of MPI, which tells its ranks, and makes no ranges of NVTX.
     """
 
     command: str
     board: Board | None
     devices: tuple[tuple[int, ...], ...]
-    thread_names: tuple[str, ...] = ("python", "pt_autograd_0")
+    thread_names: tuple[str, ...] = TORCH_THREADS
     has_overhead_rows: bool = True
     has_json_payloads: bool = False
     processes: tuple[int, ...] | None = None
     hostname: str = HOSTNAME
     session_start_ns: int = SESSION_START_NS
     num_cores: int | None = None
+    host_tables: frozenset[str] = frozenset()
+    is_mpi: bool = False
 
 
 def write_machine(writer: NsightWriter, machine: Machine) -> None:
@@ -155,7 +176,7 @@ def _write_process(
     writer: NsightWriter, machine: Machine, process: Process, devices: tuple[int, ...]
 ) -> None:
     names = machine.thread_names
-    writer.add(schema.PROCESSES, {"globalPid": process.id, "pid": process.pid, "name": "python"})
+    writer.add(schema.PROCESSES, {"globalPid": process.id, "pid": process.pid, "name": names[0]})
     writer.add(
         schema.THREAD_NAMES,
         {
@@ -169,17 +190,20 @@ def _write_process(
             # Several machines have GPUs of one ordinal, but not the same ones.
             serial = device if machine.processes is None else process.number
             _write_board(writer, machine.board, process, device, serial)
-    domains = DOMAINS if devices else {TRACEPROF_DOMAIN: labels.DOMAIN}
-    writer.add(
-        schema.NVTX.name,
-        {
-            "start": [LEAD_NS] * len(domains),
-            "eventType": schema.NVTX_DOMAIN,
-            "text": list(domains.values()),
-            "globalTid": process.thread(0),
-            "domainId": list(domains),
-        },
-    )
+    if machine.is_mpi:
+        writer.add(schema.MPI_RANKS, {"globalTid": process.thread(0), "rank": process.number})
+    else:
+        domains = DOMAINS if devices else {TRACEPROF_DOMAIN: labels.DOMAIN}
+        writer.add(
+            schema.NVTX.name,
+            {
+                "start": [LEAD_NS] * len(domains),
+                "eventType": schema.NVTX_DOMAIN,
+                "text": list(domains.values()),
+                "globalTid": process.thread(0),
+                "domainId": list(domains),
+            },
+        )
 
 
 def _write_board(

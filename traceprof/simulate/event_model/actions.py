@@ -153,7 +153,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Work of the host's own."""
+    """Work of the host's own.
+
+    Attributes:
+        duration_ns: of it.
+        function: what samples find innermost, and its library; None where that is the main program.
+    """
+
+    duration_ns: int
+    function: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Time off the CPU."""
 
     duration_ns: int
 
@@ -164,7 +177,7 @@ class Push:
 
     Attributes:
         name: of the range.
-        domain: by number, of `machine.DOMAINS`.
+        domain: by number, of `machine.DOMAINS` or one of those that are no domains of NVTX.
         payload: name of the payload's schema and its fields, None without one.
     """
 
@@ -228,7 +241,7 @@ class Start:
     until: tuple[Leaving, ...]
 
 
-Action = Call | Busy | Push | Pop | Arrive | Await | Start
+Action = Call | Busy | Sleep | Push | Pop | Arrive | Await | Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +250,16 @@ class Thread:
 
     process: int
     number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """Time that a thread slept, or spent in a function that has a name."""
+
+    thread: Thread
+    action: Busy | Sleep
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(eq=False, slots=True)

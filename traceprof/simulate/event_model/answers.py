@@ -11,7 +11,12 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from traceprof.simulate.event_model.actions import CommunicationWork, CopyWork, KernelWork, Stream
+from traceprof.simulate.event_model.actions import (
+    CommunicationWork,
+    CopyWork,
+    KernelWork,
+    Stream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     Place = tuple[int, int]
 
 _TO_HOST, _PEER_TO_PEER = 2, 10  # copyKind
+_DIRECTIONS = {1: "h2d", _TO_HOST: "d2h"}
 _SUMS = (
     "compute_ns",
     "communication_ns",
@@ -83,8 +89,12 @@ class Ranks:
         self.operations = [by_place[place] for place in self.places]
 
     def breakdown(self) -> dict[str, Any]:
-        """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them."""
-        breakdown, steps = [], []
+        """Return what `traceprof analyze --format json` writes of where time went.
+
+        That is `breakdown`, `steps`, and `training`: from the first step to the end of the last, or
+        from the first kernel on where there are no steps.
+        """
+        breakdown, steps, training = [], [], []
         for rank, operations in enumerate(self.operations):
             start = min(operation.start_ns for operation in operations)
             end = max(operation.end_ns for operation in operations)
@@ -94,7 +104,15 @@ class Ranks:
                 row = {"rank": rank, "step": number, "start_ns": first, "end_ns": last}
                 measures = _measure(operations, first, last)
                 steps.append({**row, "window_ns": last - first, **measures})
-        return {"breakdown": breakdown, "steps": steps}
+            spans = [(first, last) for _, first, last in self._steps(rank)] or [
+                (operation.start_ns, end)
+                for operation in operations
+                if class_of(operation) == "compute"
+            ]
+            first, last = min(spans)[0], max(last for _, last in spans)
+            row = {"rank": rank, "start_ns": first, "end_ns": last}
+            training.append({**row, "before_ns": first - start, "after_ns": end - last})
+        return {"breakdown": breakdown, "steps": steps, "training": training}
 
     def _steps(self, rank: int) -> list[tuple[int, int, int]]:
         """Return number, start and end of the rank's steps.
@@ -158,8 +176,12 @@ def _add_up(sums: dict[str, int], active: dict[str, int], length: int) -> None:
 
 
 def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the metrics of `nccl-serialization` of one rank."""
-    blocked, independent = [], 0
+    """Return the metrics of `nccl-serialization` of one rank.
+
+    An operation is blocked from when it has been launched and its input is there; it is queued
+    from its launch on.
+    """
+    blocked, queued, independent = [], 0, 0
     streams: dict[Stream, list[Operation]] = defaultdict(list)
     kernels = [
         operation for operation in operations if isinstance(operation.work, CommunicationWork)
@@ -168,13 +190,17 @@ def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
         before = streams[operation.stream]
         if before and operation.start_ns - before[-1].end_ns <= _FOLLOWS_NS:
             spans = union((other.start_ns, other.end_ns) for other in before)
-            length = covered(operation.call.end_ns, operation.start_ns, spans)
+            launched = operation.call.end_ns
+            queued += covered(launched, operation.start_ns, spans)
+            ready = max(launched, operation.input_ns)
+            length = covered(ready, operation.start_ns, spans)
             if length:
                 blocked.append(length)
                 independent += length * _is_independent(operation, before[-1])
         before.append(operation)
     return {
         "blocked_ns": sum(blocked),
+        "queued_ns": queued,
         "num_blocked": len(blocked),
         "max_blocked_ns": max(blocked, default=0),
         "num_operations": len(kernels),
@@ -196,6 +222,8 @@ def communication(operation: Operation) -> CommunicationWork:
 def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
     """Return the metrics of `overlap-slowdown` of one rank, and what the model did itself.
 
+    Kernels beside other kernels are not judged. Of those beside communication for half of their
+    time or more, `matched_fraction` is the judged ones' share, by time.
     `model_excess_ns` is how much longer all kernels ran than they would have alone.
     """
     kernels = [operation for operation in operations if isinstance(operation.work, KernelWork)]
@@ -205,16 +233,19 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
         if class_of(operation) == "communication"
     )
     alone, overlapped = defaultdict(list), defaultdict(list)
-    num_overlapped = 0
+    overlapped_ns = 0
     for operation in kernels:
         assert isinstance(operation.work, KernelWork)  # noqa: S101  (for the type checker)
         length = operation.end_ns - operation.start_ns
         beside = covered(operation.start_ns, operation.end_ns, busy)
+        if 2 * beside >= length:
+            overlapped_ns += length
+        if any(_is_beside(operation, other) for other in kernels):
+            continue
         if not beside:
             alone[operation.work.kernel].append(length)
         elif 2 * beside >= length:
             overlapped[operation.work.kernel].append(length)
-            num_overlapped += 1
     judged = [kernel for kernel in overlapped if len(alone[kernel]) >= _MIN_ALONE]
     took = sum(sum(overlapped[kernel]) for kernel in judged)
     expected = sum(median(alone[kernel]) * len(overlapped[kernel]) for kernel in judged)
@@ -229,10 +260,18 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
         "excess_ns": round(took - expected),
         "num_overlapped": num_judged,
         "num_alone": sum(len(alone[kernel]) for kernel in judged),
-        "matched_fraction": num_judged / num_overlapped if num_overlapped else None,
+        "matched_fraction": took / overlapped_ns if overlapped_ns else None,
         "communication_slowdown": 1.0,
         "model_excess_ns": excess,
     }
+
+
+def _is_beside(operation: Operation, other: Operation) -> bool:
+    return (
+        other is not operation
+        and other.start_ns < operation.end_ns
+        and operation.start_ns < other.end_ns
+    )
 
 
 def launch_queue(calls: Iterable[CallRecord]) -> dict[str, Any]:
@@ -248,7 +287,7 @@ def launch_queue(calls: Iterable[CallRecord]) -> dict[str, Any]:
 
 def links(ranks: Ranks) -> list[dict[str, Any]]:
     """Return what the copies of each rank carried, by direction and peer."""
-    directions = {1: "h2d", 2: "d2h", _PEER_TO_PEER: "p2p"}
+    directions = {**_DIRECTIONS, _PEER_TO_PEER: "p2p"}
     rows = []
     for rank, operations in enumerate(ranks.operations):
         copies: dict[tuple[str, int | None], list[Operation]] = defaultdict(list)
@@ -304,41 +343,3 @@ def pageable_copies(calls: Iterable[CallRecord]) -> dict[str, Any]:
             blocked += call.end_ns - call.start_ns
             sizes += [copy.bytes for copy in pageable]
     return {"bytes": sum(sizes), "num_copies": len(sizes), "host_blocked_ns": blocked}
-
-
-def idle(ranks: Ranks, rank: int) -> dict[str, Any]:
-    """Return the metrics of `gpu-idle` of one rank: each gap goes to what ended it.
-
-    A gap belongs to data loading where ranges of the data loader cover most of it; else to a
-    synchronization, where a call that waited for the GPU returned in it before the operation that
-    ends it was launched; else to launching, where that operation was launched only in the gap; else
-    to anything else (latencies, events of other streams).
-    """
-    process, _ = ranks.places[rank]
-    operations = sorted(ranks.operations[rank], key=lambda operation: operation.start_ns)
-    loading = union(
-        (range_.start_ns, range_.end_ns)
-        for range_ in ranks.result.ranges
-        if range_.thread.process == process and range_.action.name.startswith("dataloader")
-    )
-    returns = [
-        call.end_ns
-        for call in ranks.result.calls
-        if call.thread.process == process
-        and (call.action.until is not None or call.action.blocking)
-    ]
-    causes = dict.fromkeys(("launch_bound_ns", "sync_ns", "data_loading_ns", "other_ns"), 0)
-    reached = operations[0].start_ns
-    for operation in operations:
-        gap = operation.start_ns - reached
-        if gap > 0:
-            if 2 * covered(reached, operation.start_ns, loading) > gap:
-                causes["data_loading_ns"] += gap
-            elif any(reached < time <= operation.call.start_ns for time in returns):
-                causes["sync_ns"] += gap
-            elif operation.call.end_ns > reached:
-                causes["launch_bound_ns"] += gap
-            else:
-                causes["other_ns"] += gap
-        reached = max(reached, operation.end_ns)
-    return {"idle_ns": sum(causes.values()), **causes}

@@ -33,9 +33,11 @@ from traceprof.simulate.event_model.actions import (
     Call,
     CallRecord,
     Event,
+    HostRecord,
     Pop,
     Push,
     Record,
+    Sleep,
     Start,
     Stream,
     Thread,
@@ -43,6 +45,7 @@ from traceprof.simulate.event_model.actions import (
 )
 from traceprof.simulate.event_model.clock import Clock
 from traceprof.simulate.event_model.gpu import Gpus, Latencies, Operation
+from traceprof.simulate.machine import PURPOSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,11 +73,21 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What happened, each kind in order of start (operations: of launch)."""
+    """What happened, each kind in order of start (operations: of launch).
+
+    Attributes:
+        calls: of the CUDA API.
+        operations: of GPUs.
+        ranges: of NVTX, and what else threads enclosed.
+        host: when threads slept or ran functions that have names.
+        lives: of each thread, its beginning and its end.
+    """
 
     calls: list[CallRecord]
     operations: list[Operation]
     ranges: list[RangeRecord]
+    host: list[HostRecord] = field(default_factory=list)
+    lives: dict[Thread, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def end_ns(self) -> int:
@@ -95,6 +108,7 @@ class Result:
 class _ThreadState:
     thread: Thread
     programme: Iterator[Action]
+    start_ns: int
     open_ranges: list[RangeRecord] = field(default_factory=list)
     is_over: bool = False
 
@@ -137,7 +151,7 @@ class Simulation:
 
     def add(self, thread: Thread, programme: Iterable[Action], start_ns: int = 0) -> None:
         """Add a thread that begins its programme at a time."""
-        state = _ThreadState(thread, iter(programme))
+        state = _ThreadState(thread, iter(programme), start_ns)
         self._threads.append(state)
         self._clock.at(start_ns, partial(self._act, state))
 
@@ -163,10 +177,14 @@ class Simulation:
         go_on = partial(self._act, state)
         if action is None:
             state.is_over = True
+            self._result.lives[state.thread] = (state.start_ns, now)
         elif isinstance(action, Call):
             self._begin_call(state, action)
-        elif isinstance(action, Busy):
-            self._clock.at(now + action.duration_ns, go_on)
+        elif isinstance(action, Busy | Sleep):
+            end = now + action.duration_ns
+            if isinstance(action, Sleep) or action.function is not None:
+                self._result.host.append(HostRecord(state.thread, action, now, end))
+            self._clock.at(end, go_on)
         elif isinstance(action, Arrive):
             self._arrive(state.thread.process, action.meeting)
             self._act(state)
@@ -179,13 +197,15 @@ class Simulation:
             self._act(state)
         else:
             if isinstance(action, Push):
-                opened = RangeRecord(state.thread, action, now)
-                state.open_ranges.append(opened)
-                self._result.ranges.append(opened)
+                range_ = RangeRecord(state.thread, action, now)
+                state.open_ranges.append(range_)
+                self._result.ranges.append(range_)
             else:
                 assert isinstance(action, Pop)  # noqa: S101  (there is no other action)
-                state.open_ranges.pop().end_ns = now
-            self._clock.at(now + self._range_cost_ns, go_on)
+                range_ = state.open_ranges.pop()
+                range_.end_ns = now
+            cost = 0 if range_.action.domain == PURPOSE else self._range_cost_ns
+            self._clock.at(now + cost, go_on)
 
     def _arrive(self, process: int, meeting: Meeting) -> None:
         meeting.arrived_ns[process] = self._clock.now_ns

@@ -56,6 +56,7 @@ class Operation:
         start_ns: -1 until it has started.
         end_ns: -1 until it is over.
         last_arrival_ns: of a NCCL operation, when its last member started; -1 for others.
+        input_ns: when what its stream had to wait for on other streams was over.
     """
 
     work: Work
@@ -64,6 +65,7 @@ class Operation:
     start_ns: int = -1
     end_ns: int = -1
     last_arrival_ns: int = -1
+    input_ns: int = 0
     _remaining_ns: Fraction = _ALONE
     _rate: Fraction = _ALONE
     _since_ns: int = 0
@@ -95,6 +97,7 @@ class _StreamState:
     queue: deque[tuple[Entry | Operation, int]] = field(default_factory=deque)
     running: Operation | None = None
     free_ns: int = 0
+    input_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -186,8 +189,9 @@ class Gpus:
                     waiters.append(partial(self._advance, stream))
                     return
                 state.queue.popleft()
-                reached = self._done[entry.event] + self._latencies.event
-                state.free_ns = max(state.free_ns, reached)
+                done = self._done[entry.event]
+                state.input_ns = max(state.input_ns, done)
+                state.free_ns = max(state.free_ns, done + self._latencies.event)
             else:
                 assert isinstance(entry, Operation)  # noqa: S101  (works are wrapped when put)
                 start = max(ready, state.free_ns)
@@ -198,6 +202,7 @@ class Gpus:
                     return
                 state.queue.popleft()
                 state.running = entry
+                entry.input_ns = state.input_ns
                 self._start(entry)
 
     def _reach(self, event: Event) -> None:

@@ -22,10 +22,17 @@ from traceprof.simulate.event_model.actions import (
     Pop,
     Push,
     Record,
+    Sleep,
     Stream,
     Wait,
 )
-from traceprof.simulate.machine import DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN
+from traceprof.simulate.machine import (
+    DEFAULT_DOMAIN,
+    NCCL_DOMAIN,
+    OS_CALL,
+    PURPOSE,
+    TRACEPROF_DOMAIN,
+)
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
@@ -42,6 +49,8 @@ _MEMSET_BYTES_PER_NS = 1_000
 _WORK_SPREAD = 0.01
 _HOST_SPREAD = 0.15
 
+COMPUTE, COPY, NCCL, SIDE = 7, 13, 20, 27  # stream ids
+
 # torch's name of each operation to NCCL's, the dtype that is sent, and the kernel.
 _COLLECTIVES = {"all_reduce": ("ncclAllReduce", kernels.ALL_REDUCE)}
 _SEND_RECV = {"send": "ncclSend", "recv": "ncclRecv"}
@@ -55,6 +64,7 @@ class Rates:
         pinned: bytes per ns between pinned host memory and a device.
         pageable: the same for pageable memory.
         peer: between two devices, by a copy engine.
+        within: within a device, which reads and writes each byte.
         nccl: bus bandwidth of NCCL's operations.
         nccl_latency_ns: of an operation of any size.
     """
@@ -62,6 +72,7 @@ class Rates:
     pinned: Fraction = Fraction(24)
     pageable: Fraction = Fraction(6)
     peer: Fraction = Fraction(270)
+    within: Fraction = Fraction(620)
     nccl: Fraction = Fraction(235)
     nccl_latency_ns: int = 12_000
 
@@ -71,6 +82,7 @@ class Host:
 
     Attributes:
         process: its number, which is its rank.
+        device: that it uses.
         actions: so far.
     """
 
@@ -80,6 +92,7 @@ class Host:
         rng: np.random.Generator,
         rates: Rates | None = None,
         *,
+        device: int | None = None,
         is_grouped: bool = True,
         is_labelled: bool = True,
     ) -> None:
@@ -89,11 +102,13 @@ class Host:
             process: its number.
             rng: says how durations vary.
             rates: of the machine's links.
+            device: the CUDA ordinal; the process's number where None.
             is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then it
                 is ncclGroupEnd that launches, and the operation's own range is over before.
             is_labelled: put the ranges of `instrument` around communication.
         """
         self.process = process
+        self.device = process if device is None else device
         self.actions: list[Action] = []
         self._rng = rng
         self._rates = rates or Rates()
@@ -101,6 +116,20 @@ class Host:
         self._is_labelled = is_labelled
         self._num_in_group: dict[str, int] = defaultdict(int)
         self._start = float(rng.random())
+
+    def stream(self, number: int) -> Stream:
+        """Return a stream of the process's own device."""
+        return Stream(self.process, self.device, number)
+
+    @property
+    def compute(self) -> Stream:
+        """The stream on which everything runs that is not asked to run elsewhere."""
+        return self.stream(COMPUTE)
+
+    @property
+    def nccl(self) -> Stream:
+        """The stream of the process group of all ranks."""
+        return self.stream(NCCL)
 
     def varied_start(self, spread_ns: int) -> int:
         """Return how much later than the earliest possible this process starts."""
@@ -110,9 +139,28 @@ class Host:
         """Return a duration up to a share shorter or longer; the same on every machine."""
         return round(nominal_ns * (1 - spread + 2 * spread * float(self._rng.random())))
 
-    def busy(self, duration_ns: int, *, spread: float = _HOST_SPREAD) -> None:
-        """Let the host do something of its own."""
-        self.actions.append(Busy(self.varied(duration_ns, spread)))
+    def busy(
+        self,
+        duration_ns: int,
+        function: tuple[str, str] | None = None,
+        *,
+        spread: float = _HOST_SPREAD,
+    ) -> None:
+        """Let the host do something of its own, in a function and its library."""
+        self.actions.append(Busy(self.varied(duration_ns, spread), function))
+
+    def sleep(self, duration_ns: int, call: str, *, spread: float = _HOST_SPREAD) -> None:
+        """Leave the CPU in a call of the operating system."""
+        with self.range(call, OS_CALL):
+            self.actions.append(Sleep(self.varied(duration_ns, spread)))
+
+    def purpose(self, cause: str) -> AbstractContextManager[None]:
+        """Say why the GPU may stand idle in what is collected meanwhile: a metric of `gpu-idle`."""
+        return self.range(cause, PURPOSE)
+
+    def call(self, api: str, duration_ns: int) -> None:
+        """Call an API that launches nothing."""
+        self._call(api, duration_ns)
 
     @contextmanager
     def range(
@@ -126,12 +174,12 @@ class Host:
         yield
         self.actions.append(Pop())
 
-    def launch(self, stream: Stream, *launched: Kernel) -> None:
-        """Launch kernels one after the other, as fast as PyTorch does."""
+    def launch(self, stream: Stream, *launched: Kernel, cost_ns: int = 4_300) -> None:
+        """Launch kernels one after the other, as fast as PyTorch does unless said otherwise."""
         for kernel in launched:
             self.busy(3_400)
             work = KernelWork(kernel, self.varied(kernel.duration_ns, _WORK_SPREAD))
-            self._call("cudaLaunchKernel_v7000", 4_300, (stream, work))
+            self._call("cudaLaunchKernel_v7000", cost_ns, (stream, work))
 
     def operator(self, stream: Stream, name: str, *launched: Kernel) -> None:
         """Launch kernels inside the range of an operator, as `emit_nvtx` writes it."""
@@ -147,11 +195,26 @@ class Host:
         """Copy from the host; from pageable memory the call returns when that is done."""
         facts = f"bytes={size} pinned={int(not pageable)} non_blocking={int(not pageable)}"
         with self.range(f"to h2d {facts}"):
-            self._host_copy(1, stream, size, pageable=pageable)
+            self.host_copy(1, stream, size, pageable=pageable)
 
     def to_host(self, stream: Stream, size: int, *, pageable: bool = False) -> None:
         """Copy to the host; to pageable memory the call returns when that is done."""
-        self._host_copy(2, stream, size, pageable=pageable)
+        self.host_copy(2, stream, size, pageable=pageable)
+
+    def host_copy(self, kind: int, stream: Stream, size: int, *, pageable: bool) -> None:
+        """Copy from the host (kind 1) or to it (2), as `MEMCPY.copyKind` has it."""
+        host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
+        ends = (host, schema.MEM_DEVICE) if kind == 1 else (schema.MEM_DEVICE, host)
+        engine = f"{stream.device}:{'h2d' if kind == 1 else 'd2h'}"
+        rate = self._rates.pageable if pageable else self._rates.pinned
+        work = CopyWork(kind, size, _copy_ns(size, rate), engine, engine, *ends)
+        self._call("cudaMemcpyAsync_v3020", 7_000, (stream, work), blocking=pageable)
+
+    def copy_within(self, stream: Stream, size: int) -> None:
+        """Copy from one place of the device's memory to another one."""
+        device = schema.MEM_DEVICE
+        work = CopyWork(8, size, _copy_ns(size, self._rates.within), None, None, device, device)
+        self._call("cudaMemcpyAsync_v3020", 5_800, (stream, work))
 
     def item(self, stream: Stream) -> None:
         """Read a number, as `loss.item()` does: a blocking copy, and waiting for the stream."""
@@ -316,14 +379,6 @@ class Host:
 
     def _transfer_ns(self, size: Fraction) -> int:
         return self._rates.nccl_latency_ns + ceil(size / self._rates.nccl)
-
-    def _host_copy(self, kind: int, stream: Stream, size: int, *, pageable: bool) -> None:
-        host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
-        ends = (host, schema.MEM_DEVICE) if kind == 1 else (schema.MEM_DEVICE, host)
-        engine = f"{stream.device}:{'h2d' if kind == 1 else 'd2h'}"
-        rate = self._rates.pageable if pageable else self._rates.pinned
-        work = CopyWork(kind, size, _copy_ns(size, rate), engine, engine, *ends)
-        self._call("cudaMemcpyAsync_v3020", 7_000, (stream, work), blocking=pageable)
 
     def _call(
         self, api: str, cost_ns: int, *entries: tuple[Stream, Entry], blocking: bool = False

@@ -18,11 +18,12 @@ from traceprof.simulate.event_model.actions import (
     Stream,
     Wait,
 )
+from traceprof.simulate.event_model.host_tables import HostTables, global_thread
 from traceprof.simulate.machine import LEAD_NS, NCCL_DOMAIN, Process, write_machine, write_session
 from traceprof.trace.nsight import schema, schema_layouts
 
 if TYPE_CHECKING:
-    from traceprof.simulate.event_model.actions import CallRecord, Thread
+    from traceprof.simulate.event_model.actions import CallRecord
     from traceprof.simulate.event_model.engine import RangeRecord, Result
     from traceprof.simulate.event_model.gpu import Operation
     from traceprof.simulate.machine import Machine
@@ -54,7 +55,9 @@ class Records:
         for call in result.calls:
             self._write_call(call)
         for range_ in result.ranges:
-            self._write_range(range_)
+            if range_.action.domain >= 0:
+                self._write_range(range_)
+        HostTables(self._machine, self._writer.string, self._add).write(result)
         for (table, names), values in self._rows.items():
             columns = zip(*values, strict=True)
             self._writer.add(table, dict(zip(names, map(list, columns), strict=True)))
@@ -83,7 +86,7 @@ class Records:
             self._add(table, row | _copy_ends(stream, work))
 
     def _write_call(self, call: CallRecord) -> None:
-        thread, correlation = _global_thread(call.thread), call.correlation
+        thread, correlation = global_thread(call.thread), call.correlation
         name = self._writer.string(call.action.api)
         self._add(*rows.call(thread, call.start_ns, call.end_ns, correlation, name))
         self._write_synchronization(call)
@@ -122,7 +125,7 @@ class Records:
             row |= {"eventId": schema.NO_ID}
         for stream, entry in action.entries:
             if isinstance(entry, Record):
-                self._event_id(entry.event)
+                self._write_event(call, stream, self._event_id(entry.event))
             elif isinstance(entry, Wait) and len(action.entries) == 1:
                 row = {
                     **_place(stream),
@@ -139,9 +142,15 @@ class Records:
             }
             self._add(schema.SYNCHRONIZATION, row)
 
+    def _write_event(self, call: CallRecord, stream: Stream, number: int) -> None:
+        table = schema.EVENT_RECORD.name
+        if table in self._machine.host_tables:
+            where = {"correlationId": call.correlation, "streamId": stream.id}
+            self._add(table, {**_place(stream), **where, "eventId": number, "timestamp": 0})
+
     def _write_range(self, range_: RangeRecord) -> None:
         table, row = rows.pushed_range(
-            _global_thread(range_.thread),
+            global_thread(range_.thread),
             range_.start_ns,
             range_.end_ns,
             range_.action.domain,
@@ -164,10 +173,6 @@ class Records:
 
     def _event_id(self, event: Event) -> int:
         return self._event_ids.setdefault(event, len(self._event_ids) + 1)
-
-
-def _global_thread(thread: Thread) -> int:
-    return Process(thread.process).thread(thread.number)
 
 
 def _place(stream: Stream) -> dict[str, int]:

@@ -11,16 +11,36 @@ import numpy as np
 from traceprof.errors import UsageError
 from traceprof.simulate.event_model import answers
 from traceprof.simulate.event_model.records import Records
-from traceprof.simulate.machine import Machine
-from traceprof.simulate.scenarios import copies, counters, pipeline, queue, training, waiting
+from traceprof.simulate.machine import HOST_TABLES, Machine
+from traceprof.simulate.scenarios import (
+    copies,
+    counters,
+    demo,
+    exposed,
+    idle,
+    pipeline,
+    queue,
+    stages,
+    training,
+    waiting,
+)
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
 from traceprof.simulate.truth import check_at_least, new_truth, write_truth
+from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_OTHERS_OF_IDLE = ("launch-queue-stall", "overlap-slowdown", "nccl-serialization")
+_OTHERS_OF_EXPOSED = ("launch-queue-stall", "overlap-slowdown", "pageable-copy")
+
 SCENARIOS: dict[str, Scenario] = {
+    "training": Scenario(
+        "Two ranks of DDP that lose time to communication, copies, and a full queue.",
+        demo.training,
+        host_tables=HOST_TABLES - {schema.SAMPLES},
+    ),
     "healthy": Scenario(
         "Nothing is wrong: everything is hidden, the GPU is always busy.",
         training.healthy,
@@ -30,6 +50,18 @@ SCENARIOS: dict[str, Scenario] = {
         "Sends to two peers wait behind each other on one stream.",
         pipeline.nccl_serialization,
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+    ),
+    "pipeline-sends": Scenario(
+        "A pipeline of four ranks whose sends wait behind those to another rank.",
+        stages.nccl_pipeline,
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+        host_tables=HOST_TABLES,
+    ),
+    "pipeline-copies": Scenario(
+        "The same pipeline in one process, whose copies wait for nothing.",
+        stages.copying_pipeline,
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "nccl-serialization"),
+        host_tables=HOST_TABLES,
     ),
     "compute-stream-collective": Scenario(
         "Synchronous all-reduces on the compute stream, as torch 2.8 runs them.",
@@ -61,6 +93,11 @@ SCENARIOS: dict[str, Scenario] = {
         "Batches come from pageable memory, so that host and GPU wait.",
         copies.pageable_copy,
         silent=("launch-queue-stall", "overlap-slowdown", "nccl-serialization"),
+    ),
+    "exposed-copy": Scenario(
+        "Batches on the compute stream, and gradients copied out of their buckets.",
+        copies.exposed_copy,
+        silent=all_but("exposed-copy", "exposed-communication", "late-allreduce", "gpu-idle"),
     ),
     "peer-copy-through-host": Scenario(
         "Copies from device to device go by way of the host.",
@@ -108,7 +145,65 @@ SCENARIOS: dict[str, Scenario] = {
         counters.link_counters,
         silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "nccl-serialization"),
     ),
-}
+    **{
+        name: Scenario(summary, build, silent=_OTHERS_OF_IDLE, host_tables=tables)
+        for name, summary, build, tables in (
+            ("sleeping-loader", "The main thread sleeps until the next batch is there.",
+             idle.sleeping_loader, HOST_TABLES),
+            ("sleeping-checkpoint", "The main thread sleeps until a checkpoint is on the disk.",
+             idle.sleeping_checkpoint, frozenset({schema.OS_CALLS})),
+            ("initialisation", "Libraries are loaded and NCCL starts in the first step.",
+             idle.initialisation, HOST_TABLES),
+            ("allocation-in-steps", "Memory is given back and asked for anew in each step.",
+             idle.allocation, HOST_TABLES),
+            ("lost-run-ahead", "A number is read before short kernels, which the host then chases.",
+             idle.lost_run_ahead, HOST_TABLES),
+            ("busy-python", "The main thread makes the next batch itself, in Python.",
+             idle.busy_python, HOST_TABLES),
+        )
+    },
+    "warm-up": Scenario(
+        "The model is uploaded and warmed up before the training, which is fine.",
+        idle.warm_up,
+        silent=FINDINGS,
+        host_tables=HOST_TABLES,
+    ),
+    "mpi-wait": Scenario(
+        "A solver without PyTorch waits in MPI for its slower rank.",
+        idle.mpi_wait,
+        silent=_OTHERS_OF_IDLE,
+        host_tables=HOST_TABLES,
+    ),
+    "turnaround": Scenario(
+        "Short kernels, launched far ahead: only the GPU's own time lies between them.",
+        idle.turnaround,
+        silent=FINDINGS,
+        host_tables=HOST_TABLES,
+    ),
+    **{
+        f"exposed-{name}": Scenario(
+            summary, build, silent=_OTHERS_OF_EXPOSED, host_tables=HOST_TABLES
+        )
+        for name, summary, build in (
+            ("late-launch", "All-reduces are launched long after their input is ready.",
+             exposed.late_launch),
+            ("queued", "A bucket waits behind another one while the backward could hide it.",
+             exposed.queued),
+            ("needed-at-once", "Each layer's input is gathered just when the layer needs it.",
+             exposed.needed_at_once),
+            ("late-input", "The last bucket is ready only when the backward is over.",
+             exposed.late_input),
+            ("waiting", "One rank has more to compute, and the other one waits for it.",
+             exposed.waiting),
+        )
+    },
+    "full-precision-matmul": Scenario(
+        "Matrices are multiplied in FP32 without tensor cores.",
+        training.full_precision,
+        silent=all_but("full-precision-matmul"),
+        host_tables=HOST_TABLES,
+    ),
+}  # fmt: skip
 
 _WITHOUT_OVERHEAD = ("2.9.1", "3.7.2")
 
@@ -151,6 +246,9 @@ def simulate_scenario(
         setup.devices_of_processes,
         has_overhead_rows=scenario.has_overhead_rows,
         has_json_payloads=scenario.has_json_payloads,
+        host_tables=scenario.host_tables,
+        thread_names=setup.thread_names,
+        is_mpi=bool(setup.mpi_program),
     )
     ranks = answers.Ranks(setup.run())
     findings = setup.findings(ranks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.boards import A100, RTX_3090
-from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model import answers, lost_time
 from traceprof.simulate.event_model.actions import CopyWork, Stream
 from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
@@ -48,11 +48,55 @@ def pageable_copy(rng: np.random.Generator) -> Setup:
     return Setup(hosts, _pageable)
 
 
+def exposed_copies(ranks: Ranks) -> list[Finding]:
+    """Return `exposed-copy` of every rank."""
+    return [
+        finding("exposed-copy", rank, **lost_time.exposed_copies(operations))
+        for rank, operations in enumerate(ranks.operations)
+    ]
+
+
 def _pageable(ranks: Ranks) -> list[Finding]:
-    findings = []
+    findings = exposed_copies(ranks)
     for rank, (process, _) in enumerate(ranks.places):
         calls = [call for call in ranks.result.calls if call.thread.process == process]
         findings.append(finding("pageable-copy", rank, **answers.pageable_copies(calls)))
+    return findings
+
+
+def exposed_copy(rng: np.random.Generator) -> Setup:
+    """Return a run whose copies nothing hides: batches, gradients and a loss.
+
+    Batches come from pinned memory, but on the compute stream. Gradients are no views of their
+    buckets, so that they are copied out of them when the last bucket has been reduced.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(8):
+            with host.step(step):
+                host.to_device(compute, 24 * _MIB)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *_LAYER * 2)
+                with host.range("backward"):
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.collective("all_reduce", WORLD, nccl, 50 * _MIB, after=compute)
+                    host.operator(compute, "aten::mm", *_LAYER)
+                    host.follow(compute, nccl)
+                    for size in (96, 64, 64, 32, 8, 1):
+                        host.copy_within(compute, size * _MIB)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+                    host.memset(compute, 64 * _MIB)
+                host.to_host(compute, 4 * _MIB)
+    return Setup(hosts, _exposed)
+
+
+def _exposed(ranks: Ranks) -> list[Finding]:
+    findings = exposed_copies(ranks)
+    for found in findings:
+        # All that this model copies within a device are gradients.
+        found["metrics"]["gradient_ns"] = found["metrics"]["d2d_ns"]
     return findings
 
 

@@ -65,7 +65,9 @@ def stream(host: Host, number: int) -> Stream:
     return Stream(host.process, host.process % RANKS_PER_NODE, number)
 
 
-def training(rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bool) -> Setup:
+def training(
+    rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bool, num_steps: int = STEPS
+) -> Setup:
     """Return a run of eight ranks on four machines.
 
     Args:
@@ -73,13 +75,14 @@ def training(rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bo
         plan: what the late rank does.
         late: the rank.
         is_labelled: whether the ranges of `instrument` are in it.
+        num_steps: of the run.
     """
     hosts = tuple(Host(rank, rng, NCCL_RATES, is_labelled=is_labelled) for rank in range(NUM_RANKS))
     for host in hosts:
         slower = plan.slower if host.process == late else 1.0
         forward, backward = (_slowed(part, slower) for part in (_FORWARD, _BACKWARD))
         delay = plan.delay if host.process == late else None
-        for step in range(STEPS):
+        for step in range(num_steps):
             with host.step(step):
                 _step(host, forward, backward, delay, is_upstream=plan.upstream)
     devices = tuple((rank % RANKS_PER_NODE,) for rank in range(NUM_RANKS))

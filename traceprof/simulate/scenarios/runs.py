@@ -242,7 +242,7 @@ def _machine(
 def _straggler(
     late: int, cause: str | None, arrivals: Sequence[dict[int, int]], least_ns: int
 ) -> dict[str, Any]:
-    """Return who is late, and how much later than the median of the others, where it was late.
+    """Return who is late, and how long after the rank before it, where it was late.
 
     Args:
         late: the rank.
@@ -256,7 +256,13 @@ def _straggler(
         times[late] - median(time for rank, time in times.items() if rank != late)
         for times in arrivals
     ]
-    lateness = round(median(delay for delay in delays if delay > least_ns))
+    behind = [
+        times[late]
+        - max(time for rank, time in times.items() if rank != late and time <= times[late])
+        for times, delay in zip(arrivals, delays, strict=True)
+        if delay > least_ns
+    ]
+    lateness = round(median(behind))
     return {"straggler": {"rank": late, "cause": cause, "lateness_ns": lateness}}
 
 

@@ -7,8 +7,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate.boards import A100, Board
-from traceprof.simulate.event_model.actions import Thread
+from traceprof.simulate.event_model import lost_time
+from traceprof.simulate.event_model.actions import Call, Thread
 from traceprof.simulate.event_model.engine import QUEUE_LIMIT, Simulation
+from traceprof.simulate.event_model.gpu import Latencies
+from traceprof.simulate.machine import TORCH_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +29,11 @@ FINDINGS = (
     "nccl-serialization", "overlap-slowdown", "launch-queue-stall", "exposed-communication",
     "link-saturated", "link-underused", "peer-copy-through-host", "nccl-p2p-slower-than-copy",
     "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
-    "process-group-scaling",
+    "process-group-scaling", "exposed-copy", "full-precision-matmul",
 )  # fmt: skip
 """The id of every finding."""
 
+_LATENCIES = Latencies()
 _START_NS = 1_500_000_000
 _START_SPREAD_NS = 40_000  # processes are apart, but not by as much as to look like stragglers
 
@@ -45,6 +49,8 @@ class Setup:
         slowdown: of compute kernels beside communication.
         queue_limit: operations of one process that can be launched and not over.
         findings: the truth, from what happened.
+        latencies: between cause and effect.
+        mpi_program: the name of each process, where it is a program of MPI and not PyTorch.
         write_more: writes what else the export has, from what happened.
         more_links: what else crossed links, from what happened.
     """
@@ -55,6 +61,8 @@ class Setup:
     board: Board = A100
     slowdown: Fraction = Fraction(1)
     queue_limit: int = QUEUE_LIMIT
+    latencies: Latencies = _LATENCIES
+    mpi_program: str = ""
     write_more: Callable[[NsightWriter, Ranks], None] | None = None
     more_links: Callable[[Ranks], list[dict[str, Any]]] | None = None
 
@@ -63,9 +71,16 @@ class Setup:
         """The devices of each process; unless said otherwise, one each."""
         return self.devices or tuple((host.process,) for host in self.hosts)
 
+    @property
+    def thread_names(self) -> tuple[str, ...]:
+        """The names of each process's threads."""
+        return (self.mpi_program,) if self.mpi_program else TORCH_THREADS
+
     def run(self) -> Result:
         """Run it; again gives the same."""
-        simulation = Simulation(slowdown=self.slowdown, queue_limit=self.queue_limit)
+        simulation = Simulation(
+            slowdown=self.slowdown, queue_limit=self.queue_limit, latencies=self.latencies
+        )
         for host in self.hosts:
             start = _START_NS + host.varied_start(_START_SPREAD_NS)
             simulation.add(Thread(host.process), host.actions, start)
@@ -74,6 +89,17 @@ class Setup:
     def without_queue_limit(self) -> Result:
         """Run it as it would be if the launch queue had room for everything."""
         return replace(self, queue_limit=1 << 30).run()
+
+    def without_waits(self) -> Result:
+        """Run it as it would be if the host never waited for the GPU."""
+        simulation = Simulation(latencies=self.latencies, queue_limit=self.queue_limit)
+        for host in self.hosts:
+            actions = (
+                replace(action, until=None, blocking=False) if isinstance(action, Call) else action
+                for action in host.actions
+            )
+            simulation.add(Thread(host.process), actions, _START_NS)
+        return simulation.run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +110,9 @@ class Scenario:
         summary: one line for `--help`.
         build: makes the setup; all that varies comes from the generator.
         silent: findings that must not be reported above info.
-        has_overhead_rows: see `records.Machine`.
-        has_json_payloads: see `records.Machine`.
+        has_overhead_rows: see `machine.Machine`.
+        has_json_payloads: see `machine.Machine`.
+        host_tables: see `machine.Machine`.
     """
 
     summary: str
@@ -93,6 +120,7 @@ class Scenario:
     silent: tuple[str, ...] = field(default=())
     has_overhead_rows: bool = True
     has_json_payloads: bool = False
+    host_tables: frozenset[str] = frozenset()
 
 
 def all_but(*reported: str) -> tuple[str, ...]:
@@ -103,3 +131,11 @@ def all_but(*reported: str) -> tuple[str, ...]:
 def finding(name: str, rank: int, **metrics: object) -> Finding:
     """Return one entry of the truth's `findings`."""
     return {"id": name, "rank": rank, "metrics": metrics}
+
+
+def idle(ranks: Ranks) -> list[Finding]:
+    """Return `gpu-idle` of every rank."""
+    return [
+        finding("gpu-idle", rank, **lost_time.idle(ranks, rank))
+        for rank in range(len(ranks.places))
+    ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
-from traceprof.simulate.event_model import answers
+from traceprof.simulate.event_model import answers, lost_time
 from traceprof.simulate.event_model.actions import Communicator, Stream
 from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.kernels import Kernel
@@ -128,7 +129,7 @@ def compute_stream_collective(rng: np.random.Generator) -> Setup:
                         host.collective("all_reduce", WORLD, compute, 32 * _MIB)
                 with host.range("optimizer"):
                     host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, exposed)
+    return Setup(hosts, partial(exposed_for, "same_stream_ns"))
 
 
 def late_all_reduce(rng: np.random.Generator) -> Setup:
@@ -211,15 +212,52 @@ def _small(ranks: Ranks) -> list[Finding]:
     return findings
 
 
+def full_precision(rng: np.random.Generator) -> Setup:
+    """Return a run that multiplies matrices in FP32 without tensor cores."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(6):
+            with host.step(step):
+                with host.range("forward"):
+                    for _ in range(4):
+                        host.operator(host.compute, "aten::linear", kernels.SGEMM[0])
+                        host.operator(host.compute, "aten::gelu", kernels.GELU)
+                with host.range("backward"):
+                    for _ in range(4):
+                        host.operator(host.compute, "aten::mm", *kernels.SGEMM)
+                        host.collective(
+                            "all_reduce", WORLD, host.nccl, 32 * _MIB, after=host.compute
+                        )
+                    host.operator(host.compute, "aten::mm", *kernels.SGEMM)
+                    host.follow(host.compute, host.nccl)
+                with host.range("optimizer"):
+                    host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, _in_full_precision)
+
+
+def _in_full_precision(ranks: Ranks) -> list[Finding]:
+    return [
+        finding(
+            "full-precision-matmul", rank, **lost_time.full_precision(operations, kernels.SGEMM)
+        )
+        for rank, operations in enumerate(ranks.operations)
+    ]
+
+
 def exposed(ranks: Ranks) -> list[Finding]:
-    """Return `exposed-communication` of every rank."""
-    findings = []
-    for row in ranks.breakdown()["breakdown"]:
-        possible = min(row["compute_ns"], row["communication_ns"])
-        metrics = {
-            "exposed_ns": row["exposed_communication_ns"],
-            "fraction": row["exposed_communication_ns"] / row["communication_ns"],
-            "overlap_efficiency": row["overlapped_communication_ns"] / possible,
-        }
-        findings.append(finding("exposed-communication", row["rank"], **metrics))
-    return findings
+    """Return `exposed-communication` of every rank, without its reasons."""
+    names = ("exposed_ns", "fraction", "overlap_efficiency")
+    return [
+        {**found, "metrics": {name: found["metrics"][name] for name in names}}
+        for found in exposed_for("unknown_ns", ranks)
+    ]
+
+
+def exposed_for(reason: str, ranks: Ranks) -> list[Finding]:
+    """Return `exposed-communication` of every rank, all of it waiting or for one reason."""
+    return [
+        finding(
+            "exposed-communication", rank, **lost_time.exposed_communication(operations, reason)
+        )
+        for rank, operations in enumerate(ranks.operations)
+    ]

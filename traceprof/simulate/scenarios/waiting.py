@@ -8,7 +8,7 @@ from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers
 from traceprof.simulate.event_model.programme_writer import Host
 from traceprof.simulate.machine import TRACEPROF_DOMAIN
-from traceprof.simulate.scenarios.setup import Setup, finding
+from traceprof.simulate.scenarios.setup import Setup, finding, idle
 from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def data_loading(rng: np.random.Generator) -> Setup:
         compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
         for step in range(8):
             with host.step(step):
-                with host.range(DATA_LOADER, TRACEPROF_DOMAIN):
+                with host.purpose("data_loading_ns"), host.range(DATA_LOADER, TRACEPROF_DOMAIN):
                     host.busy(_LOADING_NS, spread=0.02)
                 host.to_device(compute, _BATCH_BYTES)
                 with host.range("forward"):
@@ -98,10 +98,3 @@ def data_loading(rng: np.random.Generator) -> Setup:
                 with host.range("optimizer"):
                     host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
     return Setup(hosts, idle)
-
-
-def idle(ranks: Ranks) -> list[Finding]:
-    """Return `gpu-idle` of every rank."""
-    return [
-        finding("gpu-idle", rank, **answers.idle(ranks, rank)) for rank in range(len(ranks.places))
-    ]

@@ -1,0 +1,190 @@
+"""Where a simulated GPU's time was lost, by why: from what the programme meant to do.
+
+Plain Python over lists, on purpose: nothing here is shared with the analyses that it holds to
+account. Times and durations are in ns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from traceprof.simulate.event_model.actions import (
+    CommunicationWork,
+    CopyWork,
+    KernelWork,
+    MemsetWork,
+)
+from traceprof.simulate.event_model.answers import class_of, covered, union
+from traceprof.simulate.machine import PURPOSE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from traceprof.simulate.event_model.answers import Interval, Ranks
+    from traceprof.simulate.event_model.gpu import Operation
+    from traceprof.simulate.kernels import Kernel
+
+IDLE_CAUSES = (
+    "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
+    "allocation_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+)  # fmt: skip
+_TURNAROUND_NS = 20_000
+_REASONS = (
+    "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
+    "late_input_ns", "unknown_ns",
+)  # fmt: skip
+_COPY_KINDS = {1: "h2d_ns", 2: "d2h_ns", 8: "d2d_ns"}
+_PAGEABLE = 0
+
+
+def gaps(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
+    """Yield when the GPU fell idle, and what ended that."""
+    order = sorted(operations, key=lambda operation: operation.start_ns)
+    reached = order[0].start_ns
+    for operation in order:
+        if operation.start_ns > reached:
+            yield reached, operation
+        reached = max(reached, operation.end_ns)
+
+
+def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, Any]:
+    """Return the metrics of `gpu-idle` of one rank.
+
+    What was launched before a gap began is the GPU's own turn-around. Else the gap is cut by what
+    the programme meant to do meanwhile; the rest of it is due to a wait for the GPU, or to
+    launching.
+
+    Args:
+        ranks: of the run.
+        rank: by number.
+        unwaited: the same run if the host never waited: what is launched ahead there is late for a
+            wait. Without it, what is launched when a wait has returned in the gap.
+    """
+    process, _ = ranks.places[rank]
+    purposes: dict[str, list[Interval]] = defaultdict(list)
+    for range_ in ranks.result.ranges:
+        if range_.action.domain == PURPOSE and range_.thread.process == process:
+            purposes[range_.action.name].append((range_.start_ns, range_.end_ns))
+    meant = [span for spans in purposes.values() for span in spans]
+    returns = [
+        call.end_ns
+        for call in ranks.result.calls
+        if call.thread.process == process
+        and (call.action.until is not None or call.action.blocking)
+        and not covered(call.start_ns, call.end_ns, meant)
+    ]
+    late = _launched_late(unwaited.operations[rank]) if unwaited else None
+    causes = dict.fromkeys(IDLE_CAUSES, 0)
+    for start, operation in gaps(ranks.operations[rank]):
+        left = operation.start_ns - start
+        if operation.call.end_ns <= start:
+            causes["turnaround_ns"] += min(left, _TURNAROUND_NS)
+            causes["unknown_ns"] += max(left - _TURNAROUND_NS, 0)
+            continue
+        for cause, spans in purposes.items():
+            spent = covered(start, operation.start_ns, spans)
+            causes[cause] += spent
+            left -= spent
+        if late is None:
+            waited = any(start < time <= operation.call.start_ns for time in returns)
+        else:
+            waited = operation.call.correlation not in late
+        causes["sync_ns" if waited else "launch_bound_ns"] += left
+    return {"idle_ns": sum(causes.values()), **causes}
+
+
+def _launched_late(operations: Sequence[Operation]) -> set[int]:
+    """Return the calls that launched when the GPU had nothing left to do."""
+    return {
+        operation.call.correlation
+        for start, operation in gaps(operations)
+        if operation.call.end_ns > start
+    }
+
+
+def exposed_copies(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the metrics of `exposed-copy` of one rank, whose copies run one after the other."""
+    metrics = dict.fromkeys(
+        ("exposed_ns", "h2d_ns", "d2h_ns", "d2d_ns", "memset_ns", "pageable_ns", "same_stream_ns",
+         "bytes", "num_copies"), 0,
+    )  # fmt: skip
+    hidden = union(
+        (operation.start_ns, operation.end_ns)
+        for operation in operations
+        if class_of(operation) != "copy"
+    )
+    kernels = [operation for operation in operations if class_of(operation) == "compute"]
+    took = 0
+    for operation in operations:
+        work = operation.work
+        if not isinstance(work, CopyWork | MemsetWork) or class_of(operation) != "copy":
+            continue
+        length = operation.end_ns - operation.start_ns
+        took += length
+        exposed = length - covered(operation.start_ns, operation.end_ns, hidden)
+        if not exposed:
+            continue
+        kind = _COPY_KINDS[work.kind] if isinstance(work, CopyWork) else "memset_ns"
+        later = [kernel for kernel in kernels if kernel.start_ns >= operation.end_ns]
+        following = min(later, key=lambda kernel: kernel.start_ns, default=None)
+        metrics["exposed_ns"] += exposed
+        metrics[kind] += exposed
+        metrics["bytes"] += work.bytes
+        metrics["num_copies"] += 1
+        if isinstance(work, CopyWork) and _PAGEABLE in (work.source_kind, work.destination_kind):
+            metrics["pageable_ns"] += exposed
+        if following is not None and following.stream == operation.stream:
+            metrics["same_stream_ns"] += exposed
+    return {**metrics, "fraction": metrics["exposed_ns"] / took}
+
+
+def exposed_communication(operations: Sequence[Operation], reason: str) -> dict[str, Any]:
+    """Return the metrics of `exposed-communication` of one rank.
+
+    Args:
+        operations: of the rank; of its communication one runs after the other.
+        reason: the metric of what is not waiting for the other ranks.
+    """
+    computing = union(
+        (operation.start_ns, operation.end_ns)
+        for operation in operations
+        if class_of(operation) == "compute"
+    )
+    metrics = dict.fromkeys(_REASONS, 0)
+    took = 0
+    for operation in operations:
+        if isinstance(operation.work, CommunicationWork):
+            start, end, last = operation.start_ns, operation.end_ns, operation.last_arrival_ns
+            metrics["waiting_ns"] += last - start - covered(start, last, computing)
+            metrics[reason] += end - last - covered(last, end, computing)
+            took += end - start
+    exposed = sum(metrics.values())
+    possible = min(took, sum(end - start for start, end in computing))
+    return {
+        "exposed_ns": exposed,
+        "fraction": exposed / took,
+        "overlap_efficiency": (took - exposed) / possible,
+        **metrics,
+    }
+
+
+def full_precision(operations: Sequence[Operation], slow: Collection[Kernel]) -> dict[str, Any]:
+    """Return the metrics of `full-precision-matmul` of one rank, which computes on one stream.
+
+    Args:
+        operations: of the rank.
+        slow: the kernels that could use tensor cores and do not.
+    """
+    lengths = {False: 0, True: 0}
+    num_slow = 0
+    for operation in operations:
+        if isinstance(operation.work, KernelWork):
+            is_slow = operation.work.kernel in slow
+            num_slow += is_slow
+            lengths[is_slow] += operation.end_ns - operation.start_ns
+    return {
+        "kernel_ns": lengths[True],
+        "fraction": lengths[True] / sum(lengths.values()),
+        "num_kernels": num_slow,
+    }

@@ -1,0 +1,168 @@
+"""A model in four stages and four micro-batches a step, one forward and one backward in turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.pipeline_orders import Pass, one_forward_one_backward
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model.actions import Communicator, Stream
+from traceprof.simulate.event_model.programme_writer import COMPUTE, COPY, Host
+from traceprof.simulate.scenarios.setup import Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from traceprof.simulate.event_model.actions import Event
+
+NUM_STAGES, NUM_MICRO_BATCHES, NUM_STEPS = 4, 4, 4
+SENDS, RECEIVES = 24, 25  # stream ids
+_BYTES = 96 << 20
+_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_BACKWARD = (
+    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
+    kernels.WEIGHT_GRADIENT, kernels.INPUT_GRADIENT,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """What a stage sends: activations to the next one, or gradients to the one before.
+
+    Attributes:
+        is_forward: whether it is activations.
+        micro_batch: of which.
+    """
+
+    is_forward: bool
+    micro_batch: int
+
+
+def pair(source: int, destination: int) -> Communicator:
+    """Return the communicator of one direction between two stages."""
+    low, high = sorted((source, destination))
+    number = 0x5EED_0000_0000_0200 + 16 * source + destination
+    return Communicator(number, f"pp{source}{destination}", (low, high))
+
+
+def sends_of(stage: int) -> list[Send]:
+    """Return what a stage sends in a step, in the order of the scenario.
+
+    Gradients go before the activations that were there first: their sender takes them for urgent.
+    """
+    passes = one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+    sends: list[Send] = []
+    for before, one in zip([None, *passes], passes, strict=False):
+        if _is_sent(stage, one):
+            goes_first = not one.is_forward and before is not None and before.is_forward
+            is_before = goes_first and stage < NUM_STAGES - 1
+            sends.insert(len(sends) - is_before, Send(one.is_forward, one.micro_batch))
+    return sends
+
+
+def nccl_pipeline(
+    rng: np.random.Generator,
+    sends: Mapping[int, Sequence[Send]] | None = None,
+) -> Setup:
+    """Return a pipeline of four ranks with all sends of a rank on one stream.
+
+    Activations wait behind the gradients for another rank, which are not there yet; and a send
+    runs until its receiver comes, who computes first what it has to.
+
+    Args:
+        rng: says how durations vary.
+        sends: of each stage, the order of its sends in a step; that of `sends_of` where not given.
+    """
+    hosts = tuple(Host(rank, rng) for rank in range(NUM_STAGES))
+    for host in hosts:
+        order = list(sends_of(host.process) if sends is None else sends[host.process])
+        for step in range(NUM_STEPS):
+            with host.step(step):
+                _stage(host, list(order))
+                with host.range("optimizer"):
+                    host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+                host.synchronize(host.compute)
+    return Setup(hosts, lambda _: [])
+
+
+def _stage(host: Host, order: list[Send]) -> None:
+    """Add what a stage does in a step."""
+    stage = host.process
+    sends, receives = host.stream(SENDS), host.stream(RECEIVES)
+    done: dict[Send, Event] = {}
+    for one in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES):
+        source = stage - 1 if one.is_forward else stage + 1
+        if 0 <= source < NUM_STAGES:
+            host.send_recv(
+                "recv", source, pair(source, stage), receives, _BYTES, after=host.compute
+            )
+            host.follow(host.compute, receives)
+        _compute(host, host.compute, one)
+        if _is_sent(stage, one):
+            done[Send(one.is_forward, one.micro_batch)] = host.record(host.compute)
+        while order and order[0] in done:
+            send = order.pop(0)
+            destination = stage + 1 if send.is_forward else stage - 1
+            host.wait(sends, done[send])
+            host.send_recv("send", destination, pair(stage, destination), sends, _BYTES)
+
+
+def _compute(host: Host, stream: Stream, one: Pass) -> None:
+    with host.range("forward" if one.is_forward else "backward"):
+        if one.is_forward:
+            host.operator(stream, "aten::linear", *_FORWARD)
+        else:
+            host.operator(stream, "aten::mm", *_BACKWARD)
+
+
+def _is_sent(stage: int, one: Pass) -> bool:
+    """Say whether the result of a pass goes to another stage."""
+    return stage < NUM_STAGES - 1 if one.is_forward else stage > 0
+
+
+def copying_pipeline(rng: np.random.Generator) -> Setup:
+    """Return the same pipeline on four GPUs of one process, with a copy engine for each peer.
+
+    Copies need no receiver that comes, and each has a stream of its own: none waits for another.
+    """
+    host = Host(0, rng)
+    compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(NUM_STAGES)]
+    for step in range(NUM_STEPS):
+        with host.step(step):
+            sent: dict[tuple[int, Send], Stream] = {}
+            for stage, one in _in_launch_order():
+                source = stage - 1 if one.is_forward else stage + 1
+                received = sent.get((source, Send(one.is_forward, one.micro_batch)))
+                if received is not None:
+                    host.follow(compute[stage], received)
+                _compute(host, compute[stage], one)
+                if _is_sent(stage, one):
+                    destination = stage + 1 if one.is_forward else stage - 1
+                    copy = Stream(0, stage, COPY + 20 * (stage + 1) + one.is_forward)
+                    host.follow(copy, compute[stage])
+                    host.peer_copy(copy, _BYTES, stage, destination)
+                    sent[stage, Send(one.is_forward, one.micro_batch)] = copy
+            for stream in compute:
+                host.operator(stream, "aten::_fused_adamw_", kernels.ADAM)
+            for stream in compute:
+                host.synchronize(stream)
+    return Setup((host,), lambda _: [], devices=(tuple(range(NUM_STAGES)),))
+
+
+def _in_launch_order() -> list[tuple[int, Pass]]:
+    """Return the passes of all stages, each after what it needs, as one thread launches them."""
+    left = [
+        one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+        for stage in range(NUM_STAGES)
+    ]
+    launched: list[tuple[int, Pass]] = []
+    while any(left):
+        for stage, passes in enumerate(left):
+            if passes:
+                source = stage - 1 if passes[0].is_forward else stage + 1
+                if not 0 <= source < NUM_STAGES or (source, passes[0]) in launched:
+                    launched.append((stage, passes.pop(0)))
+    return launched
