@@ -1,0 +1,103 @@
+"""Runs a command to its end and passes on the signals that this process gets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+_NSYS_PASSES_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT}
+_SIGNALS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_ENDING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+_LAUNCHER = "nsys-launcher"
+
+
+def run_to_end(
+    command: Sequence[str], environment: Mapping[str, str], *, under_nsys: bool
+) -> tuple[int, bool]:
+    """Run a command; return its exit status as a shell gives it, and whether it was told to end.
+
+    Args:
+        command: the words.
+        environment: its environment.
+        under_nsys: whether it is nsys that starts the training. It passes on what ends the training
+            and writes its report after that; what does not end it goes to the training itself.
+
+    Raises:
+        UsageError: it does not start.
+    """
+    ended_by: list[int] = []
+    process: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if number in _ENDING:
+            ended_by.append(number)
+        if not process:
+            return
+        if under_nsys and number not in _NSYS_PASSES_ON:
+            for pid in _started_by_nsys(process[0].pid):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
+        else:
+            process[0].send_signal(number)
+
+    with _handled(pass_on):
+        try:
+            # In a session of its own, so that a terminal's Ctrl-C comes once: from here.
+            child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise UsageError(f"cannot run {command[0]}", why, "check the command") from error
+        process.append(child)
+        if ended_by:  # while it started
+            child.send_signal(ended_by[-1])
+        status = child.wait()
+    return (status if status >= 0 else 128 - status), bool(ended_by)
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have a function called for signals; those that are ignored (`nohup`) stay so."""
+    before = {
+        number: signal.signal(number, handler)
+        for number in _SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _started_by_nsys(nsys: int) -> list[int]:
+    """Return the processes that nsys itself has started for the training, the outermost only."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            text = (folder / "stat").read_text()
+            name, _, rest = text.partition("(")[2].rpartition(")")
+            children.setdefault(int(rest.split()[1]), []).append((int(folder.name), name))
+    launchers = [pid for pid, name in children.get(nsys, []) if name.startswith(_LAUNCHER)]
+    return [
+        pid
+        for launcher in launchers
+        for pid, name in children.get(launcher, [])
+        if not name.startswith("nsys")
+    ]

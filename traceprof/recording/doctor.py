@@ -1,0 +1,192 @@
+"""What can be recorded on this machine, what is missing for the rest, and its GPUs and links."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.machines import PREFIX, SUFFIX, Gpu
+from traceprof.recording import nsys as nsys_module
+from traceprof.recording import nvidia_smi, nvml
+from traceprof.recording.job import file_stem
+from traceprof.recording.machine import (
+    counters_restricted,
+    look,
+    network_cards,
+    paranoid_level,
+    ptrace_scope,
+)
+from traceprof.recording.versions import Versions, find_versions, misfits, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from traceprof.recording.machine import Machine
+
+SCHEMA = "traceprof.doctor/1"
+_FIRST_WITH_BLOBS = (2024, 5)
+_FIRST_WITH_STALLS, _FIRST_DRIVER_WITH_STALLS = (2026,), (550,)
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What the system permits; None where it does not say.
+
+    Attributes:
+        perf_event_paranoid: of the kernel; up to 2 own processes may be sampled.
+        may_sample: whether they may be, as nsys finds.
+        counters_for_admins_only: the driver's NVreg_RestrictProfilingToAdminUsers.
+        ptrace_scope: of Yama; 0 or 1 lets a tool look into the processes that it starts.
+    """
+
+    perf_event_paranoid: int | None
+    may_sample: bool | None
+    counters_for_admins_only: bool | None
+    ptrace_scope: int | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """A network card.
+
+    Attributes:
+        name: such as `mlx5_0`.
+        nearest_gpus: indices of the GPUs with the shortest path to it.
+    """
+
+    name: str
+    nearest_gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recordable:
+    """Something that a report may hold.
+
+    Attributes:
+        what: a noun.
+        can: whether it can be recorded here.
+        missing: what is missing for it, and how to get it; empty where nothing is.
+    """
+
+    what: str
+    can: bool
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is known of a machine; `host`, `gpus` and `paths` are read again beside a report.
+
+    Attributes:
+        schema: of this document.
+        host: the machine's name.
+        versions: of what a recording depends on.
+        misfits: which of them do not fit together.
+        permissions: what the system permits.
+        gpus: in order of index.
+        paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path.
+        network_cards: InfiniBand and RoCE cards.
+        recordable: what can be recorded.
+    """
+
+    schema: str
+    host: str
+    versions: Versions
+    misfits: tuple[str, ...]
+    permissions: Permissions
+    gpus: tuple[Gpu, ...]
+    paths: tuple[tuple[str, ...], ...]
+    network_cards: tuple[Card, ...]
+    recordable: tuple[Recordable, ...]
+
+
+def diagnose() -> Diagnosis:
+    """Look at this machine and this Python's environment; nothing of them is changed."""
+    nsys = nsys_module.find()
+    machine = look(None if nsys is None else nsys.may_sample)
+    gpus, driver, paths, cards = _hardware()
+    versions = find_versions("" if nsys is None else nsys.version_text, driver)
+    return Diagnosis(
+        SCHEMA,
+        socket.gethostname(),
+        versions,
+        tuple(misfits(versions)),
+        Permissions(paranoid_level(), machine.may_sample, counters_restricted(), ptrace_scope()),
+        tuple(gpus),
+        paths,
+        cards,
+        tuple(what_can_be_recorded(versions, machine, has_gpus=bool(gpus))),
+    )
+
+
+def file_name(host: str) -> str:
+    """Return what a diagnosis of a machine is called beside its reports."""
+    return f"{PREFIX}{file_stem(host)}{SUFFIX}"
+
+
+def as_bytes(diagnosis: Diagnosis) -> bytes:
+    """Return a diagnosis as JSON."""
+    import msgspec  # noqa: PLC0415  (`record --dry-run` needs none)
+
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"
+
+
+def store(folder: Path, diagnosis: Diagnosis) -> Path:
+    """Write a diagnosis into the folder of the reports, whole or not at all; return the file."""
+    file = folder / file_name(diagnosis.host)
+    partial = file.with_name(f".{file.name}")
+    partial.write_bytes(as_bytes(diagnosis))
+    partial.replace(file)
+    return file
+
+
+def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
+    """Return the GPUs, the driver's version, paths between GPUs, and network cards."""
+    asked = nvml.gpus()
+    gpus, driver, paths = (*nvidia_smi.gpus(), ()) if asked is None else asked
+    text = nvidia_smi.topology() if gpus else ""
+    matrix, names = nvidia_smi.parse_topology(text)
+    nodes = nvidia_smi.parse_numa_nodes(text)
+    if matrix:
+        paths = nvidia_smi.gpu_paths(matrix, len(gpus))
+    found = [
+        gpu if gpu.numa_node is not None else nvidia_smi.with_numa_node(gpu, nodes.get(gpu.index))
+        for gpu in gpus
+    ]
+    cards = nvidia_smi.nearest_gpus(matrix, names)
+    listed = {name: cards.get(name, ()) for name in (*network_cards(), *cards)}
+    return found, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
+
+
+def what_can_be_recorded(
+    versions: Versions, machine: Machine, *, has_gpus: bool
+) -> Iterator[Recordable]:
+    """Say what a report of this machine may hold, and what is missing for the rest."""
+    has_nsys = bool(versions.nsys)
+    no_nsys = "Nsight Systems: put `nsys` on PATH"
+    yield _if("ranges, steps and communication of instrument", has_nsys or bool(versions.torch),
+              "nsys on PATH, or torch in this Python")  # fmt: skip
+    no_gpu = "a GPU with NVIDIA's driver"
+    yield _if("GPU work", has_gpus, no_gpu)
+    yield _if("when the host slept, and what it ran", has_nsys and machine.may_sample is not False,
+              no_nsys if not has_nsys else
+              "permission: sysctl kernel.perf_event_paranoid=2, or CAP_SYS_ADMIN")  # fmt: skip
+    counters = "permission: root, or NVreg_RestrictProfilingToAdminUsers=0 for the driver"
+    yield _if("counters of the GPUs' links", has_nsys and has_gpus and machine.may_count,
+              no_nsys if not has_nsys else no_gpu if not has_gpus else counters)  # fmt: skip
+    yield _if("counters of network cards", has_nsys and bool(machine.network_cards),
+              no_nsys if not has_nsys else "an InfiniBand or RoCE card")  # fmt: skip
+    nsys, driver = numbers(versions.nsys), numbers(versions.driver)
+    yield _if("sizes of NCCL's messages without instrument", nsys >= _FIRST_WITH_BLOBS,
+              "Nsight Systems 2024.5 or later (instrument's labels have them)")  # fmt: skip
+    yield _if("records of a full command buffer",
+              nsys >= _FIRST_WITH_STALLS and driver >= _FIRST_DRIVER_WITH_STALLS,
+              "Nsight Systems 2026 or later and a driver of CUDA 12.4 or later (else they are"
+              " inferred)")  # fmt: skip
+    yield _if("traces of torch.profiler", bool(versions.torch), "torch in this Python")
+
+
+def _if(what: str, can: bool, missing: str) -> Recordable:
+    return Recordable(what, can, "" if can else missing)

@@ -1,0 +1,97 @@
+"""A diagnosis as text."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from traceprof.errors import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.machines import Gpu
+    from traceprof.recording.doctor import Diagnosis
+
+_UNKNOWN = "unknown"
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """Return a diagnosis as lines, each table with a title."""
+    parts = [
+        (f"{diagnosis.host}: what can be recorded", _recordable(diagnosis)),
+        ("Versions", _versions(diagnosis)),
+        ("Permissions", _permissions(diagnosis)),
+        ("GPUs", _gpus(diagnosis)),
+        ("Network cards", _cards(diagnosis)),
+    ]
+    lines: list[str] = []
+    for title, rows in parts:
+        aligned = _aligned([*rows])
+        if aligned:
+            lines += [one_line(title), *aligned, ""]
+    lines += [f"→ {one_line(misfit)}" for misfit in diagnosis.misfits]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    for item in diagnosis.recordable:
+        yield "yes" if item.can else "no", item.what, item.missing and f"needs {item.missing}"
+
+
+def _versions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    for field in fields(diagnosis.versions):
+        yield field.name, getattr(diagnosis.versions, field.name) or "not found"
+
+
+def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    words = {None: _UNKNOWN, True: "yes", False: "no"}
+    permissions = diagnosis.permissions
+    yield "own processes may be sampled", words[permissions.may_sample]
+    yield "kernel.perf_event_paranoid", _number(permissions.perf_event_paranoid)
+    yield "GPU counters for administrators only", words[permissions.counters_for_admins_only]
+    yield "kernel.yama.ptrace_scope", _number(permissions.ptrace_scope)
+
+
+def _gpus(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    if diagnosis.gpus:
+        yield "GPU", "name", "PCIe", "NVLink", "NUMA node", "paths to GPU 0, 1, …"
+    for gpu in diagnosis.gpus:
+        row = diagnosis.paths[gpu.index] if gpu.index < len(diagnosis.paths) else ()
+        paths = " ".join(path or "?" for path in row)
+        yield str(gpu.index), gpu.name, _pcie(gpu), _nvlink(gpu), _number(gpu.numa_node), paths
+
+
+def _pcie(gpu: Gpu) -> str:
+    if gpu.pcie_generation is None or gpu.pcie_width is None:
+        return _UNKNOWN
+    return f"generation {gpu.pcie_generation}, x{gpu.pcie_width}"
+
+
+def _nvlink(gpu: Gpu) -> str:
+    if gpu.num_nvlinks is None:
+        return _UNKNOWN
+    rate = "" if gpu.nvlink_gb_per_s is None else f" of {gpu.nvlink_gb_per_s:g} GB/s"
+    return f"{gpu.num_nvlinks} links{rate}" if gpu.num_nvlinks else "none"
+
+
+def _cards(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    if diagnosis.network_cards:
+        yield "card", "nearest GPUs"
+    for card in diagnosis.network_cards:
+        yield card.name, " ".join(map(str, card.nearest_gpus)) or _UNKNOWN
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else str(value)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows with their columns under each other."""
+    shown = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]

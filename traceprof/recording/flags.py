@@ -1,0 +1,143 @@
+"""The flags of `nsys profile` for a training run: those that the installed version has.
+
+Each says what it is for and what it costs; what is left out says why, and how to get it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from traceprof.recording.machine import Machine
+
+CAPTURE = "steps@traceprof-capture"
+"""The range that `instrument` opens around the steps that are asked for."""
+
+_NO_COST = "nothing that could be told from the noise"
+
+
+class Flag(NamedTuple):
+    """A flag.
+
+    Attributes:
+        text: as it stands on the command line.
+        purpose: what it is for.
+        cost: what it costs.
+    """
+
+    text: str
+    purpose: str
+    cost: str
+
+
+class LeftOut(NamedTuple):
+    """What is not recorded.
+
+    Attributes:
+        what: a noun, such as `counters of the GPU's links`.
+        why: the reason, and what to do about it.
+    """
+
+    what: str
+    why: str
+
+
+class Flags(NamedTuple):
+    """What is recorded, and what is not.
+
+    Attributes:
+        flags: of `nsys profile`, in order.
+        left_out: what could be recorded elsewhere.
+    """
+
+    flags: list[Flag]
+    left_out: list[LeftOut]
+
+
+def choose_flags(
+    options: Mapping[str, str],
+    machine: Machine,
+    *,
+    uses_mpi: bool,
+    has_steps: bool,
+    is_first_here: bool,
+) -> Flags:
+    """Choose what to record.
+
+    Args:
+        options: of `nsys profile`, with what its help says of each.
+        machine: what is there and what is permitted.
+        uses_mpi: whether MPI starts the training.
+        has_steps: whether only some steps are recorded.
+        is_first_here: whether this records what the ranks of a machine share, such as counters.
+    """
+    flags: list[Flag] = []
+    left_out: list[LeftOut] = []
+    for choice in (
+        *_traced(options, uses_mpi=uses_mpi),
+        *_sampled(machine),
+        *(_counted(options, machine) if is_first_here else ()),
+        *(_captured() if has_steps else ()),
+    ):
+        (flags if isinstance(choice, Flag) else left_out).append(choice)
+    return Flags(flags, left_out)
+
+
+def _traced(options: Mapping[str, str], *, uses_mpi: bool) -> Iterator[Flag | LeftOut]:
+    traced = "cuda,nvtx,mpi" if uses_mpi else "cuda,nvtx"
+    purpose = "GPU work, calls of CUDA and ranges" + (", calls of MPI" if uses_mpi else "")
+    yield Flag(f"--trace={traced}", purpose, "about 1.2 times a step of 3 ms without GPU work")
+    if "'node'" in options.get("cuda-graph-trace", ""):
+        yield Flag(
+            "--cuda-graph-trace=node",
+            "the kernels inside CUDA graphs",
+            'according to NVIDIA it "may cause significant runtime overhead" where graphs run',
+        )
+    if "cuda-event-trace" in options:
+        yield Flag("--cuda-event-trace=true", "which stream waits for which", "a row an event")
+
+
+def _sampled(machine: Machine) -> Iterator[Flag | LeftOut]:
+    if machine.may_sample is False:
+        yield Flag("--sample=none", "(sampling is not permitted)", "nothing")
+        yield Flag("--cpuctxsw=none", "(nor are context switches)", "nothing")
+        yield LeftOut(
+            "whether the host slept or ran",
+            "the system does not permit it: `sysctl kernel.perf_event_paranoid=2`, or in a"
+            " container --cap-add=SYS_ADMIN or a seccomp profile with perf_event_open",
+        )
+        return
+    yield Flag("--sample=process-tree", "what the host ran while the GPU idled", _NO_COST)
+    yield Flag("--cpuctxsw=process-tree", "when the host slept", _NO_COST)
+
+
+def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | LeftOut]:
+    links = "counters of the GPUs' links"
+    if not machine.has_gpu:
+        yield LeftOut(links, "no NVIDIA driver is loaded here")
+    elif not machine.may_count:
+        yield LeftOut(
+            links,
+            "they are for administrators only: run as root, or load the driver with"
+            " NVreg_RestrictProfilingToAdminUsers=0",
+        )
+    elif "gpu-metrics-devices" in options:  # from 2024 on
+        yield Flag("--gpu-metrics-devices=cuda-visible", links, "10 000 samples a second a GPU")
+    elif "gpu-metrics-device" in options:
+        yield Flag("--gpu-metrics-device=all", links, "10 000 samples a second a GPU")
+    cards = "counters of the network cards"
+    said = options.get("nic-metrics")
+    if not machine.network_cards:
+        yield LeftOut(cards, "there is no InfiniBand or RoCE card")
+    elif said is not None:
+        value = "lf" if "lf" in said.replace("'", " ").replace(",", " ").split() else "true"
+        yield Flag(f"--nic-metrics={value}", cards, "a sample a millisecond a card")
+
+
+def _captured() -> Iterator[Flag]:
+    cost = "the steps are waited for, not recorded"
+    yield Flag("--capture-range=nvtx", "only the steps asked for", cost)
+    yield Flag(f"--nvtx-capture={CAPTURE}", "the range around them", "nothing")
+    yield Flag("--capture-range-end=stop", "the training goes on after them", "nothing")

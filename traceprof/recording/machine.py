@@ -1,0 +1,87 @@
+"""What is there to be recorded on this machine, and what is permitted: read from files only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides which flags make sense.
+
+    Attributes:
+        has_gpu: whether NVIDIA's driver is loaded.
+        may_count: whether GPU counters may be read.
+        may_sample: whether threads may be sampled; None where that is not known.
+        network_cards: names of InfiniBand and RoCE cards.
+    """
+
+    has_gpu: bool
+    may_count: bool
+    may_sample: bool | None
+    network_cards: tuple[str, ...]
+
+
+def look(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
+    """Look at this machine.
+
+    Args:
+        may_sample: as nsys says; where it does not, the kernel is asked.
+        root: of the file system; another one in tests.
+    """
+    driver = root / "proc/driver/nvidia"
+    if may_sample is None:
+        may_sample = permits_sampling(paranoid_level(root), is_root=os.geteuid() == 0)
+    restricted = counters_restricted(root)
+    return Machine(
+        has_gpu=(driver / "version").exists(),
+        may_count=os.geteuid() == 0 or restricted is False,
+        may_sample=may_sample,
+        network_cards=network_cards(root),
+    )
+
+
+def paranoid_level(root: Path = Path("/")) -> int | None:
+    """Return how much the kernel hides from those who sample; None where it does not say."""
+    text = _read(root / "proc/sys/kernel/perf_event_paranoid").strip()
+    return int(text) if text.removeprefix("-").isdecimal() else None
+
+
+def permits_sampling(level: int | None, *, is_root: bool) -> bool | None:
+    """Return whether processes of one's own may be sampled at this level."""
+    if is_root:
+        return True
+    return None if level is None else level <= 2
+
+
+def ptrace_scope(root: Path = Path("/")) -> int | None:
+    """Return what Yama permits debuggers: 0 all, 1 children, 2 root, 3 none; None without Yama."""
+    text = _read(root / "proc/sys/kernel/yama/ptrace_scope").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def counters_restricted(root: Path = Path("/")) -> bool | None:
+    """Return whether GPU counters are for administrators only; None where no driver says."""
+    for line in _read(root / "proc/driver/nvidia/params").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "RmProfilingAdminOnly":
+            return value.strip() != "0"
+    return None
+
+
+def network_cards(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the names of InfiniBand and RoCE cards."""
+    folder = root / "sys/class/infiniband"
+    try:
+        return tuple(sorted(path.name for path in folder.iterdir()))
+    except OSError:
+        return ()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,104 @@
+"""The installed Nsight Systems: where it is, its version, its options and what it may sample."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+
+from traceprof.errors import MissingToolError
+
+# `-c, --capture-range=`, `(Experimental) --ib-switch-metrics-device=<…>`, alone on its line.
+_OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")
+_VERSION = re.compile(r"\b(\d{4})\.(\d+)(?:\.(\d+))?")
+_CHECK = re.compile(
+    r"^CPU Profiling Environment \((process-tree|system-wide)\):\s*(\S+)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An installed Nsight Systems.
+
+    Attributes:
+        path: of the program.
+    """
+
+    path: str
+
+    @cached_property
+    def version_text(self) -> str:
+        """What `nsys --version` says of its version; empty where it says none."""
+        match = _VERSION.search(self.run("--version"))
+        return match.group() if match else ""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The version, such as `(2023, 4, 4)`; empty where it is not known."""
+        return tuple(int(part) for part in self.version_text.split(".") if part)
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """The options of `nsys profile`, without dashes, and what its help says of each."""
+        return parse_options(self.run("profile", "--help"))
+
+    @cached_property
+    def may_sample(self) -> bool | None:
+        """Whether it may see when threads run and what; None where it does not say so."""
+        return parse_may_sample(self.run("status", "--environment"))
+
+    def run(self, *arguments: str) -> str:
+        """Return what nsys prints.
+
+        Raises:
+            MissingToolError: it does not start.
+        """
+        try:
+            done = subprocess.run(
+                [self.path, *arguments],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise MissingToolError(
+                f"cannot use {self.path}",
+                f"it does not start ({error.strerror})",
+                "install Nsight Systems anew, or record with --with torch",
+            ) from error
+        return done.stdout + done.stderr
+
+
+def find() -> Nsys | None:
+    """Return the `nsys` on PATH; None where there is none."""
+    path = shutil.which("nsys")
+    return None if path is None else Nsys(path)
+
+
+def parse_options(manual: str) -> dict[str, str]:
+    """Read the help of `nsys profile`.
+
+    Args:
+        manual: what `nsys profile --help` prints, of any version.
+
+    Returns:
+        What is said of each option, by its long name without dashes.
+    """
+    options: dict[str, list[str]] = {}
+    said: list[str] = []
+    for line in manual.splitlines():
+        match = _OPTION.match(line)
+        if match:
+            said = options.setdefault(match.group(1), [])
+        said.append(line.strip())
+    return {name: "\n".join(lines) for name, lines in options.items()}
+
+
+def parse_may_sample(text: str) -> bool | None:
+    """Read from `nsys status --environment` whether processes may be sampled; None if unsaid."""
+    checks = dict(_CHECK.findall(text))
+    return None if "process-tree" not in checks else checks["process-tree"] == "OK"

@@ -1,0 +1,185 @@
+"""What `nvidia-smi` prints of GPUs and the links between them, read from its text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceprof.machines import Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_QUERY = "index,name,uuid,pci.bus_id,driver_version,pcie.link.gen.max,pcie.link.width.current"
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_PATH = re.compile(r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|N/A")
+_GPU = re.compile(r"GPU(\d+)\Z")
+_LINK_OF = re.compile(r"^GPU (\d+):")
+_LINK = re.compile(r"^\s*Link \d+:\s*(<?[\w.]+)")
+_CARD = re.compile(r"^\s*(NIC\d+):\s*(\S+)")
+_NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_MAX_S = 60.0
+# NVLink 4 and 5 are told with their overhead: 17 bytes on the wire for 16.
+_RAW_RATES = {26.562: 25.0, 53.125: 50.0}
+
+
+def gpus() -> tuple[list[Gpu], str]:
+    """Return the GPUs and the driver's version; none and an empty text without `nvidia-smi`."""
+    text = _run("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
+    found, driver = parse_gpus(text)
+    if found:
+        links = parse_nvlinks(_run("nvidia-smi", "nvlink", "--status"))
+        found = [with_links(gpu, links.get(gpu.index, [])) for gpu in found]
+    return found, driver
+
+
+def topology() -> str:
+    """Return the matrix of paths between GPUs and cards, as text."""
+    return _run("nvidia-smi", "topo", "-m")
+
+
+def parse_gpus(text: str) -> tuple[list[Gpu], str]:
+    """Read one line of values a GPU; return the GPUs, and the version of the driver."""
+    found, driver = [], ""
+    for line in text.splitlines():
+        values = [value.strip() for value in line.split(",")]
+        if len(values) != len(_QUERY.split(",")) or not values[0].isdecimal():
+            continue
+        index, name, uuid, bus, driver, generation, width = values
+        gpu = Gpu(
+            int(index),
+            name,
+            uuid,
+            bus,
+            pcie_generation=_number(generation),
+            pcie_width=_number(width),
+        )
+        found.append(gpu)
+    return found, driver
+
+
+def parse_nvlinks(text: str) -> dict[int, list[float]]:
+    """Return the rates of the links that are up, GB/s by GPU, of `nvidia-smi nvlink --status`."""
+    links: dict[int, list[float]] = {}
+    of_gpu: list[float] = []
+    for line in text.splitlines():
+        gpu, link = _LINK_OF.match(line.strip()), _LINK.match(line)
+        if gpu:
+            of_gpu = links.setdefault(int(gpu.group(1)), [])
+        elif link and re.fullmatch(r"\d+(\.\d+)?", link.group(1)):
+            of_gpu.append(float(link.group(1)))
+    return links
+
+
+def with_links(gpu: Gpu, rates: Sequence[float]) -> Gpu:
+    """Return a GPU with the NVLinks that are up."""
+    rate = payload_rate(min(rates)) if rates else None
+    return replace(gpu, num_nvlinks=len(rates), nvlink_gb_per_s=rate)
+
+
+def payload_rate(gb_per_s: float) -> float:
+    """Return what of a link's rate carries data."""
+    for raw, payload in _RAW_RATES.items():
+        if abs(gb_per_s - raw) < 0.01 * raw:
+            return payload
+    return gb_per_s
+
+
+def parse_topology(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Read `nvidia-smi topo -m`, of any version.
+
+    Returns:
+        The path from each GPU and card to each other, and the names of cards that the matrix only
+        numbers (`NIC0`: `mlx5_0`).
+    """
+    columns: list[str] = []
+    matrix: dict[str, dict[str, str]] = {}
+    cards: dict[str, str] = {}
+    for line in _ESCAPE.sub("", text).splitlines():
+        words = line.split()
+        if not words:
+            continue
+        card = _CARD.match(line)
+        if card:
+            cards[card.group(1)] = card.group(2)
+        elif not columns:
+            if _GPU.match(words[0]):
+                columns = _columns(words)
+        elif words[0] in columns:
+            paths = words[1 : 1 + len(columns)]
+            if len(paths) == len(columns) and all(map(_PATH.fullmatch, paths)):
+                matrix[words[0]] = dict(zip(columns, paths, strict=True))
+    return matrix, cards
+
+
+def _columns(words: Sequence[str]) -> list[str]:
+    """Return what the columns stand for, up to `CPU Affinity`."""
+    end = words.index("CPU") if "CPU" in words else len(words)
+    return list(words[:end])
+
+
+def parse_numa_nodes(text: str) -> dict[int, int]:
+    """Return the NUMA node beside each GPU, by index, of the matrix; old ones do not have it."""
+    nodes: dict[int, int] = {}
+    columns: list[str] = []
+    for line in _ESCAPE.sub("", text).splitlines():
+        words = line.split()
+        if not columns and words and _GPU.match(words[0]) and "NUMA" in words:
+            columns = _columns(words)
+        elif columns and words and (gpu := _GPU.match(words[0])):
+            affinity = words[1 + len(columns) :]  # CPUs, then the node
+            if len(affinity) >= 2 and affinity[1].isdecimal():
+                nodes[int(gpu.group(1))] = int(affinity[1])
+    return nodes
+
+
+def gpu_paths(matrix: dict[str, dict[str, str]], num_gpus: int) -> tuple[tuple[str, ...], ...]:
+    """Return the paths between GPUs by their indices; empty texts where they are not told."""
+    names = [f"GPU{index}" for index in range(num_gpus)]
+    return tuple(tuple(matrix.get(a, {}).get(b, "") for b in names) for a in names)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=_MAX_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def with_numa_node(gpu: Gpu, node: int | None) -> Gpu:
+    """Return a GPU with the NUMA node beside it."""
+    return replace(gpu, numa_node=node)
+
+
+def nearest_gpus(
+    matrix: dict[str, dict[str, str]], names: dict[str, str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the GPUs with the shortest path to each network card, by the card's name.
+
+    Args:
+        matrix: the path from each to each other.
+        names: of cards that the matrix only numbers.
+    """
+    near = {}
+    for card, row in matrix.items():
+        if _GPU.match(card):
+            continue
+        by_gpu = {
+            int(match.group(1)): _NEARNESS.index(path)
+            for other, path in row.items()
+            if (match := _GPU.match(other)) and path in _NEARNESS
+        }
+        nearest = min(by_gpu.values(), default=0)
+        near[names.get(card, card)] = tuple(
+            sorted(gpu for gpu, rank in by_gpu.items() if rank == nearest)
+        )
+    return near

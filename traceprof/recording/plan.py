@@ -1,0 +1,215 @@
+"""What will be run: the command under its recorder, and where the reports go."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceprof.errors import MissingToolError, UsageError
+from traceprof.recording import nsys as nsys_module
+from traceprof.recording.flags import Flags, choose_flags
+from traceprof.recording.job import Job, job_of
+from traceprof.recording.machine import look
+from traceprof.recording.training_command import TrainingCommand, read_command
+from traceprof.recording.versions import nvtx_misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.recording.nsys import Nsys
+
+NSYS, TORCH = "nsys", "torch"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recording that can be started.
+
+    Attributes:
+        tool: `nsys` or `torch`.
+        words: the whole command.
+        variables: of the environment, beside those that are there.
+        folder: where everything goes.
+        job: of this recorder.
+        steps: those that are recorded, `A:B`; None for all.
+        flags: of nsys.
+        notes: what the user should know before.
+    """
+
+    tool: str
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    folder: Path
+    job: Job
+    steps: str | None
+    flags: Flags
+    notes: tuple[str, ...]
+
+    @property
+    def capture(self) -> Path:
+        """What nsys writes."""
+        return self.folder / f"{self.job.name}.nsys-rep"
+
+    @property
+    def unimported(self) -> Path:
+        """What nsys leaves in its place where it fails to import what it recorded."""
+        return self.capture.with_suffix(".qdstrm")
+
+    @property
+    def export(self) -> Path:
+        """What it is exported to."""
+        return self.folder / f"{self.job.name}.sqlite"
+
+
+def make_plan(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    steps: str | None = None,
+    tool: str | None = None,
+) -> Plan:
+    """Decide what is run.
+
+    Args:
+        words: the command that trains.
+        folder: where reports go.
+        environment: of this process, which tells its part of the job.
+        steps: those to record, as they were asked for; None for all.
+        tool: `nsys` or `torch`; None for nsys where it is installed.
+
+    Raises:
+        MissingToolError: nsys is asked for and is not there.
+        UsageError: the steps are no range, or nsys could not follow the command's processes.
+    """
+    _check_steps(steps)
+    command = read_command(words)
+    job = job_of(environment, command)
+    nsys = None if tool == TORCH else nsys_module.find()
+    if tool == NSYS and nsys is None:
+        raise MissingToolError(
+            "cannot record with nsys",
+            "it is not on PATH",
+            "install Nsight Systems, or record with --with torch",
+        )
+    notes = [_NO_NSYS] if tool is None and nsys is None else []
+    if nsys is None:
+        return _torch_plan(command, folder, job, steps, notes)
+    return _nsys_plan(nsys, command, folder, job, steps, notes)
+
+
+_NO_NSYS = (
+    "nsys is not on PATH: torch.profiler records instead, which sees no counters of links, no host"
+    " outside of PyTorch and no waits in the system (install Nsight Systems for these)"
+)
+_NO_SCRIPT = (
+    "no Python script is seen in the command, so `-m instrument` has no place in it: ranges and"
+    " steps are there only if traceprof is installed where the training runs (its .pth file reads"
+    " TRACEPROF_INSTRUMENT=1) and a process group is made"
+)
+
+
+def _torch_plan(
+    command: TrainingCommand, folder: Path, job: Job, steps: str | None, notes: list[str]
+) -> Plan:
+    options = ["--with", TORCH, "-o", str(folder), *_steps_option(steps)]
+    variables = {**_variables(steps), "TRACEPROF_RECORD_WITH": TORCH}
+    variables["TRACEPROF_RECORD_TO"] = str(folder.absolute())
+    if steps is None:
+        notes.append("no --steps: all are recorded, and held in memory until the training ends")
+    notes += _instrument_notes(command)
+    words = tuple(command.instrumented(options))
+    return Plan(TORCH, words, variables, folder, job, steps, Flags([], []), tuple(notes))
+
+
+def _nsys_plan(
+    nsys: Nsys,
+    command: TrainingCommand,
+    folder: Path,
+    job: Job,
+    steps: str | None,
+    notes: list[str],
+) -> Plan:
+    if command.words and Path(command.words[0]).name == "srun":
+        raise UsageError(
+            "cannot record srun with nsys",
+            "Slurm's own process starts the training, and nsys follows only what it starts",
+            "write it the other way round: srun … traceprof record … -- COMMAND",
+        )
+    machine = look(nsys.may_sample)
+    flags = choose_flags(
+        nsys.options,
+        machine,
+        uses_mpi=command.uses_mpi,
+        has_steps=steps is not None,
+        is_first_here=job.is_first_here,
+    )
+    variables = _variables(steps)
+    if steps is not None:
+        variables["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the capture range is no kept text
+    settings = {
+        "env-var": ",".join(f"{name}={value}" for name, value in variables.items()),
+        "wait": "primary",  # not for what a training leaves running
+        "force-overwrite": "true",
+        "output": str(folder / job.name),
+    }
+    own = [f"--{name}={value}" for name, value in settings.items() if name in nsys.options]
+    training = command.instrumented(_steps_option(steps))
+    words = ("nsys", "profile", *(flag.text for flag in flags.flags), *own, *training)
+    notes += _nvtx_notes(nsys, command) + _instrument_notes(command)
+    return Plan(NSYS, words, variables, folder, job, steps, flags, tuple(notes))
+
+
+def _steps_option(steps: str | None) -> list[str]:
+    return [] if steps is None else ["--steps", steps]
+
+
+def _variables(steps: str | None) -> dict[str, str]:
+    """Return what tells the processes that a script starts itself."""
+    variables = {"TRACEPROF_INSTRUMENT": "1"}
+    if steps is not None:
+        variables["TRACEPROF_RECORD_STEPS"] = steps
+    return variables
+
+
+def _check_steps(steps: str | None) -> None:
+    if steps is None:
+        return
+    first, colon, stop = (part.strip() for part in steps.partition(":"))
+    is_range = colon and (first or stop) and all(n.isdecimal() for n in (first, stop) if n)
+    if not is_range or (stop and int(stop) <= int(first or 0)):
+        raise UsageError(
+            f"cannot read --steps {steps!r}",
+            "it is no range of steps",
+            "write A:B, such as 10:20 for steps 10 to 19",
+        )
+
+
+def _instrument_notes(command: TrainingCommand) -> list[str]:
+    return [_NO_SCRIPT] if command.script is None else []
+
+
+def _nvtx_notes(nsys: Nsys, command: TrainingCommand) -> list[str]:
+    misfit = nvtx_misfit(nsys.version_text, _nvtx_version(command.python))
+    return [misfit] if misfit else []
+
+
+def _nvtx_version(python: str | None) -> str:
+    """Return the version of nvtx that the training's Python has; empty where it has none."""
+    if python is None or python == sys.executable:
+        try:
+            return importlib.metadata.version("nvtx")
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+    code = "import importlib.metadata as m; print(m.version('nvtx'))"
+    try:
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,105 @@
+"""Records a training run: starts it, and has its reports lie in the folder, whole, when it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from traceprof.errors import TraceprofError, UsageError
+from traceprof.recording import gathering
+from traceprof.recording.child import run_to_end
+from traceprof.recording.doctor import diagnose, store
+from traceprof.recording.plan import NSYS, Plan
+from traceprof.trace.open import export_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOT_IMPORTED = "nsys failed to import what it recorded itself"
+"""Nsight Systems 2023.4 does in one of some hundred recordings, at exit status 0."""
+
+
+class Recorded(NamedTuple):
+    """What a recording came to.
+
+    Attributes:
+        status: of the command, as a shell gives it.
+        reports: of all recorders of the job; None where another one analyses them.
+    """
+
+    status: int
+    reports: list[Path] | None
+
+
+def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
+    """Run the command of a plan to its end, and bring its reports into the folder.
+
+    A signal that ends this process ends the command instead; what was recorded until then becomes
+    the report.
+
+    Args:
+        plan: what to run.
+        say: told, in a sentence, what is going on.
+
+    Raises:
+        UsageError: the folder cannot be written to, or the command does not start.
+    """
+    try:
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        gathering.begin(plan.folder, plan.job)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(f"cannot write to {plan.folder}", why, "choose another -o") from error
+    if plan.job.is_first_here:
+        try:
+            store(plan.folder, diagnose())
+        except (TraceprofError, OSError) as error:  # the recording is worth more
+            say(f"links are not known: {error}")
+    before = _traces(plan.folder)
+    if plan.tool == NSYS:
+        plan.capture.unlink(missing_ok=True)
+        plan.unimported.unlink(missing_ok=True)
+    environment = {**os.environ, **plan.variables}
+    status, was_ended = run_to_end(plan.words, environment, under_nsys=plan.tool == NSYS)
+    reports = _exported(plan, say) if plan.tool == NSYS else _written(plan.folder, before)
+    if plan.tool == NSYS and plan.unimported.exists():
+        say(f"{NOT_IMPORTED}: {plan.unimported} is all there is; record again, or import it with")
+        say("QdstrmImporter, which lies in the folder host-linux-x64 of Nsight Systems")
+    elif not reports:
+        steps = "" if plan.steps is None else f" (did it come to steps {plan.steps}?)"
+        say(f"nothing was recorded on {plan.job.name}{steps}")
+    gathering.done(plan.folder, plan.job, reports)
+    return Recorded(status, gathering.gather(plan.folder, plan.job, was_ended=was_ended, say=say))
+
+
+def _exported(plan: Plan, say: Callable[[str], None]) -> list[Path]:
+    """Export what nsys wrote; where that fails the capture itself is the report."""
+    if not plan.capture.exists():
+        return []
+    try:
+        with tempfile.TemporaryDirectory(dir=plan.folder, prefix=".export-") as folder:
+            partial = export_capture(plan.capture, Path(folder))
+            shutil.move(partial, plan.export)
+    except (TraceprofError, OSError) as error:
+        say(f"not exported: {error}")
+        return [plan.capture]
+    return [plan.export]
+
+
+def _traces(folder: Path) -> dict[Path, float]:
+    """Return the traces of torch.profiler in a folder, and when each was written."""
+    files = [*folder.glob("*.pt.trace.json.gz"), *folder.glob("*.pt.trace.json")]
+    return {
+        path: path.stat().st_mtime
+        for path in files
+        if not path.name.startswith(".") and path.is_file()
+    }
+
+
+def _written(folder: Path, before: dict[Path, float]) -> list[Path]:
+    """Return the traces that are new; of one that is there twice, the compressed one."""
+    new = [path for path, time in _traces(folder).items() if before.get(path) != time]
+    return sorted(path for path in new if path.with_name(f"{path.name}.gz") not in new)

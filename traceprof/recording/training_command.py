@@ -1,0 +1,145 @@
+"""The command that trains: where `-m instrument` goes in it, and which Python runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
+_MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
+_PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
+_TORCHRUN_ALONE = {"--standalone", "--no-python", "--run-path", "--use-env", "-h", "--help"}
+"""Options of torchrun that take no value; all others do."""
+
+
+@dataclass(frozen=True)
+class TrainingCommand:
+    """A command and what could be read from it.
+
+    Attributes:
+        words: the command, as it was given.
+        script: where in it the script or `-m MODULE` begins that a Python runs; None where that
+            cannot be told, such as for a shell script.
+        python: the Python that runs it, as far as it can be told.
+        num_nodes: of torchrun's `--nnodes`; None where it does not say one number.
+        node: of torchrun's `--node-rank`; None where it is not said.
+        uses_mpi: whether MPI starts it.
+    """
+
+    words: tuple[str, ...]
+    script: int | None
+    python: str | None
+    num_nodes: int | None = None
+    node: int | None = None
+    uses_mpi: bool = False
+
+    @property
+    def is_instrumented(self) -> bool:
+        """Whether the command has `-m instrument` itself."""
+        script = self.script
+        return script is not None and self.words[script : script + 2] == ("-m", "instrument")
+
+    def instrumented(self, options: Sequence[str] = ()) -> list[str]:
+        """Return the command with `-m instrument` before the script.
+
+        Where there is no place for it, or it has that already, the command is as it was.
+
+        Args:
+            options: of `instrument`.
+        """
+        words = list(self.words)
+        if self.script is None:
+            return words
+        if self.is_instrumented:
+            return [*words[: self.script + 2], *options, *words[self.script + 2 :]]
+        return [*words[: self.script], "-m", "instrument", *options, *words[self.script :]]
+
+
+def read_command(words: Sequence[str]) -> TrainingCommand:
+    """Read a command: Python, torchrun, or a launcher such as mpirun or srun with one of them."""
+    uses_mpi = bool(words) and Path(words[0]).name in _MPI
+    for i, word in enumerate(words):
+        name = Path(word).name
+        if _PYTHON.match(name):
+            return _python(words, i, uses_mpi)
+        if name == "torchrun":
+            return _torchrun(words, i + 1, _interpreter_of(word), uses_mpi)
+    return TrainingCommand(tuple(words), None, None, uses_mpi=uses_mpi)
+
+
+def _python(words: Sequence[str], at: int, uses_mpi: bool) -> TrainingCommand:
+    python = shutil.which(words[at])
+    i = at + 1
+    while i < len(words) and words[i].startswith("-") and words[i] not in {"-m", "-c", "-"}:
+        i += 2 if words[i] in _PYTHON_WITH_VALUE else 1
+    if i + 1 < len(words) and words[i] == "-m" and words[i + 1] in _LAUNCHERS:
+        return _torchrun(words, i + 2, python, uses_mpi)
+    if (
+        i >= len(words)
+        or words[i] in {"-c", "-"}
+        or (words[i].startswith("-m") and len(words) < i + 2)
+    ):
+        return TrainingCommand(tuple(words), None, python, uses_mpi=uses_mpi)
+    return TrainingCommand(tuple(words), i, python, uses_mpi=uses_mpi)
+
+
+def _torchrun(
+    words: Sequence[str], first: int, python: str | None, uses_mpi: bool
+) -> TrainingCommand:
+    """Read the options of torchrun up to the script."""
+    values: dict[str, str] = {}
+    i = first
+    while i < len(words) and words[i].startswith("-"):
+        name, equals, value = words[i].partition("=")
+        name = "--" + name.lstrip("-").replace("_", "-") if name.startswith("--") else name
+        if name in {"-m", "--module"}:
+            break
+        if name in _TORCHRUN_ALONE:
+            values[name] = ""
+            i += 1
+        elif equals or (not name.startswith("--") and len(name) > 2):  # -r3
+            values[name] = value
+            i += 1
+        else:
+            values[name] = words[i + 1] if i + 1 < len(words) else ""
+            i += 2
+    runs_python = "--no-python" not in values and "--run-path" not in values
+    nodes = values.get("--nnodes", os.environ.get("PET_NNODES", "1"))
+    node = values.get("--node-rank", os.environ.get("PET_NODE_RANK", ""))
+    return TrainingCommand(
+        tuple(words) if i >= len(words) or words[i] != "--module" else _with_short(words, i),
+        i if runs_python and i < len(words) else None,
+        python,
+        num_nodes=int(nodes) if nodes.isdecimal() else None,
+        node=int(node) if node.isdecimal() else None,
+        uses_mpi=uses_mpi,
+    )
+
+
+def _with_short(words: Sequence[str], at: int) -> tuple[str, ...]:
+    return (*words[:at], "-m", *words[at + 1 :])
+
+
+def _interpreter_of(program: str) -> str | None:
+    """Return the Python that a script such as torchrun names in its first line."""
+    path = shutil.which(program)
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            first = file.readline(4096).decode(errors="replace")
+    except OSError:
+        return None
+    words = first.removeprefix("#!").split()
+    if not first.startswith("#!") or not words:
+        return None
+    name = words[1] if Path(words[0]).name == "env" and len(words) > 1 else words[0]
+    return shutil.which(name) if _PYTHON.match(Path(name).name) else None

@@ -1,0 +1,112 @@
+"""Versions of what a recording depends on, and which of them do not fit; nothing is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_CUDA = re.compile(r"^cuda\b[^=]*=\s*'([^']+)'", re.MULTILINE)
+_MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+"""Of NVIDIA's CUDA compatibility guide: the oldest Linux driver for each major version."""
+
+MIN_TORCH = (2, 4)
+MAX_NVTX_FOR_OLD = (0, 2, 11)
+FIRST_NSYS_WITH_DOMAINS = (2024,)
+"""Before it, nsys knows no `nvtxDomainIsEnabled`, without which newer packages write nothing."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions as texts; empty where a thing is not there or does not say.
+
+    Attributes:
+        nsys: Nsight Systems.
+        driver: NVIDIA's driver.
+        cuda: which CUDA PyTorch was built for.
+        torch: PyTorch.
+        nccl: the NCCL that came with it.
+        nvtx: the package for ranges of one's own.
+    """
+
+    nsys: str = ""
+    driver: str = ""
+    cuda: str = ""
+    torch: str = ""
+    nccl: str = ""
+    nvtx: str = ""
+
+
+def find_versions(nsys: str, driver: str) -> Versions:
+    """Return the versions in this Python's environment.
+
+    Args:
+        nsys: version of Nsight Systems.
+        driver: version of the driver.
+    """
+    nccl = (_installed(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
+    return Versions(
+        nsys,
+        driver,
+        _cuda_of_torch(),
+        _installed("torch"),
+        next(filter(None, nccl), ""),
+        _installed("nvtx"),
+    )
+
+
+def misfits(versions: Versions) -> list[str]:
+    """Return what does not fit together, and what to do about it."""
+    said = []
+    cuda, driver = numbers(versions.cuda), numbers(versions.driver)
+    needed = _MIN_DRIVERS.get(cuda[0]) if cuda else None
+    if needed and driver and driver < needed:
+        said.append(
+            f"PyTorch is built for CUDA {versions.cuda}, which needs driver {needed[0]}.{needed[1]}"
+            f" or later, and {versions.driver} is loaded: install another PyTorch or driver"
+        )
+    if versions.torch and numbers(versions.torch) < MIN_TORCH:
+        said.append(f"instrument needs torch 2.4 or later, and {versions.torch} is installed")
+    misfit = nvtx_misfit(versions.nsys, versions.nvtx)
+    return [*said, misfit] if misfit else said
+
+
+def nvtx_misfit(nsys: str, nvtx: str) -> str | None:
+    """Return what is lost of ranges of one's own, where these two do not fit."""
+    of_nsys, of_nvtx = numbers(nsys), numbers(nvtx)
+    if not of_nsys or not of_nvtx:
+        return None
+    if of_nsys >= FIRST_NSYS_WITH_DOMAINS or of_nvtx <= MAX_NVTX_FOR_OLD:
+        return None
+    return (
+        f"Nsight Systems {nsys} records no ranges that you open with nvtx {nvtx} (nvtx.annotate):"
+        " pip install nvtx==0.2.11, or a newer Nsight Systems; ranges of instrument and of"
+        " torch.cuda.nvtx are recorded"
+    )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, as far as it has some: `2.13.0+cpu` is (2, 13, 0)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match.group().split("."))) if match else ()
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _cuda_of_torch() -> str:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:
+        return ""
+    match = _CUDA.search(text)
+    return match.group(1) if match else ""
