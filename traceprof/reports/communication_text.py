@@ -28,7 +28,7 @@ def communication_tables(analysis: RunResult) -> Iterator[tuple[str, Table]]:
     """Yield headings and tables: of process groups without a GPU, and of DDP's buckets."""
     uses = [
         ((use.communicator or "", _operation(use)), result.rank, use)
-        for result in analysis.measured.process_groups
+        for result in analysis.measured.shown_process_groups
         for use in result.uses
     ]
     if uses:
@@ -44,10 +44,10 @@ def communication_tables(analysis: RunResult) -> Iterator[tuple[str, Table]]:
 
 def _by_key(uses: Iterable[tuple[Key, int, Use]]) -> dict[Key, list[tuple[int, Use]]]:
     """Put together what several ranks have alike: (rank, use) by what they are known by."""
-    found: dict[Key, list[tuple[int, Use]]] = defaultdict(list)
+    by_key: dict[Key, list[tuple[int, Use]]] = defaultdict(list)
     for key, rank, use in uses:
-        found[key].append((rank, use))
-    return found
+        by_key[key].append((rank, use))
+    return by_key
 
 
 def _operation(use: OperationUse) -> str:

@@ -1,22 +1,192 @@
-"""The text report as one HTML file that needs nothing else: rich draws and escapes it."""
+"""The report as one HTML file that needs nothing else: for a browser, for paper, to be forwarded.
+
+Templates write it, and escape all that comes from a report.
+"""
 
 from __future__ import annotations
 
-import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from traceprof.reports import text
+from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.step_lengths import training_steps
+from traceprof.errors import one_line
+from traceprof.findings import by_id, worst_of
+from traceprof.reports import drawings
+from traceprof.reports.blocks import Paragraph, Table, blocks, table
+from traceprof.reports.drawings import StepChart, Timeline, step_chart, timeline
+from traceprof.reports.evidence import Place, Scene, drawn_evidence
+from traceprof.reports.findings_text import (
+    claim_lines,
+    evidence_text,
+    gap_lines,
+    no_finding,
+    unowned_lines,
+)
+from traceprof.reports.headline_text import headline_lines
+from traceprof.reports.text import communication_sections, header_lines, note_lines
+from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
+from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from traceprof.analyses.run_result import RunResult
+    from traceprof.findings import Finding
+
+MAX_DRAWN_BYTES = 500_000
+"""Of drawings of evidence, all together: what costs most is drawn first."""
+_MAX_LINES = 60  # about the data; a large run has one for each report
+_MAX_TITLE = 80
 
 
-def render(analysis: RunResult) -> str:
-    """Return the report as a self-contained HTML page."""
-    console = Console(
-        file=io.StringIO(), record=True, width=text.PLAIN_WIDTH, force_terminal=True, no_color=False
+@dataclass(frozen=True, slots=True)
+class SeenEvidence:
+    """A piece of evidence.
+
+    Attributes:
+        text: when, and what.
+        drawing: what ran then; None where that is not known, or too much was drawn before.
+    """
+
+    text: str
+    drawing: Timeline | None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A finding as it is shown: what it claims of several ranks.
+
+    Attributes:
+        id: the finding's.
+        severity: the highest.
+        ranks: which have it.
+        claim: sentences.
+        evidence: of the rank that it costs most.
+        advice: the most promising first.
+    """
+
+    id: str
+    severity: str
+    ranks: str
+    claim: Sequence[str]
+    evidence: Sequence[SeenEvidence]
+    advice: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: a heading, and what stands below."""
+
+    heading: str
+    content: Sequence[Paragraph | Table]
+
+
+def render(
+    analysis: RunResult,
+    *,
+    shows_kernels: bool = False,
+    scenes: Mapping[Place, Scene] | None = None,
+) -> str:
+    """Return the report as a self-contained HTML page.
+
+    Args:
+        analysis: what was found out.
+        shows_kernels: whether there is a table of kernels in it.
+        scenes: what ran where the evidence is, as far as it is to be drawn.
+    """
+    title, *reports = header_lines(analysis)
+    names = [one_line(report.path.name) for report in analysis.run.reports[:1]]
+    page = {
+        "title": f"traceprof: {', '.join(names)}"[:_MAX_TITLE],
+        "version": title,
+        "reports": reports,
+        "notes": _limited(note_lines(analysis)),
+        "gaps": _limited(gap_lines(analysis.not_applicable)),
+        "parts": drawings.PARTS,
+        "drawn": drawings,
+        "has_ranks": bool(analysis.breakdown),
+    }
+    if analysis.breakdown:
+        page |= _of_ranks(analysis, scenes or {}, shows_kernels=shows_kernels)
+    return environment().get_template("analysis.html.jinja").render(page)
+
+
+def environment() -> Environment:
+    """Return what fills in templates: all text is escaped, and a wrong name is an error."""
+    made = Environment(
+        loader=PackageLoader("traceprof.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    console.print(text.report(analysis))
-    return console.export_html(inline_styles=True)
+    made.tests["table"] = lambda block: isinstance(block, Table)
+    made.tests["bar"] = lambda cell: isinstance(cell, Bar)
+    return made
+
+
+def _of_ranks(
+    analysis: RunResult, scenes: Mapping[Place, Scene], *, shows_kernels: bool
+) -> dict[str, object]:
+    """Return what the page has where at least one rank was measured."""
+    kind = judged_kind(analysis.breakdown)
+    steps = steps_table(analysis.breakdown)
+    sections = communication_sections(analysis, shows_kernels=shows_kernels)
+    chart, chart_rank = _step_chart(analysis)
+    return {
+        "kind": str(kind),
+        "headline": [one_line(line) for line in headline_lines(analysis)],
+        "ranks": table(parts_table(analysis)),
+        "below": _limited([one_line(line) for line in below_the_table(analysis)]),
+        "steps": [] if steps is None else [*blocks([steps])],
+        "chart": chart,
+        "chart_rank": chart_rank,
+        "sections": [Section(heading, [*blocks(content)]) for heading, content in sections],
+        "cards": _cards(analysis, by_id(analysis.findings), scenes),
+        "no_finding": no_finding(kind),
+        "unowned": unowned_lines(analysis, kind),
+    }
+
+
+def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:
+    """Return the steps of the rank whose step takes longest, and its number."""
+    headline = analysis.headline
+    result = analysis.breakdown[0] if headline is None else headline.breakdown
+    steps = training_steps(result)
+    return (step_chart(steps), result.rank) if steps else (None, None)
+
+
+def _cards(
+    analysis: RunResult, groups: Sequence[list[Finding]], scenes: Mapping[Place, Scene]
+) -> list[Card]:
+    cards, num_bytes = [], 0
+    for group in groups:
+        worst = worst_of(group)
+        evidence = []
+        for seen in drawn_evidence(worst):
+            scene = scenes.get(Place(worst.rank, seen.start_ns, seen.end_ns))
+            drawing = None
+            if scene is not None and scene.rows:
+                drawing = timeline(scene)
+                num_bytes += sum(len(path) for row in drawing.rows for _, path in row.shapes)
+                drawing = drawing if num_bytes <= MAX_DRAWN_BYTES else None
+            evidence.append(SeenEvidence(evidence_text(seen), drawing))
+        cards.append(
+            Card(
+                id=worst.id,
+                severity=str(worst.severity),
+                ranks=ranks_text([finding.rank for finding in group]),
+                claim=claim_lines(analysis, group),
+                evidence=evidence,
+                advice=[one_line(advice) for advice in worst.advice],
+            )
+        )
+    return cards
+
+
+def _limited(lines: Sequence[object]) -> list[object]:
+    """Return the first lines: a page of a thousand reports stays one that somebody reads."""
+    return [*lines[:_MAX_LINES]]

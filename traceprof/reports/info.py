@@ -19,7 +19,8 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.run.opening import Run
+    from traceprof.run.opening import Rank, Run
+    from traceprof.run.steps import StepRanges
     from traceprof.trace.model.trace import Trace
 
 
@@ -69,12 +70,12 @@ def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     for rank in ranks:
         program = trace.program(rank.process) or "process"
         gpu = f" ({rank.gpu})" if rank.gpu else ""
-        steps = rank.steps
-        told = len(steps) if steps is not None else "no"
+        steps = _steps(trace, rank)
+        num_steps = len(steps.number) if steps is not None else "no"
         device = "without GPU work" if rank.device is None else f"on device {rank.device}{gpu}"
         where = f"{program} {rank.pid} {device}"
         when = f"{duration(rank.window.length_ns)} from {rank.window.start_ns / 1e9:.6f} s"
-        yield heading, f"rank {rank.rank}: {where}, {when}, {told} training steps"
+        yield heading, f"rank {rank.rank}: {where}, {when}, {num_steps} training steps"
         heading = ""
     if not ranks:
         yield "ranks", "none: no GPU operation was recorded"
@@ -103,7 +104,7 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
             "communication: none ran here; where kernels of another name communicate, give their"
             " names with traceprof analyze --communication-kernel REGEX"
         )
-    if ranks and all(rank.steps is None for rank in ranks):
+    if ranks and all(_steps(trace, rank) is None for rank in ranks):
         advice.append(_missing_steps(trace))
     lacking = {"kernels inside CUDA graphs": Part.GRAPH_KERNELS}
     if with_gpu:
@@ -127,6 +128,15 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     for note in (*trace.notes, *trace.empty_domain_notes(), *of_hosts):
         yield heading, note
         heading = ""
+
+
+def _steps(trace: Trace, rank: Rank) -> StepRanges | None:
+    """Return the steps of a rank as its host saw them, None where they cannot be analysed.
+
+    Which operations each of them launched takes reading all calls.
+    """
+    has_launches = rank.device is None or trace.holds(Part.API_CALLS)
+    return rank.step_ranges if has_launches else None
 
 
 def _missing_steps(trace: Trace) -> str:

@@ -1,4 +1,4 @@
-"""The text report's section on the ranks of several reports: clocks, who came last, who waited."""
+"""The text report's section on several ranks: clocks, who came last, who waited for whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
     from rich.table import Table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceprof.run.session_clocks import MachineClock
 
 _MAX_RANKS = 32  # more than that nobody reads; the JSON has them all
-_HEADINGS = ("rank", "host", "clock", "±", "came\nlast", "by", "waited", "made\nwait")
+_HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
 _TRANSFER_HEADINGS = (
     "operation", "communicator", "between", "count", "waited", "transfer", "bus\nbandwidth",
     "of peak", "latency", "rate\nbeyond it",
@@ -31,6 +31,7 @@ _TRANSFER_HEADINGS = (
 _SCOPES = {"intra-node": "ranks of a node", "inter-node": "nodes"}
 _SOURCES = {
     "labels": "the labels of instrument",
+    "torch": "torch.distributed, which told them to the profiler",
     "nccl": "NCCL's payloads",
     "mpi": "MPI",
     "environment": "the environment of the processes",
@@ -39,28 +40,49 @@ _SOURCES = {
 }
 
 
+def has_several_ranks(analysis: RunResult) -> bool:
+    """Say whether there are ranks to compare, in one report or in several.
+
+    Ranks of one report that share no operation are not compared.
+    """
+    comparison = analysis.ranks
+    if len(comparison.ranks) < 2:
+        return False
+    return len(analysis.run.reports) > 1 or bool(comparison.waits or comparison.unmatched)
+
+
 def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
     """Return the section: a line for each rank, and what could not be matched."""
     comparison = analysis.ranks
-    table = new_table(*_HEADINGS, left=("host",))
+    # Ranks of one report share a clock and a machine.
+    is_one_report = len(analysis.run.reports) == 1
+    of_machine = () if is_one_report else ("host", "clock", "±")
+    table = new_table("rank", *of_machine, *_HEADINGS, left=("host",))
     late = {lateness.member: lateness for lateness in comparison.lateness}
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
     for member in order[:_MAX_RANKS]:
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
+        waited = comparison.matrix_ns[member]
+        is_matched = any(member in waits.group.members for waits in comparison.waits)
+        is_unknown = comparison.are_waits_unknown(member)
+        machine = () if is_one_report else (name_text(comparison.machines[member]), *_clock(clock))
         table.add_row(
             str(comparison.ranks[member]),
-            name_text(comparison.machines[member]),
-            *_clock(clock),
+            *machine,
             "-" if late_rank is None else percent(late_rank.share_last),
             "-" if late_rank is None or not late_rank.num_last else duration(late_rank.late_ns),
-            duration(int(comparison.matrix_ns[member].sum())),
-            duration(int(comparison.matrix_ns[:, member].sum())),
+            _known(int(waited.sum()), is_unknown=is_unknown) if is_matched else "-",
+            f"rank {comparison.ranks[int(waited.argmax())]}" if waited.any() else "-",
+            _known(int(comparison.matrix_ns[:, member].sum()), is_unknown=is_unknown)
+            if is_matched
+            else "-",
         )
     yield table
     if len(order) > _MAX_RANKS:
         yield Text(f"… and {len(order) - _MAX_RANKS} ranks more: --format json has them all")
-    yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
+    if not is_one_report:
+        yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):
         yield Text(
             "Clocks marked UTC share no operation with the others: they are as exact as NTP."
@@ -85,15 +107,15 @@ def transfer_table(analysis: RunResult) -> Table | None:
     One line for each operation and communicator, the one with the longest transfers first. The
     transfer is the same on all ranks; of their waits, the median is shown.
     """
-    found: dict[tuple[str, str], list[OperationUse]] = defaultdict(list)
+    by_group: dict[tuple[str, str], list[OperationUse]] = defaultdict(list)
     for result in analysis.collectives:
         for use in result.uses:
             if use.num_matched:
-                found[use.operation, use.communicator or ""].append(use)
-    if not found:
+                by_group[use.operation, use.communicator or ""].append(use)
+    if not by_group:
         return None
     table = new_table(*_TRANSFER_HEADINGS, left=("communicator",))
-    by_cost = sorted(found.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
+    by_cost = sorted(by_group.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
     for (operation, communicator), uses in by_cost[:_MAX_RANKS]:
         use = uses[0]
         is_told = not use.is_lower_bound
@@ -102,14 +124,36 @@ def transfer_table(analysis: RunResult) -> Table | None:
             _short(communicator),
             "-" if use.scope is None else _SCOPES[use.scope],
             str(use.num_matched),
-            duration(int(median(other.wait_ns or 0 for other in uses))),
-            duration(use.transfer_ns or 0),
+            _median_wait(uses),
+            "-" if use.transfer_ns is None else duration(use.transfer_ns),
             _rate(use.busbw_gb_per_s if is_told else None),
             "-" if use.utilization is None or not is_told else percent(use.utilization),
             "-" if use.latency_ns is None else duration(use.latency_ns),
             _rate(use.rate_gb_per_s),
         )
     return table
+
+
+def arrived_heading(analysis: RunResult) -> str:
+    """Return the heading of what operations took: how many of their ranks are known to be there."""
+    sizes = [
+        (len(waits.group.members), max(waits.group.num_ranks, len(waits.group.members)))
+        for waits in analysis.ranks.waits
+    ]
+    captured, there = max(sizes, key=lambda size: (size[1] - size[0], size[1]), default=(0, 0))
+    if captured == there:
+        return "Communication, after all ranks have arrived"
+    return f"Communication, after the captured ranks have arrived: {captured} of {there}"
+
+
+def _known(nanoseconds: int, *, is_unknown: bool) -> str:
+    """Write a wait; what is nothing only since the clocks do not tell is unknown."""
+    return "unknown" if is_unknown and nanoseconds == 0 else duration(nanoseconds)
+
+
+def _median_wait(uses: Sequence[OperationUse]) -> str:
+    waits = [use.wait_ns for use in uses if use.wait_ns is not None]
+    return duration(int(median(waits))) if waits else "unknown"
 
 
 def _short(communicator: str) -> Text:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from traceprof.analyses.document.model import SCHEMA, Document
 from traceprof.analyses.registry import FINDING_IDS, METRICS
 from traceprof.findings import Kind, Metric
-from traceprof.reports.document import SCHEMA, Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,6 +32,23 @@ class _Table(Table):
         yield from super().__rich_console__(console, options)
 
 
+class OneLine:
+    """A line that a terminal cuts, and that is as long as it is where there is none.
+
+    Args:
+        line: the text.
+    """
+
+    def __init__(self, line: Text) -> None:
+        self._line = line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self._line.no_wrap = True
+        self._line.overflow = "ellipsis" if console.is_terminal else "ignore"
+        limit = options.max_width if console.is_terminal else _UNLIMITED
+        yield from console.render(self._line, options.update(max_width=limit))
+
+
 def new_table(*headings: str, left: Sequence[str] = ()) -> Table:
     """Return a table whose left-aligned columns give way where the terminal is narrow."""
     table = _Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)

@@ -1,0 +1,293 @@
+"""What a comparison says, in order: sections of sentences and tables, whatever they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.gpu_idle import CAUSES
+from traceprof.compare.statistics import LEVEL
+from traceprof.errors import one_line
+from traceprof.host.idle_causes import IdleCause
+from traceprof.kernel_names import function_name
+from traceprof.reports.blocks import Table
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from traceprof.compare.document import (
+        CommunicationChange,
+        Comparison,
+        FindingChange,
+        KernelChange,
+        Side,
+    )
+
+MAX_KERNELS = 15  # in a table; the JSON has them all
+MAX_COMMUNICATION = 15
+_MIN_SHOWN = 0.0005  # of the step: a smaller change of a kernel is not shown
+_MAX_NAMED = 3  # reports
+MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of what is said.
+
+    Attributes:
+        title: empty of the first.
+        lines: sentences, before the table.
+        table: as formats other than text have it, too; None where there is none.
+        after: sentences after the table.
+    """
+
+    title: str
+    lines: Sequence[str] = ()
+    table: Table | None = None
+    after: Sequence[str] = ()
+
+
+def sections(comparison: Comparison) -> Iterator[Section]:
+    """Yield what a comparison says: first whether it may be made at all."""
+    yield Section("", [one_line(line) for line in _head(comparison)])
+    if comparison.gates:
+        yield _gates(comparison)
+    yield _parts(comparison)
+    if comparison.idle:
+        yield _idle(comparison)
+    yield _kernels(comparison)
+    if comparison.communication:
+        yield _communication(comparison.communication)
+    if comparison.findings:
+        yield _findings(comparison.findings)
+    yield Section("About these numbers", comparison.notes)
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return in one sentence what came of the change."""
+    step = comparison.step
+    values = f"{_exact(step.before_ns)} before and {_exact(step.after_ns)} after"
+    what = "The training, without steps," if step.basis == "training" else "A step"
+    change = "" if step.change is None else f" ({_signed(step.change)})"
+    if step.low is None or step.high is None:
+        return f"{what} takes {values}{change}: inconclusive, no interval can be given."
+    over = "over recordings" if step.basis == "captures" else "over steps"
+    span = f"{_signed(step.low)} to {_signed(step.high)}, {LEVEL * 100:.0f} % {over}"
+    return f"{what} takes {values}: {step.verdict}, {_signed(step.change or 0.0)} ({span})."
+
+
+def change_text(change_ns: int) -> str:
+    """Write a change of time with its sign: `-774 µs`."""
+    return "0 ns" if not change_ns else f"{'-' if change_ns < 0 else '+'}{duration(abs(change_ns))}"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]) -> Table:
+    """Return a table of one-line cells; columns of words are those named in `left`."""
+    cells = tuple(tuple(map(one_line, row)) for row in rows)
+    return Table(tuple(headings), tuple(heading in left for heading in headings), cells, "")
+
+
+def _exact(length_ns: int) -> str:
+    """Write a step's length with a digit more than usual: changes of a per cent are told by it."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if length_ns >= size:
+            value = length_ns / size
+            return f"{value:.{max(3 - len(str(int(value))), 0) + 1}f} {unit}"
+    return f"{length_ns} ns"
+
+
+def _signed(fraction: float) -> str:
+    return f"{100 * fraction:+.2f} %"
+
+
+def _head(comparison: Comparison) -> Iterator[str]:
+    for reason in comparison.comparable.reasons:
+        yield f"Not comparable: {reason}."
+    yield verdict(comparison)
+    yield f"before: {_side(comparison.before)}"
+    yield f"after:  {_side(comparison.after)}"
+    reasons = comparison.comparable.reasons
+    for difference in comparison.comparable.differences:
+        pair = f"{difference.before} before, {difference.after} after"
+        if any(pair in reason for reason in reasons):
+            continue
+        values = f"{difference.before or 'nothing'} before, {difference.after or 'nothing'} after"
+        yield f"differs: {difference.what}: {values}"
+    for side in (comparison.before, comparison.after):
+        for reason in side.left_out_reports:
+            yield f"left out: {reason}"
+
+
+def _side(side: Side) -> str:
+    names = ", ".join(side.reports[:_MAX_NAMED])
+    more = len(side.reports) - _MAX_NAMED
+    captures = f"{side.num_captures} recordings, " if side.num_captures > 1 else ""
+    left_out = f" ({side.num_left_out} left out)" if side.num_left_out else ""
+    ranks = f"{len(side.ranks)} rank{'s' if len(side.ranks) != 1 else ''}"
+    gpus = f", {', '.join(side.gpus)}" if side.gpus else ""
+    others = f" and {more} more" if more > 0 else ""
+    plural = "" if side.num_steps == 1 else "s"
+    steps = f"{side.num_steps} step{plural}{left_out}" if side.num_steps else "no steps"
+    return f"{names}{others}: {captures}{steps}, {ranks}{gpus}"
+
+
+def _gates(comparison: Comparison) -> Section:
+    headings = ("", "gate", "outcome", "why")
+    rows = [
+        (MARKS[gate.outcome], gate.gate, gate.outcome, gate.reason) for gate in comparison.gates
+    ]
+    return Section("Gates", table=_table(headings, rows, headings))
+
+
+def _parts(comparison: Comparison) -> Section:
+    before, after, change = comparison.mean_before, comparison.mean_after, comparison.parts
+    rows: list[tuple[str, ...]] = [
+        (
+            part.part,
+            duration(part.before_ns),
+            duration(part.after_ns),
+            change_text(part.change_ns),
+            ""
+            if part.low_ns is None or part.high_ns is None
+            else f"{change_text(part.low_ns)} to {change_text(part.high_ns)}",
+        )
+        for part in comparison.part_changes
+    ]
+    rows.append(
+        (
+            "mean step",
+            duration(before.mean_step_ns),
+            duration(after.mean_step_ns),
+            change_text(change.mean_step_ns),
+            "",
+        )
+    )
+    headings = ("part", "before", "after", "change", f"{LEVEL * 100:.0f} %")
+    return Section("Where it comes from", table=_table(headings, rows, ("part",)))
+
+
+def _idle(comparison: Comparison) -> Section:
+    rows = [
+        (
+            CAUSES[IdleCause(cause.cause)],
+            duration(cause.before_ns),
+            duration(cause.after_ns),
+            change_text(cause.change_ns),
+        )
+        for cause in comparison.idle
+    ]
+    headings = ("cause", "before", "after", "change")
+    return Section("Idle, by cause", table=_table(headings, rows, ("cause",)))
+
+
+def _kernels(comparison: Comparison) -> Section:
+    matching = [
+        f"{percent(rung.before)} / {percent(rung.after)} {_RUNGS[rung.rung]}"
+        for rung in comparison.kernel_matching
+        if rung.before or rung.after
+    ]
+    least = _MIN_SHOWN * comparison.mean_before.mean_step_ns
+    told = [
+        kernel
+        for kernel in comparison.kernels
+        if abs(kernel.change_ns) >= least and (kernel.is_significant or kernel.p_adjusted is None)
+    ]
+    lines = [f"Of the kernels' time before / after: {', '.join(matching)}."] if matching else []
+    shown = told[:MAX_KERNELS]
+    rest = sum(kernel.change_ns for kernel in comparison.kernels if kernel not in shown)
+    after = [f"All other kernels: {change_text(rest)}."] if comparison.kernels else []
+    if comparison.kernels_beside_ns:
+        beside = change_text(comparison.kernels_beside_ns)
+        after.append(f"Kernels that run beside each other, whose times overlap: {beside}.")
+    if not shown:
+        lines.append("No kernel takes another time than before, as far as noise lets that be told.")
+        return Section("Compute, by kernel", [*lines, *after])
+    headings = ("change", "before", "after", "matched by", "category", "kernel")
+    table = _table(headings, map(_kernel, shown), headings[3:])
+    return Section("Compute, by kernel", lines, table, after)
+
+
+_RUNGS = {
+    "name": "matched by name",
+    "canonical name": "by canonical name",
+    "place in the step": "by place in the step",
+    "only before": "only before",
+    "only after": "only after",
+}
+
+
+def _kernel(kernel: KernelChange) -> tuple[str, ...]:
+    names = [function_name(name) for name in (kernel.before, kernel.after) if name is not None]
+    return (
+        change_text(kernel.change_ns),
+        duration(kernel.before_ns),
+        duration(kernel.after_ns),
+        kernel.rung,
+        kernel.category,
+        " → ".join(dict.fromkeys(names)),
+    )
+
+
+def _communication(changes: Sequence[CommunicationChange]) -> Section:
+    rows = []
+    for change in changes[:MAX_COMMUNICATION]:
+        names = [name for name in (change.before, change.after) if name is not None]
+        rows.append(
+            (
+                change.operation,
+                " → ".join(dict.fromkeys(names)) or "-",
+                f"{change.count_before:.3g} → {change.count_after:.3g}",
+                _both(change.before_ns, change.after_ns),
+                _both(change.wait_before_ns, change.wait_after_ns),
+                _both(change.transfer_before_ns, change.transfer_after_ns),
+                change_text(change.change_ns),
+            )
+        )
+    rest = changes[MAX_COMMUNICATION:]
+    total = change_text(sum(change.change_ns for change in rest))
+    headings = ("operation", "communicator", "count", "time", "waiting", "transfer", "change")
+    return Section(
+        "Communication, per step",
+        table=_table(headings, rows, headings[:2]),
+        after=[f"… and {len(rest)} more: {total}"] if rest else [],
+    )
+
+
+def _both(before_ns: int | None, after_ns: int | None) -> str:
+    values = ["unknown" if value is None else duration(value) for value in (before_ns, after_ns)]
+    return values[0] if values == ["unknown"] * 2 else " → ".join(values)
+
+
+def _findings(changes: Sequence[FindingChange]) -> Section:
+    rows = [
+        (
+            change.id,
+            change.status,
+            "-" if change.before_ns is None else duration(change.before_ns),
+            "-" if change.after_ns is None else duration(change.after_ns),
+            _predicted(change),
+            _gain(change),
+        )
+        for change in changes
+    ]
+    headings = ("finding", "", "before", "after", "predicted gain", "gain")
+    return Section("Findings, per step", table=_table(headings, rows, headings[:2]))
+
+
+def _gain(change: FindingChange) -> str:
+    if change.came_ns is None:
+        return "unknown"
+    return change_text(change.came_ns)
+
+
+def _predicted(change: FindingChange) -> str:
+    saving = change.predicted
+    if saving is None:
+        return "" if change.before_ns is None else "unknown"
+    if saving.step_ns is None:
+        return f"at most {duration(saving.high_ns)}"
+    span = ""
+    if saving.low_ns is not None:
+        span = f" ({duration(saving.low_ns)} to {duration(saving.high_ns)})"
+    return f"{duration(saving.step_ns)}{span}"

@@ -1,0 +1,71 @@
+"""The text report's first lines: what a step takes, what it is made of, what costs most of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.breakdown import judged_kind
+from traceprof.errors import one_line
+from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
+from traceprof.units import between, duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.analyses.headline import Headline
+    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.savings import Savings
+    from traceprof.findings import Finding
+
+
+def headline_lines(analysis: RunResult) -> list[str]:
+    """Return the headline: one line of what a step takes, one of what costs most of it."""
+    found = analysis.headline
+    if found is None:
+        return []
+    kind = judged_kind(analysis.breakdown)
+    lines = [f"{_what_it_takes(found)}: {where_it_went(found.breakdown.judged)}."]
+    if found.causes:
+        causes = "; ".join(_cause(finding) for finding in found.causes)
+        lines.append(f"What costs most, of the {kind}: {causes}.")
+    if found.savings is not None:
+        lines.append(_what_it_could_take(found.savings))
+    return lines
+
+
+def _what_it_takes(found: Headline) -> str:
+    result, lengths = found.breakdown, found.lengths
+    where = f" on rank {result.rank}"
+    if lengths is None:
+        return f"The {result.judged_kind} takes {duration(found.step_ns)}{where}, without steps"
+    mean = f", mean {duration(lengths.mean_ns)}" if lengths.groups else ""
+    return f"A step takes {duration(found.step_ns)}{where} (median of {lengths.num_steps}{mean})"
+
+
+def _what_it_could_take(savings: Savings) -> str:
+    if savings.possible_ns is None:
+        how = f"; {one_line(savings.how_to_collect)}" if savings.how_to_collect else ""
+        return f"What it could take cannot be said: {one_line(savings.refused or '')}{how}."
+    num, misfit = savings.num_steps, savings.gates[0].value or 0.0
+    whole = "all of it" if num == 1 else f"{num} steps"
+    source = f"a replay of {whole}, {percent(abs(misfit))} off"
+    if not savings.gains:
+        return f"Without any finding that can be taken out of a replay it takes as long ({source})."
+    gains = ", then ".join(
+        f"{duration(gain.gain_ns)} less without {gain.finding}" for gain in savings.gains
+    )
+    possible = duration(savings.possible_ns)
+    limits = between(savings.low_ns or 0, savings.high_ns or 0)
+    span = "" if limits == possible else f" ({limits})"
+    return f"It could take {possible}{span}: {gains} ({source})."
+
+
+def _cause(finding: Finding) -> str:
+    share = percent(finding.impact_fraction)
+    parts = {
+        name: value
+        for name in CAUSE_WORDS
+        if isinstance(value := finding.metrics.get(name), int) and value > 0
+    }
+    if finding.id != "gpu-idle" or not parts:
+        return f"{finding.id} {share}"
+    largest = max(parts, key=lambda name: parts[name])
+    return f"{finding.id} {share}, most of it {CAUSE_WORDS[largest]}"

@@ -1,0 +1,104 @@
+"""The kernels of the text report: which take the time, and what their names tell."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from traceprof.findings import share
+from traceprof.kernel_names import function_name
+from traceprof.reports.tables import name_text, new_table
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from traceprof.analyses.kernel_table import KernelUse
+    from traceprof.analyses.run_result import RunResult
+    from traceprof.kernel_names.categories import KernelKind
+
+MAX_KERNELS = 20  # of one rank; the JSON has them all
+# Functions that are named by a template argument: those of PyTorch, CUTLASS and cuDNN.
+_GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cutlass|^xmma_cudnn::")
+_DETAIL = re.compile(
+    r"\w*Functor\w*|\w+_kernel_(?:cuda|impl)\w*|\w+KernelImpl\w*|copy_device_to_device|\w+_functor"
+    r"|_amp_foreach_\w+|\w*cutlass_\w+|(?:fprop|dgrad|wgrad|strided_dgrad)_indexed|FlashAttn\w+"
+)
+_WRAPPER = re.compile(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
+_LEFT = ("kernel", "category", "computes in")
+
+
+def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
+    """Yield the table of the rank whose kernels take longest together, and what is left out."""
+    tables = [(sum(table.total_ns), table) for table in analysis.kernels]
+    if not any(total for total, _ in tables):
+        yield Text("No kernel ran.")
+        return
+    total, table = max(tables, key=lambda item: (item[0], -item[1].rank))
+    uses = list(table)
+    if len(tables) > 1:
+        yield Text(
+            f"rank {table.rank}, whose kernels take longest together ({duration(total)});"
+            " --format json has those of all ranks"
+        )
+    yield Text(_categories(uses, total))
+    yield _table(uses[:MAX_KERNELS], total)
+    rest = uses[MAX_KERNELS:]
+    if rest:
+        spent = sum(use.total_ns for use in rest)
+        yield Text(
+            f"… and {len(rest)} names more: {duration(spent)}, {percent(share(spent, total))}"
+        )
+
+
+def _table(uses: Sequence[KernelUse], total_ns: int) -> RenderableType:
+    has_steps = any(use.per_step_ns is not None for use in uses)
+    per_step = ("per step",) if has_steps else ()
+    headings = ("time", "share", *per_step, "count", "median", "category", "computes in", "kernel")
+    table = new_table(*headings, left=_LEFT)
+    for use in uses:
+        step = () if use.per_step_ns is None else (duration(use.per_step_ns),)
+        table.add_row(
+            duration(use.total_ns),
+            percent(share(use.total_ns, total_ns)),
+            *step,
+            str(use.count),
+            duration(use.median_ns),
+            Text(str(use.kind.category), no_wrap=True),
+            Text(arithmetic_text(use.kind), no_wrap=True),
+            name_text(kernel_title(use.name)),
+        )
+    return table
+
+
+def kernel_title(name: str) -> str:
+    """Return a kernel's function and, of a function that does many things, what it does here."""
+    function = function_name(name)
+    arguments = name.partition("<")[2]
+    details = _DETAIL.findall(arguments) if _GENERIC.search(function) else ()
+    detail = next(
+        (text for text in details if text not in function and not _WRAPPER.search(text)), None
+    )
+    return function if detail is None else f"{function}: {detail}"
+
+
+def arithmetic_text(kind: KernelKind) -> str:
+    """Return number format and unit, as far as the name tells them."""
+    unit = ", tensor cores" if kind.tensor_cores else ""
+    if kind.precision is None:
+        return unit[2:] or "-"
+    return f"{kind.precision}{unit}"
+
+
+def _categories(uses: Sequence[KernelUse], total_ns: int) -> str:
+    """Say what share of the time each category takes, and how much no row of the table knows."""
+    spent: dict[str, int] = {}
+    for use in uses:
+        name = str(use.kind.category) if use.kind.is_known else "not known by name"
+        spent[name] = spent.get(name, 0) + use.total_ns
+    ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {percent(share(time, total_ns))}" for name, time in ordered)

@@ -1,0 +1,92 @@
+"""Which steps' critical paths are shown, and their tracks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses.step_lengths import slowest_rank, training_steps
+from traceprof.errors import one_line
+from traceprof.reports.perfetto.events import MAX_NAME, Event, write_events
+from traceprof.whatif.checked import Refusal, checked_replay
+from traceprof.whatif.sample import sample_of
+from traceprof.whatif.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
+from traceprof.whatif.step_path import step_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.analyses.run_result import RunResult
+    from traceprof.reports.perfetto.packets import PacketWriter
+    from traceprof.whatif.open_analysis import OpenAnalysis
+    from traceprof.whatif.step_path import StepPath
+
+_NO_PARENT = 0
+
+
+def critical_paths(analysis: OpenAnalysis) -> tuple[StepPath, ...] | Refusal:
+    """Return the critical paths of a step of median length and of the slowest one.
+
+    Args:
+        analysis: of a run whose reports are open. Without steps, the training is the step.
+
+    Returns:
+        Why there is none, where a replay of the steps does not fit what was measured.
+    """
+    refusal = _refusal(analysis)
+    if refusal is not None:
+        return refusal
+    steps = _chosen_steps(analysis.result)
+    paths = [step_path(analysis, step) for step in steps]
+    found = tuple(path for path in paths if path is not None)
+    return found or Refusal("not every rank has the same steps, a GPU and API calls", None)
+
+
+def _refusal(analysis: OpenAnalysis) -> Refusal | None:
+    result = analysis.result
+    savings = None if result.headline is None else result.headline.savings
+    if savings is not None:  # the replay was checked before
+        return Refusal(savings.refused, savings.how_to_collect) if savings.refused else None
+    measured = {one.rank: one for one in result.breakdown}
+    sample = sample_of(analysis.run, measured, MAX_OPERATIONS) if measured else None
+    num = sum(len(rank.operations) for rank in analysis.run.ranks)
+    if sample is None and num > MAX_WITHOUT_STEPS:
+        return Refusal(f"no steps are known, and {num} operations are too many", "mark steps")
+    replay = checked_replay(analysis, (), sample)
+    return replay if isinstance(replay, Refusal) else None
+
+
+def _chosen_steps(result: RunResult) -> list[int | None]:
+    """Return the numbers of the steps, by the rank whose steps take longest; None for all."""
+    common = set.intersection(*({step.number for step in one.steps} for one in result.breakdown))
+    steps = [
+        step for step in training_steps(slowest_rank(result.breakdown)) if step.number in common
+    ]
+    if not steps:
+        return [None]
+    lengths = np.array([step.measures.window_ns for step in steps], np.int64)
+    middle = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+    # The last one's end is that of its last operation, not the beginning of another step.
+    slowest = int(lengths[: max(len(lengths) - 1, 1)].argmax())
+    return list(dict.fromkeys([steps[middle].number, steps[slowest].number]))
+
+
+def write_paths(writer: PacketWriter, analysis: RunResult, paths: Sequence[StepPath]) -> None:
+    """Write a track for each path, above all ranks."""
+    for path in paths:
+        of = "the training" if path.step is None else f"step {path.step}"
+        new_track = partial(writer.track, _NO_PARENT, f"critical path of {of}")
+        write_events(writer, new_track, _events(analysis, path))
+
+
+def _events(analysis: RunResult, path: StepPath) -> Iterator[Event]:
+    reports = {rank.rank: rank.report for rank in analysis.run.ranks}
+    clocks = analysis.ranks.clocks
+    for part in path.parts:
+        times = np.array([part.start_ns, part.end_ns], np.int64)
+        start, end = clocks.to_run(reports[part.rank], times).tolist()
+        name = one_line(f"rank {part.rank}: {part.name}", MAX_NAME)
+        stream = {} if part.stream is None else {"stream": part.stream}
+        yield Event(start, end, name, part.kind, (), {"rank": part.rank, **stream})

@@ -1,0 +1,148 @@
+"""A run as files of tables, Parquet or CSV: the frames of its events and of its results."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from traceprof.analyses.document.records import TABLES
+from traceprof.errors import UsageError
+from traceprof.frames.open_run import RunFrames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from traceprof.analysis import Analysis
+    from traceprof.progress import Progress
+
+EVENTS = ("kernels", "copies", "api_calls", "ranges", "communication")
+"""Tables with a row for each event: methods of `RunFrames`."""
+_OF_PROCESSES = frozenset({"api_calls", "ranges"})  # once for all devices of a process
+
+
+class _Writer(Protocol):
+    """Takes a table piece by piece."""
+
+    def add(self, frame: pd.DataFrame) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def write(
+    analysis: Analysis, folder: Path, ending: str, progress: Progress | None = None
+) -> list[Path]:
+    """Write each table of a run into a file of its own.
+
+    Args:
+        analysis: what was found out, with its reports open.
+        folder: that is there, for `kernels.parquet` and the others.
+        ending: `parquet` or `csv`.
+        progress: told of the ranks.
+
+    Returns:
+        The files.
+
+    Raises:
+        UsageError: the run has no rank.
+    """
+    writer: Callable[[Path], _Writer] = _Parquet if ending == "parquet" else _Csv
+    frames = RunFrames(analysis.run)
+    if not frames.ranks:
+        remedy = "see what the reports hold: traceprof info"
+        raise UsageError("cannot write tables of this run", "it has no rank", remedy)
+    tables: dict[str, _Writer] = {}
+    paths = {name: folder / f"{name}.{ending}" for name in EVENTS}
+    if progress is not None:
+        progress.expect(len(frames.ranks))
+    try:
+        for rank in frames.ranks:  # a rank at a time, so that no more is in memory
+            for name in EVENTS:
+                if name in _OF_PROCESSES and rank not in frames.first_ranks:
+                    continue
+                if name not in tables:
+                    tables[name] = writer(paths[name])
+                tables[name].add(getattr(frames, name)(rank))
+            if progress is not None:
+                progress.advance(1)
+    finally:
+        for table in tables.values():
+            table.close()
+    for name, frame in _results(analysis):
+        paths[name] = folder / f"{name}.{ending}"
+        table = writer(paths[name])
+        try:
+            table.add(frame)
+        finally:
+            table.close()
+    return [*paths.values()]
+
+
+def file_of(table: str) -> str:
+    """Return what the file of a table of results is called: events have the shorter names."""
+    return f"{table}_totals" if table in EVENTS else table
+
+
+def _results(analysis: Analysis) -> Iterator[tuple[str, pd.DataFrame]]:
+    for name in TABLES:
+        frame = analysis.to_pandas(name)
+        for column in frame.columns:
+            if frame[column].dtype == object:  # lists and numbers by name
+                frame[column] = [json.dumps(value, ensure_ascii=False) for value in frame[column]]
+            if column == "path":  # of a file, whose name need not be text
+                frame[column] = [
+                    path.encode("utf-8", "replace").decode("utf-8") for path in frame[column]
+                ]
+        yield file_of(name), frame
+
+
+class _Csv:
+    """A CSV file: what is not known is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._has_header = False
+
+    def add(self, frame: pd.DataFrame) -> None:
+        frame.to_csv(self._file, index=False, header=not self._has_header, lineterminator="\n")
+        self._has_header = True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Parquet:
+    """A Parquet file with a group of rows for each piece: what is not known is null."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+        self._schema: pa.Schema | None = None
+
+    def add(self, frame: pd.DataFrame) -> None:
+        import pyarrow as pa  # noqa: PLC0415  (of an extra)
+        from pyarrow import parquet  # noqa: PLC0415
+
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        if self._schema is None:
+            fields = [_of_all_ranks(field) for field in table.schema]
+            # With what pandas notes, to make the same columns of it again.
+            self._schema = pa.schema(fields, table.schema.metadata)
+            self._writer = parquet.ParquetWriter(self._path, self._schema, compression="zstd")
+        self._writer.write_table(table.cast(self._schema))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _of_all_ranks(field: pa.Field) -> pa.Field:
+    """Return a column's type for ranks of any number of names."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_dictionary(field.type):
+        return pa.field(field.name, pa.dictionary(pa.int32(), pa.string()))
+    return field

@@ -1,0 +1,260 @@
+"""The text report's tables of time: of each rank, and of its training steps."""
+
+from __future__ import annotations
+
+from statistics import mean, median
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.measure import Measurement
+from rich.text import Text
+
+from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.step_lengths import step_lengths, training_steps
+from traceprof.errors import one_line
+from traceprof.reports.tables import MAX_NAME, new_table
+from traceprof.units import duration, percent, ranks_text, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+
+    from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
+    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.step_lengths import StepLengths
+    from traceprof.analyses.surroundings import Surroundings
+    from traceprof.run.summary import RankInfo
+
+_BAR = 20  # characters
+_MIN_BAR = 6
+_MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
+_MIN_SPOKEN = 0.005  # of the time: less is not worth a word
+_SPOKEN = {
+    "compute_ns": "compute",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+CAUSE_WORDS = {
+    "launch_bound_ns": "launching",
+    "turnaround_ns": "the GPU's own turn-around",
+    "sync_ns": "waits for the GPU",
+    "data_loading_ns": "data loading",
+    "mpi_ns": "MPI",
+    "setup_ns": "set-up",
+    "allocation_ns": "allocation",
+    "waiting_ns": "sleep",
+    "host_code_ns": "code on the host",
+    "unknown_ns": "unknown",
+}
+"""What a GPU waits for, by the metric of `gpu-idle`."""
+_MAX_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
+_PARTS = (
+    # measure, heading, colour, and a character of its own for those who see no colour
+    ("compute_ns", "compute", "green", "█", "#"),
+    ("exposed_communication_ns", "exposed\ncomm", "red", "▒", "="),
+    ("exposed_copy_ns", "exposed\ncopy", "yellow", "░", "-"),
+    ("idle_ns", "idle", "bright_black", "·", "."),
+)
+
+
+def breakdown_table(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
+    """Return where the time went that findings are about, by rank, and what is not of it."""
+    legend = Text("  ").join(
+        Text.assemble((plain if ascii_only else mark, colour), f" {heading}".replace("\n", " "))
+        for _, heading, colour, mark, plain in _PARTS
+    )
+    below = [Text(line) for line in below_the_table(analysis)]
+    return Group(parts_table(analysis), legend, *below)
+
+
+def parts_table(analysis: RunResult) -> Table:
+    """Return where the time went that findings are about: a line for each rank."""
+    headings = [part[1] for part in _PARTS]
+    kind = str(judged_kind(analysis.breakdown))
+    table = new_table("rank", "GPU", kind, "", *headings, "comm\nhidden", left=("GPU", ""))
+    ranks = {rank.rank: rank for rank in analysis.run.ranks}
+    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
+    for result in by_rank[:_MAX_RANKS]:
+        whole, rank = result.judged, ranks[result.rank]
+        table.add_row(
+            str(result.rank),
+            Text(_device(rank), no_wrap=True, overflow="ellipsis"),
+            duration(whole.window_ns),
+            Bar(whole),
+            *(_share_of_window(whole, part[0]) for part in _PARTS),
+            _hidden(whole),
+        )
+    return table
+
+
+def below_the_table(analysis: RunResult) -> list[str]:
+    """Say how many ranks the table lacks, and what came before and after the training."""
+    left_out = len(analysis.breakdown) - _MAX_RANKS
+    lines = [f"… and {left_out} ranks more: --format json has them all"] if left_out > 0 else []
+    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
+    return [*lines, *outside_the_training(by_rank)]
+
+
+def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
+    """Say what came before and after the training, by what was seen of it; it is no finding."""
+    lines = []
+    for word, parts in (
+        ("Before", [(result.rank, result.before, result.seen_before) for result in results]),
+        ("After", [(result.rank, result.after, result.seen_after) for result in results]),
+    ):
+        told = [(rank, part, seen) for rank, part, seen in parts if part is not None]
+        if not told:
+            continue
+        rank, longest, seen = max(told, key=lambda item: item[1].window_ns)
+        whole = next(result.whole for result in results if result.rank == rank)
+        if longest.window_ns < _MIN_TOLD * whole.window_ns:
+            continue
+        at_most = "" if len(told) == 1 else f", at most (rank {rank})"
+        lines.append(
+            f"{word} the training of {ranks_text([rank for rank, *_ in told])}:"
+            f" {duration(longest.window_ns)}{at_most}: {_made_of(longest, seen)}."
+        )
+    left_out = [result for result in results if result.training and result.training.num_left_out]
+    for result in left_out[:1]:
+        training = result.training
+        assert training is not None  # noqa: S101  (chosen by it)
+        what = []
+        if training.num_warm_up:
+            what.append(f"{training.num_warm_up} lie in a range of warm-up")
+        if training.num_distorted:
+            what.append(
+                f"in {training.num_distorted} the profiler itself took over 10 % of the time"
+            )
+        lines.append(
+            f"Of rank {result.rank}'s first steps {training.num_left_out} are not training:"
+            f" {', '.join(what)}."
+        )
+    return lines
+
+
+def _made_of(part: Measures, seen: Surroundings | None) -> str:
+    """Say what a time outside the training was spent with, the most first."""
+    uploaded = "" if seen is None else f", {size_text(seen.bytes_to_gpu)} to the GPU"
+    shares = [
+        (part.compute_ns, f"compute ({part.num_kernels} kernels)"),
+        (part.exposed_communication_ns, "communication"),
+        (part.exposed_copy_ns, f"copies ({part.num_copies}{uploaded})"),
+        (part.idle_ns, f"idle{_causes(part, seen)}"),
+    ]
+    shares.sort(key=lambda item: -item[0])
+    return ", ".join(f"{duration(ns)} {what}" for ns, what in shares if ns)
+
+
+def _causes(part: Measures, seen: Surroundings | None) -> str:
+    """Say why the GPU idled outside the training, as far as a cause takes a tenth of that."""
+    causes = {} if seen is None else seen.idle_by_cause
+    told = sorted(causes.items(), key=lambda item: -item[1])
+    words = [
+        f"{duration(idle_ns)} {CAUSE_WORDS[f'{cause.value}_ns']}"
+        for cause, idle_ns in told
+        if 10 * idle_ns >= part.idle_ns
+    ]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _device(rank: RankInfo) -> str:
+    if rank.device is None:
+        return "CPU"
+    return f"{rank.device} {one_line(rank.gpu or '', MAX_NAME)}".strip()
+
+
+def _share_of_window(measures: Measures, measure: str) -> str:
+    value = int(getattr(measures, measure))
+    return percent(value / measures.window_ns) if measures.window_ns else "-"
+
+
+def _hidden(measures: Measures) -> str:
+    if not measures.communication_ns:
+        return "-"
+    return percent(measures.overlapped_communication_ns / measures.communication_ns)
+
+
+class Bar:
+    """The identity as a bar: the parts of the window, each as wide as its share.
+
+    Args:
+        measures: of the window.
+    """
+
+    def __init__(self, measures: Measures) -> None:
+        self._measures = measures
+
+    @property
+    def shares(self) -> list[tuple[str, float]]:
+        """The fields of `Measures` that the window is made of, and the share of each, 0 to 1."""
+        return [(measure, self._measures.fraction(measure)) for measure, *_ in _PARTS]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        del console
+        return Measurement(min(_MIN_BAR, options.max_width), min(_BAR, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
+        del console
+        width, window = min(_BAR, options.max_width), self._measures.window_ns
+        bar = Text(no_wrap=True)
+        drawn, seen = 0, 0
+        for measure, _, colour, mark, plain_mark in _PARTS:
+            seen += int(getattr(self._measures, measure))
+            until = round(width * seen / window) if window else 0
+            bar.append((plain_mark if options.ascii_only else mark) * (until - drawn), colour)
+            drawn = until
+        yield bar
+
+
+def steps_table(results: Sequence[BreakdownResult]) -> RenderableType | None:
+    """Return what the training steps take; None where no rank has any.
+
+    Medians; where steps are bimodal a second line has the means.
+    """
+    if not any(result.steps for result in results):
+        return None
+    table = new_table("rank", "steps", "", "step", *(part[1] for part in _PARTS), "slowest\nstep")
+    notes: list[str] = []
+    for result in results[:_MAX_RANKS]:
+        lengths = step_lengths(result)
+        if lengths is None:
+            table.add_row(str(result.rank), "0")
+            continue
+        steps = training_steps(result)
+        slowest = f"{lengths.slowest.number} ({duration(lengths.slowest.measures.window_ns)})"
+        num = str(lengths.num_steps)
+        table.add_row(str(result.rank), num, "median", *_middle(steps, median), slowest)
+        if lengths.groups:
+            table.add_row("", "", "mean", *_middle(steps, mean), "")
+            notes = notes or [two_groups(result.rank, lengths)]
+    return Group(table, *map(Text, notes))
+
+
+def two_groups(rank: int, lengths: StepLengths) -> str:
+    """Say that the steps of a rank are of two kinds."""
+    short, long = lengths.groups
+    return (
+        f"The steps of rank {rank} are of two kinds: {short.num_steps} take about"
+        f" {duration(short.median_ns)}, {long.num_steps} about {duration(long.median_ns)}."
+    )
+
+
+def _middle(steps: Sequence[StepMeasures], middle: Callable[[list[int]], float]) -> list[str]:
+    measures = [step.measures for step in steps]
+    return [
+        duration(int(middle([getattr(step, name) for step in measures])))
+        for name in ("window_ns", *(part[0] for part in _PARTS))
+    ]
+
+
+def where_it_went(measures: Measures) -> str:
+    """Say what a time is made of, such as `75 % idle`, in the order of the tables."""
+    parts = [
+        f"{percent(getattr(measures, name) / measures.window_ns)} {_SPOKEN[name]}"
+        for name, *_ in _PARTS
+        if measures.window_ns and getattr(measures, name) / measures.window_ns >= _MIN_SPOKEN
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,82 @@
+"""What-if answers as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from traceprof.reports.whatif_document import (
+    SCHEMA,
+    Answer,
+    Baseline,
+    Document,
+    Gate,
+    PathPart,
+    StepPath,
+    StepPathPart,
+)
+from traceprof.reports.whatif_sends import blocked_record, order_record, schedule_record
+from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from traceprof.ask import Asked
+    from traceprof.reports.whatif_document import Kind
+    from traceprof.whatif.answers import Answer as Answered
+    from traceprof.whatif.checked import Baseline as Replayed
+    from traceprof.whatif.step_path import StepPath as Path
+
+
+def render(asked: Asked) -> str:
+    """Return the document `traceprof.whatif/1`, with a line break at its end."""
+    whatif = asked.whatif
+    document = Document(
+        schema=SCHEMA,
+        version=__version__,
+        reports=[str(report.path) for report in asked.run.reports],
+        baseline=None if whatif.baseline is None else _baseline(whatif.baseline),
+        answers=[_answer(answer) for answer in whatif.answers],
+        critical_path=[
+            PathPart(
+                path.rank, path.compute_ns, path.communication_ns, path.copy_ns, path.host_ns,
+                path.delay_ns,
+            )
+            for path in whatif.critical_path
+        ],
+        refused=whatif.refused,
+        how_to_collect=whatif.how_to_collect,
+        blocked_sends=[blocked_record(blocked) for blocked in whatif.blocked_sends],
+        schedules=[schedule_record(one) for one in whatif.schedules],
+        step_paths=[_step_path(path) for path in asked.paths],
+    )  # fmt: skip
+    text = msgspec.json.format(json.dumps(msgspec.to_builtins(document)), indent=1)
+    return f"{text}\n"
+
+
+def _step_path(path: Path) -> StepPath:
+    parts = [StepPathPart(**asdict(part)) for part in path.parts]
+    return StepPath(path.step, path.rank, path.length_ns, parts)
+
+
+def _baseline(baseline: Replayed) -> Baseline:
+    return Baseline(
+        step_ns=baseline.step_ns,
+        replayed_ns=baseline.replayed_ns,
+        misfit=baseline.misfit,
+        num_steps=baseline.num_steps,
+        gates=[Gate(gate.name, gate.value, gate.limit, gate.holds) for gate in baseline.gates],
+    )
+
+
+def _answer(answer: Answered) -> Answer:
+    kind: Kind = "bound" if answer.is_bound else "estimate"
+    if answer.refused is not None:
+        return Answer(answer.assume, kind, refused=answer.refused)
+    return Answer(
+        assume=answer.assume, kind=kind, step_ns=answer.step_ns, low_ns=answer.low_ns,
+        high_ns=answer.high_ns, change_ns=answer.change_ns, is_too_small=answer.is_too_small,
+        note=answer.note or None,
+        orders=[order_record(order) for order in answer.orders] or None,
+    )  # fmt: skip

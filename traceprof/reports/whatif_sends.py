@@ -1,0 +1,119 @@
+"""Sends of a pipeline in what-if answers: which waited behind which, and better orders."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from traceprof.reports.tables import new_table
+from traceprof.reports.whatif_document import BlockedSend, Schedule, Send, StreamOrder
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from traceprof.reports.whatif_document import Direction, OrderName
+    from traceprof.whatif.answers import Answer, WhatIf
+    from traceprof.whatif.run_changes import StreamOrder as Order
+    from traceprof.whatif.schedules import ScheduleTime
+    from traceprof.whatif.sends import BlockedSend as Blocked
+    from traceprof.whatif.sends import SendName
+
+_MAX_SHOWN = 5
+_ORDERS: dict[str, OrderName] = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved"}
+_DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
+
+
+def order_record(order: Order) -> StreamOrder:
+    """Return the order of a stream's sends for the document."""
+    return StreamOrder(order.rank, [_send(send) for send in order.sends])
+
+
+def blocked_record(blocked: Blocked) -> BlockedSend:
+    """Return a blocked send for the document."""
+    return BlockedSend(
+        rank=blocked.rank,
+        blocked=_send(blocked.blocked),
+        behind=_send(blocked.behind),
+        stage=blocked.stage,
+        blocked_ns=blocked.blocked_ns,
+    )
+
+
+def schedule_record(schedule: ScheduleTime) -> Schedule:
+    """Return what an order of passes takes for the document."""
+    return Schedule(
+        order=_ORDERS[schedule.order], step_ns=schedule.step_ns, naive_ns=schedule.naive_ns
+    )
+
+
+def schedule_lines(whatif: WhatIf) -> list[RenderableType]:
+    """Say what the stages of a pipeline would take in each order of their passes."""
+    if not whatif.schedules:
+        return []
+    table = new_table(
+        "passes in the order", "take", "if communication slowed nothing down",
+        left=("passes in the order",),
+    )  # fmt: skip
+    for one in whatif.schedules:
+        table.add_row(one.order, _time(one.step_ns), _time(one.naive_ns))
+    return [Text(""), Text("A step of these stages, without what is no pass:"), table]
+
+
+def _time(time_ns: int | None) -> str:
+    return "waits for ever" if time_ns is None else duration(time_ns)
+
+
+def blocked_lines(whatif: WhatIf) -> list[RenderableType]:
+    """Say which sends waited behind which, and which stage waited for them."""
+    if not whatif.blocked_sends:
+        return []
+    table = new_table(
+        "of rank", "this", "waits behind", "so that waits", "in a step",
+        left=("this", "waits behind", "so that waits"),
+    )  # fmt: skip
+    for blocked in whatif.blocked_sends[:_MAX_SHOWN]:
+        table.add_row(
+            str(blocked.rank), Text(str(blocked.blocked)), Text(str(blocked.behind)),
+            f"rank {blocked.stage}", duration(blocked.blocked_ns),
+        )  # fmt: skip
+    more = len(whatif.blocked_sends) - _MAX_SHOWN
+    lines: list[RenderableType] = [
+        Text(""),
+        Text("Sends and receives that both sides were ready for wait on their stream:"),
+        table,
+    ]
+    if more > 0:
+        lines.append(Text(f"… {more} more: --format json has them"))
+    return lines
+
+
+def order_lines(answers: list[Answer]) -> list[RenderableType]:
+    """Say in which order streams would run their sends, once for orders that are the same."""
+    lines: list[RenderableType] = []
+    seen: dict[tuple[Order, ...], str] = {}
+    for answer in answers:
+        if not answer.orders:
+            continue
+        if answer.orders in seen:
+            lines.append(Text(f"{answer.assume}: the order of {seen[answer.orders]}"))
+            continue
+        seen[answer.orders] = answer.assume
+        lines.append(Text(f"{answer.assume}: the order of micro-batches in every step"))
+        lines += [Text(f"  rank {order.rank}: {_in_turns(order)}") for order in answer.orders]
+    return lines
+
+
+def _in_turns(order: Order) -> str:
+    """Return an order with the micro-batches that go the same way one after the other together."""
+    turns = groupby(order.sends, key=lambda send: send.way)
+    return "; ".join(
+        f"{way}: {', '.join(str(send.micro_batch) for send in sends)}" for way, sends in turns
+    )
+
+
+def _send(send: SendName) -> Send:
+    direction = _DIRECTIONS.get(send.direction, "exchange")
+    return Send(direction=direction, peer=send.peer, micro_batch=send.micro_batch)

@@ -1,0 +1,136 @@
+"""What-if answers as text: the checks first, then what a step would take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from traceprof.errors import one_line
+from traceprof.reports.tables import new_table
+from traceprof.reports.whatif_sends import blocked_lines, order_lines, schedule_lines
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from traceprof.ask import Asked
+    from traceprof.whatif.answers import Answer, WhatIf
+    from traceprof.whatif.checked import Baseline
+    from traceprof.whatif.step_path import StepPath
+
+_MAX_PARTS = 20  # of a step's critical path; the JSON has them all
+_MIN_SHARE = 0.001  # of the critical path: less is not worth a word
+GATES = {
+    "misfit": "the replay of what was measured misses the step by",
+    "unexplained": "delays without a recorded reason make, of the step,",
+    "host-floor": "without the GPU's time it is off what the host needs by",
+}
+
+
+def report(asked: Asked) -> RenderableType:
+    """Return the answers for a rich console."""
+    whatif = asked.whatif
+    parts: list[RenderableType] = [Text(one_line(report.path)) for report in asked.run.reports[:3]]
+    if len(asked.run.reports) > 3:
+        parts.append(Text(f"… and {len(asked.run.reports) - 3} reports more"))
+    if whatif.baseline is not None:
+        parts += _checks(whatif.baseline)
+    if whatif.refused is not None:
+        parts.append(Text(f"Cannot be said from this report: {one_line(whatif.refused)}"))
+        if whatif.how_to_collect:
+            parts.append(Text(f"→ {one_line(whatif.how_to_collect)}", "italic"))
+        return Group(*parts)
+    told = [
+        answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None
+    ]
+    parts += [
+        Text(f"{answer.assume} cannot be said: {one_line(answer.refused)}")
+        for answer in whatif.answers
+        if answer.refused is not None
+    ]
+    same = [answer.assume for answer in whatif.answers if answer.is_too_small]
+    if told:
+        parts += [Text(""), _answers(told)]
+    notes = dict.fromkeys(f"{answer.assume}: {answer.note}" for answer in told if answer.note)
+    parts += [Text(note) for note in notes]
+    if same:
+        parts.append(Text(f"Changes nothing, or too little to be told: {', '.join(same)}"))
+    parts += order_lines(told)
+    parts += blocked_lines(whatif)
+    parts += schedule_lines(whatif)
+    parts += _path(whatif)
+    parts += [line for path in asked.paths for line in _step_path(path)]
+    return Group(*parts)
+
+
+def _checks(baseline: Baseline) -> list[RenderableType]:
+    steps = f"median of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
+    lines: list[RenderableType] = [
+        Text(f"A step takes {duration(baseline.step_ns)} ({steps}). Checks of the replay:")
+    ]
+    for gate in baseline.gates:
+        value = "unknown" if gate.value is None else percent(abs(gate.value))
+        mark = "holds" if gate.holds else "FAILS"
+        text = f"  {mark}  {gate.name}: {GATES[gate.name]} {value} (limit {percent(gate.limit)})"
+        lines.append(Text(text))
+    return lines
+
+
+def _answers(answers: list[Answer]) -> RenderableType:
+    table = new_table("if", "a step takes", "from", "to", "change", "", left=("if", ""))
+    for answer in sorted(answers, key=lambda answer: answer.change_ns or 0):
+        table.add_row(
+            Text(one_line(answer.assume)),
+            duration(answer.step_ns or 0),
+            "" if answer.is_bound else duration(answer.low_ns or 0),
+            "" if answer.is_bound else duration(answer.high_ns or 0),
+            change_text(answer),
+            Text("a limit: no change reaches more" if answer.is_bound else ""),
+        )
+    return table
+
+
+def change_text(answer: Answer) -> str:
+    """Write what a step gains, with its share: `-469 ms (-72.6 %)`."""
+    change = answer.change_ns or 0
+    before = (answer.step_ns or 0) - change
+    share = f" ({100 * change / before:+.1f} %)" if before else ""
+    return f"{'-' if change < 0 else '+'}{duration(abs(change))}{share}"
+
+
+def _step_path(path: StepPath) -> list[RenderableType]:
+    """Show the longest parts of a step's critical path, in the order of time."""
+    shown = sorted(path.parts, key=lambda part: part.start_ns - part.end_ns)[:_MAX_PARTS]
+    table = new_table("rank", "at s", "for", "kind", "what", left=("kind", "what"))
+    for part in [part for part in path.parts if part in shown]:
+        table.add_row(
+            str(part.rank),
+            f"{part.start_ns / 1e9:.6f}",
+            duration(part.end_ns - part.start_ns),
+            part.kind,
+            Text(one_line(part.name)),
+        )
+    num, length = len(path.parts), duration(path.length_ns)
+    heading = f"Critical path of step {path.step}, {length} on rank {path.rank}: {num} parts"
+    rest = "" if num <= _MAX_PARTS else f", the {_MAX_PARTS} longest of them"
+    return [Text(""), Text(f"{heading}{rest}"), table]
+
+
+def path_shares(whatif: WhatIf) -> dict[str, float]:
+    """Return what the critical path is made of, by name, in shares; without what is too little."""
+    parts = {
+        "compute": sum(path.compute_ns for path in whatif.critical_path),
+        "communication": sum(path.communication_ns for path in whatif.critical_path),
+        "copies": sum(path.copy_ns for path in whatif.critical_path),
+        "the host": sum(path.host_ns for path in whatif.critical_path),
+        "delays between them": sum(path.delay_ns for path in whatif.critical_path),
+    }
+    total = sum(parts.values())
+    return {name: part / total for name, part in parts.items() if part > _MIN_SHARE * total}
+
+
+def _path(whatif: WhatIf) -> list[RenderableType]:
+    parts = [f"{percent(part)} {name}" for name, part in path_shares(whatif).items()]
+    return [Text(f"The critical path of the steps is {', '.join(parts)}.")] if parts else []
