@@ -7,10 +7,10 @@ what is found out afterwards refers to them.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from traceprof.execution.child_process import Child, ChildError, can_fork, send
+from traceprof.execution.child_process import Child, ChildError, can_fork, questions, send
 from traceprof.execution.reading import ReadSection
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 
@@ -21,11 +21,24 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Section, Trace
 
-__all__ = ["RankAlone", "made_beside", "send"]
+__all__ = ["Beside", "RankAlone", "made_beside", "questions", "send"]
 
 Item = TypeVar("Item")
 
 _OF_TRACE = ("trace", "operations", "process_cache", "cache")
+
+
+@dataclass(frozen=True)
+class Beside(Generic[Item]):
+    """Another process that makes something.
+
+    Attributes:
+        items: what it makes, as it comes.
+        ask: asks it something; False where it cannot be asked. The answer is its next item.
+    """
+
+    items: Iterator[Item]
+    ask: Callable[[object], bool]
 
 
 @contextmanager
@@ -34,7 +47,7 @@ def made_beside(
     traces: Mapping[int, Trace],
     progress: ProgressOfAll | None,
     held: dict[int, list[Section]],
-) -> Iterator[Iterator[Item]]:
+) -> Iterator[Beside[Item]]:
     """Have another process make something of open reports, from now on.
 
     Args:
@@ -45,8 +58,8 @@ def made_beside(
         held: filled with the sections that each report was given.
 
     Yields:
-        The items as they come. Where no process could be made, or it was killed, or something went
-        wrong, they end early, and this process has to make them.
+        The process. Its items come as they are made. Where no process could be made, or it was
+        killed, or something went wrong, they end early, and this process has to make them.
     """
 
     def make_there() -> Iterator[Item | ReadSection]:
@@ -64,10 +77,18 @@ def made_beside(
                     yield item
 
     if not can_fork():
-        yield iter(())
+        yield Beside(iter(()), lambda _: False)
         return
     with Child(make_there, progress) as child:
-        yield items(child)
+
+        def ask(question: object) -> bool:
+            try:
+                child.ask(question)
+            except ChildError:
+                return False
+            return True
+
+        yield Beside(items(child), ask)
 
 
 class RankAlone(NamedTuple):

@@ -16,6 +16,7 @@ import sys
 import threading
 import warnings
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -84,6 +85,13 @@ def send(item: object) -> None:
         _parent.send(item)
 
 
+def questions() -> Iterator[Any]:
+    """Yield what the parent asks, as long as it is there; nothing where this is no child."""
+    with suppress(EOFError, OSError):
+        while _parent is not None:
+            yield handover.receive(_parent.socket)
+
+
 class Child(Generic[Item]):
     """A child process that makes items, as long as a block runs.
 
@@ -108,7 +116,7 @@ class Child(Generic[Item]):
         self._make, self._progress, self._niceness = make, progress, niceness
         self._forward_to = _parent.socket if _parent is not None and forwards else None
         self._items: deque[Item] = deque()
-        self._told = np.zeros(2, np.int64)  # rows expected and read
+        self._counted = np.zeros(2, np.int64)  # rows expected and read
         self.has_ended = self._is_broken = False
 
     def __enter__(self) -> Self:
@@ -152,6 +160,17 @@ class Child(Generic[Item]):
         if self._state[_ENDED] != _WHOLE or self._is_broken:
             raise ChildError(was_killed=self._state[_ENDED] != _FAILED)
 
+    def ask(self, question: object) -> None:
+        """Ask something of a child that looks at `questions`; the answer is its next item.
+
+        Raises:
+            ChildError: there is nobody any more.
+        """
+        try:
+            handover.send(question, self.socket)
+        except OSError as error:
+            raise ChildError(was_killed=True) from error
+
     def receive(self, seconds: float = 0) -> None:
         """Take all that has come; wait for something at most so long."""
         while not self.has_ended and select.select([self.socket], [], [], seconds)[0]:
@@ -164,8 +183,8 @@ class Child(Generic[Item]):
                 self.has_ended = self._is_broken = True
         # What did not come others will read again.
         is_lost = self.has_ended and self._state[_ENDED] != _WHOLE
-        expected, read = (self._state[_SENT if is_lost else _SO_FAR] - self._told).tolist()
-        self._told += expected, read
+        expected, read = (self._state[_SENT if is_lost else _SO_FAR] - self._counted).tolist()
+        self._counted += expected, read
         if self._progress is not None and (expected or read):
             self._progress.tell(expected, read)
         if _parent is not None and self._forward_to is not None and self._items:

@@ -5,15 +5,16 @@ Workers open a report by its path: they need the file system that it lies on.
 
 from __future__ import annotations
 
-import gc
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.measured import MeasuredReport
-from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
+from traceprof.errors import MissingExtraError, TraceFileError, WorkerError, one_line
 from traceprof.execution.measuring import measure_file
+from traceprof.execution.scheduler import connected
 from traceprof.run.summary import FailedReport
+from traceprof.trace.open import check_openable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from distributed import Client, KilledWorker
 
     from traceprof.execution.measuring import Task
-
-_CONNECT_S = 10  # a scheduler answers at once, or is not there
-_WORKERS_S = 30  # a cluster may just be starting
 
 
 def measured_on_cluster(
@@ -37,11 +35,11 @@ def measured_on_cluster(
 
     Args:
         tasks: the reports.
-        scheduler: `tcp://HOST:PORT`.
+        scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT`.
 
     Raises:
         MissingExtraError: `distributed` is not installed.
-        UsageError: nothing answers at this address, or the options are impossible.
+        UsageError: no scheduler answers at this address, or the options are impossible.
         WorkerError: the cluster has no workers, or they have not the same traceprof, or the
             scheduler is gone.
     """
@@ -56,7 +54,7 @@ def measured_on_cluster(
     from distributed.utils import silence_logging_cmgr  # noqa: PLC0415  (an extra)
 
     # What goes wrong is said once, by the errors below.
-    with silence_logging_cmgr(logging.CRITICAL), _connected(scheduler) as client:
+    with silence_logging_cmgr(logging.CRITICAL), connected(scheduler) as client:
         given_up: list[tuple[int, FailedReport]] = []
         for index, seen in _measured(client, scheduler, tasks, range(len(tasks))):
             if isinstance(seen, FailedReport) and isinstance(seen.error, WorkerError):
@@ -104,56 +102,27 @@ def _measured(
         client.cancel(list(futures), force=True)  # type: ignore[no-untyped-call]
 
 
-def _connected(scheduler: str) -> Client:
-    from distributed import Client  # noqa: PLC0415  (an extra)
-
-    try:
-        client = Client(  # type: ignore[no-untyped-call]
-            scheduler, timeout=_CONNECT_S, set_as_default=False
-        )
-    except OSError:
-        why = "nothing answers there"
-    except ValueError as error:
-        why = str(error)
-    else:
-        return _with_workers(client, scheduler)
-    # A client half made closes itself when it is collected, and for ever where that happens
-    # while another one is made.
-    gc.collect()
-    raise UsageError(
-        f"cannot use the scheduler {scheduler}",
-        why,
-        "start one with `dask scheduler`, and give the address that it says",
-    )
-
-
-def _with_workers(client: Client, scheduler: str) -> Client:
-    try:
-        client.wait_for_workers(1, timeout=_WORKERS_S)
-    except TimeoutError as error:
-        client.close()  # type: ignore[no-untyped-call]
-        raise WorkerError(
-            f"cannot use the scheduler {scheduler}",
-            "it has no workers",
-            f"start some with `dask worker {scheduler}`",
-        ) from error
-    return client
-
-
 def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport | FailedReport:
-    """Say of a report that is here, but not where the worker is, what is wrong."""
-    if isinstance(measured, MeasuredReport) or not isinstance(measured.error, TraceFileError):
+    """Say of a report that a worker cannot read what is said of it here, and by its name here."""
+    if isinstance(measured, MeasuredReport):
         return measured
-    if not task.path.is_file():
-        return measured
-    return FailedReport(
-        task.path,
-        TraceFileError(
-            measured.error.what,
-            f"it is here, but for a worker {measured.error.why}",
-            "put reports where all workers see them at the same path",
-        ),
-    )
+    error = measured.error
+    if isinstance(error, TraceFileError):
+        try:
+            check_openable(task.path)
+        except TraceFileError as same:
+            return FailedReport(task.path, same)
+        return FailedReport(
+            task.path,
+            TraceFileError(
+                f"cannot read {task.path}",
+                f"it is here, but for a worker {error.why}",
+                "put reports where all workers see them at the same path",
+            ),
+        )
+    here, there = one_line(task.path), one_line(task.path.absolute())
+    parts = (part.replace(there, here) for part in (error.what, error.why, error.remedy))
+    return FailedReport(task.path, type(error)(*parts))
 
 
 def _died(task: Task, error: KilledWorker) -> WorkerError:

@@ -6,7 +6,7 @@ import mmap
 import os
 import pickle
 from socket import MSG_CMSG_CLOEXEC, recv_fds, send_fds
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from socket import socket
@@ -25,22 +25,20 @@ def send(item: object, through: socket) -> None:
     large: list[pickle.PickleBuffer] = []
 
     def is_small(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes >= _MIN_SHARED_BYTES:
-            large.append(buffer)
-            return False
-        return True
+        if buffer.raw().nbytes < _MIN_SHARED_BYTES:
+            return True
+        large.append(buffer)
+        return False
 
     data = pickle.dumps(item, 5, buffer_callback=is_small)
     if not large and len(data) <= _MAX_SENT_BYTES:
         send_fds(through, [pickle.dumps(data)], [])
         return
-    file = os.memfd_create("traceprof")
-    try:
+    with os.fdopen(os.memfd_create("traceprof"), "wb") as file:
         spans = [_append(file, buffer.raw()) for buffer in large]
         place = _append(file, pickle.dumps((data, spans)))
-        send_fds(through, [pickle.dumps(place)], [file])
-    finally:
-        os.close(file)
+        file.flush()
+        send_fds(through, [pickle.dumps(place)], [file.fileno()])
 
 
 def receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: ANN401
@@ -71,11 +69,8 @@ def receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: 
     return pickle.loads(data, buffers=[view[at : at + size] for at, size in spans])  # noqa: S301
 
 
-def _append(file: int, data: bytes | memoryview) -> tuple[int, int]:
+def _append(file: BinaryIO, data: bytes | memoryview) -> tuple[int, int]:
     """Write bytes to the end of a file; return where they begin, and how many they are."""
-    begin = at = -(-os.lseek(file, 0, os.SEEK_END) // _ALIGNMENT) * _ALIGNMENT
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(file, rest, at)
-        at, rest = at + written, rest[written:]
+    begin = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+    file.write(data)
     return begin, len(data)

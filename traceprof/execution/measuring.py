@@ -15,11 +15,11 @@ from traceprof.analyses.runner import measure_rank
 from traceprof.errors import WorkerError
 from traceprof.execution.reading import SectionsBeside
 from traceprof.execution.sharing import share
-from traceprof.host.synchronization import data_loading
+from traceprof.host.host_ranges import read_host_ranges
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo
-from traceprof.run.windows import captured_span, choose_windows
+from traceprof.run.windows import captured_span, choose_window
 from traceprof.trace.open import open_trace
 from traceprof.version import __version__
 
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from traceprof.analyses.measured import RankMeasurements
     from traceprof.execution.child_process import ProgressOfAll
     from traceprof.execution.options import Options
-    from traceprof.run.rank import Rank, Window
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
 
 # A child process takes some 20 ms, and so many operations 25 ms of analyses.
@@ -97,7 +96,9 @@ def read_shared(ranks: Sequence[Rank], sections: SectionsBeside) -> None:
     """Have a report hold what all of its ranks need, so that it is not read twice."""
     sections.keep_all()
     for rank in ranks:
-        data_loading(rank)
+        if rank.device is not None:
+            read_host_ranges(rank)
+            rank.trace.host_activity(rank.process)
         rank.trace.launch_stalls(rank.process)
         _ = rank.trace.api_names, rank.trace.counters, rank.trace.has_unexported_stalls
         _ = rank.trace.signatures
@@ -119,23 +120,10 @@ def measure(
     Raises:
         TraceprofError: the report is damaged, or the options are impossible.
     """
-    windows = choose_windows(ranks, options.steps, options.time_range)
-    for rank in ranks:  # what chose the windows is not needed of all ranks at once
-        rank.operations.release()
-    chosen = [(rank, window) for rank, window in zip(ranks, windows, strict=True) if window]
-    num_operations = sum(len(rank.operations) for rank, _ in chosen)
+    num_operations = sum(len(rank.operations) for rank in ranks)
     most = max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1)
-    measurements = iter(share(_measure_rank, chosen, min(num_processes, most), trace.reopen))
-    measured = tuple(
-        MeasuredRank(
-            facts=RankInfo(
-                rank.rank, rank.report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id
-            ),
-            step_numbers=_step_limits(rank) if options.steps is not None else None,
-            measurements=None if window is None else next(measurements),
-        )
-        for rank, window in zip(ranks, windows, strict=True)
-    )
+    work = partial(_measured_rank, options)
+    measured = tuple(share(work, ranks, min(num_processes, most), trace.reopen))
     for rank in ranks:
         rank.process_cache.release()
     captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
@@ -149,8 +137,14 @@ def _step_limits(rank: Rank) -> tuple[int, int] | None:
     return int(rank.steps.number.min()), int(rank.steps.number.max())
 
 
-def _measure_rank(chosen: tuple[Rank, Window]) -> RankMeasurements:
-    rank, window = chosen
-    measurements = measure_rank(rank, window)
+def _measured_rank(options: Options, rank: Rank) -> MeasuredRank:
+    window = choose_window(rank, options.steps, options.time_range)
+    measured = MeasuredRank(
+        facts=RankInfo(
+            rank.rank, rank.report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id
+        ),
+        step_numbers=_step_limits(rank) if options.steps is not None else None,
+        measurements=None if window is None else measure_rank(rank, window),
+    )
     rank.release()
-    return measurements
+    return measured

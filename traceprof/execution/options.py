@@ -36,6 +36,8 @@ class Options:
         step_pattern: regular expression of the user's own step ranges.
         communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
         link_peaks: `LINK=GB_PER_S` for links whose peak rate the user knows better.
+        savings: whether steps are replayed without each finding, else savings are bounds; None for
+            where that takes a small part of the analysis.
     """
 
     only: Sequence[str] = ()
@@ -45,6 +47,7 @@ class Options:
     step_pattern: str | None = None
     communication_kernels: Sequence[str] = ()
     link_peaks: Sequence[str] = ()
+    savings: bool | None = None
 
     def check(self) -> None:
         """Look for mistakes before any report is opened.

@@ -45,14 +45,14 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
             while waiting and len(running) < (1 if waiting[0] in killed else jobs):
                 index = waiting.popleft()
                 num_processes = jobs // min(jobs, len(running) + len(waiting) + 1)
-                own = stack.enter_context(ExitStack())
-                child = own.enter_context(Child(partial(_measured, tasks[index], num_processes)))
-                running[child] = index, own
+                process = stack.enter_context(ExitStack())
+                work = partial(_measured, tasks[index], num_processes)
+                running[process.enter_context(Child(work))] = index, process
             sockets = {child.socket: child for child in running}
             for socket in select.select([*sockets], [], [])[0]:
                 child = sockets[socket]
-                index, own = running.pop(child)
-                with own:
+                index, process = running.pop(child)
+                with process:
                     try:
                         (measured,) = child.items()
                     except ChildError as error:

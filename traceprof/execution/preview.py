@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import breakdown
-from traceprof.run.windows import choose_windows
+from traceprof.run.rank import WindowKind
+from traceprof.run.steps import NO_TRAINING_RANGES
+from traceprof.run.windows import time_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,9 +35,10 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
         return
     results: tuple[BreakdownResult, ...] = ()
     for rank in sorted(ranks, key=lambda rank: rank.rank):
-        without_steps = replace(rank, step_ranges=None)
-        (window,) = choose_windows([without_steps], None, options.time_range)
-        if window is not None:
-            results = (*results, breakdown.run(without_steps, window))
+        without_steps = replace(rank, training_ranges=NO_TRAINING_RANGES)
+        time_range = options.time_range
+        chosen = rank.window if time_range is None else time_window(rank, time_range)
+        whole = replace(chosen, kind=WindowKind.WHOLE)  # its training is not known yet
+        results = (*results, breakdown.run(without_steps, whole))
         without_steps.release()
         yield results
