@@ -1,11 +1,11 @@
-"""`traceprof analyze`: findings with their evidence, as text, JSON or HTML."""
+"""`traceprof analyze`: findings with their evidence, as text, JSON, HTML or Markdown."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +13,12 @@ from traceprof.cli.inputs import expand, print_failures, progress, reports_argum
 from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
 from traceprof.cli.output import STDOUT, check_output, write_output
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity
 from traceprof.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from traceprof.analyses.run_result import RunResult
     from traceprof.execution.options import Options
@@ -32,7 +32,7 @@ _SEVERITIES = [str(severity) for severity in Severity]
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(["text", "json", "html"]),
+    type=click.Choice(["text", "json", "html", "markdown"]),
     default="text",
     show_default=True,
     help="How to write the result.",
@@ -48,7 +48,38 @@ _SEVERITIES = [str(severity) for severity in Severity]
 @click.option(
     "--time-range",
     metavar="A:B",
-    help="Only this span of the report's own time, in ns or with a unit: 1.5s:1.7s.",
+    help="Only this span of the report's own time, in ns or with a unit: 1.5s:1.7s."
+    " A lone : is all of it, also what comes before and after the training.",
+)
+@click.option(
+    "--kernels",
+    "shows_kernels",
+    is_flag=True,
+    help="Show which kernels take the time, by name. (JSON always has them all.)",
+)
+@click.option(
+    "--savings/--no-savings",
+    default=None,
+    help="Replay training steps without each finding, or give only bounds of what it would bring."
+    " By default steps are replayed but where many reports would have to be read again.",
+)
+@click.option(
+    "--save",
+    "store",
+    metavar="DB",
+    help="Keep the result in this store of runs, too: a SQLite file, made if it is not there.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="What the saved run is called, once in a store; by default as its first report.",
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="What to remember of the saved run, such as commit=1a2b3c4 or batch=64. Repeatable.",
 )
 @click.option(
     "--jobs",
@@ -61,7 +92,9 @@ _SEVERITIES = [str(severity) for severity in Severity]
     "--scheduler",
     metavar="tcp://HOST:PORT",
     help="Analyse on the workers of this Dask cluster instead. They open the reports by the paths"
-    " given here, so they need the same file system, and the same traceprof.",
+    " given here, so they need the same file system, and the same traceprof. With tls:// the"
+    " certificates are those of Dask's configuration. Whoever reaches the scheduler can run code on"
+    " its workers.",
 )
 @click.option(
     "--fail-on",
@@ -81,6 +114,11 @@ def command(
     options: Options,
     steps: str | None,
     time_range: str | None,
+    shows_kernels: bool,
+    savings: bool | None,
+    store: str | None,
+    name: str | None,
+    labels: tuple[str, ...],
     jobs: int | None,
     scheduler: str | None,
     fail_on: str | None,
@@ -88,9 +126,9 @@ def command(
 ) -> int:
     """Say where the time of each rank went, what the findings cost, and what to change.
 
-    REPORTs are Nsight Systems exports (nsys export --type=sqlite) of one run, folders of them, or
-    patterns. One that cannot be read is left out, and named on stderr and in the result; if none
-    can be read that is an error.
+    REPORTs are Nsight Systems exports (nsys export --type=sqlite) or traces of torch.profiler of
+    one run, folders of them, or patterns. One that cannot be read is left out, and named on stderr
+    and in the result; if none can be read that is an error.
 
     Exit status: 0 done; 1 a finding at or above --fail-on; 2 an error; 3 with --strict, reports
     were left out.
@@ -102,14 +140,27 @@ def command(
     options = replace(
         options,
         steps=_range(steps, "--steps", _step_number) if steps else None,
-        time_range=_range(time_range, "--time-range", parse_time) if time_range else None,
+        time_range=_time_range(time_range) if time_range else None,
+        savings=savings,
     )
+    labels_by_key = _labels(labels)
+    if store is None and (name is not None or labels):
+        option = "--label" if name is None else "--name"
+        raise UsageError(f"cannot use {option}", "no run is saved", "say where: --save runs.db")
+    if store is not None:
+        from traceprof.store.runs import check
+
+        check(store, name)
     paths = expand(reports)
     check_output(output, paths)
     with progress("rows" if len(paths) == 1 else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     print_failures(analysis.failed)
-    _write(analysis, output_format, output)
+    try:
+        if store is not None:
+            _save(analysis, store, name, labels_by_key)
+    finally:  # a full disk must not cost the result
+        _write(analysis, options, output_format, output, shows_kernels=shows_kernels)
     if is_strict and analysis.failed:
         return EXIT_LEFT_OUT
     if fail_on is not None and any(
@@ -117,6 +168,13 @@ def command(
     ):
         return EXIT_FINDINGS
     return EXIT_DONE
+
+
+def _time_range(text: str) -> Range:
+    """Read a range of time; open on both sides it is all that the ranks did."""
+    if text.strip() == ":":
+        return None, None
+    return _range(text, "--time-range", parse_time)
 
 
 def _range(text: str, option: str, read: Callable[[str], int]) -> Range:
@@ -140,13 +198,43 @@ def _step_number(text: str) -> int:
         ) from error
 
 
-def _write(analysis: RunResult, output_format: str, output: str | None) -> None:
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            remedy = "write KEY=VALUE, such as batch=64"
+            raise UsageError(f"cannot read --label {text!r}", "it has no key or no value", remedy)
+        labels[key.strip()] = value.strip()
+    return labels
+
+
+def _save(analysis: RunResult, store: str, name: str | None, labels: dict[str, str]) -> None:
+    from traceprof.store.runs import save
+
+    saved = save(store, analysis, name, labels)
+    click.echo(f"traceprof: saved as {saved!r} in {one_line(store)}", err=True)
+
+
+def _write(
+    analysis: RunResult,
+    options: Options,
+    output_format: str,
+    output: str | None,
+    *,
+    shows_kernels: bool,
+) -> None:
     if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
         from rich.console import Console
 
         from traceprof.reports import text
 
-        text.render(analysis, Console())
+        text.render(analysis, Console(), shows_kernels=shows_kernels)
         return
-    rendered = import_module(f"traceprof.reports.{output_format}").render(analysis)
+    asked_for: dict[str, Any] = {} if output_format == "json" else {"shows_kernels": shows_kernels}
+    if output_format == "html":
+        from traceprof.reports.evidence import scenes
+
+        asked_for["scenes"] = scenes(analysis, options)
+    rendered = import_module(f"traceprof.reports.{output_format}").render(analysis, **asked_for)
     write_output(rendered, output)

@@ -1,4 +1,4 @@
-"""What a shell completes: ids of findings, one or several with commas between them."""
+"""What a shell completes: ids of findings, one or several with commas between them; assumptions."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def lists_of_ids(context: click.Context, parameter: click.Parameter, start: str)
     return [
         f"{before}{comma}{id_}" for id_ in finding_ids(context, parameter, last) if id_ not in known
     ]
+
+
+def assumptions(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Return the assumptions that begin like this."""
+    from traceprof.whatif.assumptions import names
+
+    return sorted(name for name in names() if name.startswith(start))

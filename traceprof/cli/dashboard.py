@@ -14,7 +14,10 @@ from traceprof.cli.judging import judging_options
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from dashboards.asking.compare import CompareQuestion
+    from dashboards.asking.what_if import WhatIfQuestion
     from dashboards.server.serving import DashboardServer
+    from traceprof.analysis import Analysis
     from traceprof.execution.options import Options
 
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen at. Elsewhere than on loopback a token is asked for.",
+    help="The address to listen at.",
 )
 @click.option(
     "--port",
@@ -33,40 +36,67 @@ if TYPE_CHECKING:
     show_default=True,
     help="The port to listen at; 0 takes any that is free.",
 )
+@click.option(
+    "--no-token",
+    "has_token",
+    flag_value=False,
+    default=True,
+    help="Ask for no token: whoever reaches the address, each user of this machine among them,"
+    " can see the reports.",
+)
+@click.option(
+    "--before",
+    metavar="SIDE",
+    multiple=True,
+    help="What the page Compare holds the run against: a report, a folder, a saved analysis or"
+    " runs.db#NAME, as in traceprof compare. Repeatable.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 @judging_options
-def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options: Options) -> None:
+def command(
+    reports: tuple[str, ...],
+    host: str,
+    port: int,
+    has_token: bool,
+    before: tuple[str, ...],
+    opens: bool,
+    options: Options,
+) -> None:
     """Show where the time of each REPORT went, and its findings, in a browser.
 
-    Everything is served from this machine; no network is needed. Ctrl-C ends it.
+    Everything is served from this machine; no network is needed. The address that is printed
+    holds a token, which lets a browser in. Ctrl-C ends it.
     """
-    for package in ("dash", "dash_ag_grid"):
+    for package in ("dash", "dash_ag_grid", "waitress"):
         if find_spec(package) is None:
             raise MissingExtraError(
                 "cannot start the dashboard",
                 f"the package {package} is not installed",
                 "install the extra: pip install 'traceprof[dashboard]'",
             )
+    from dashboards.asking.compare import CompareQuestion
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import begun_analysis
     from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
     options.check()
     paths = expand(reports)
-    server = DashboardServer(host, port)
+    compared = CompareQuestion(before, options) if before else None
+    server = DashboardServer(host, port, has_token=has_token)
     keep_freed_memory()
     with ExitStack() as stack:
         stack.callback(server.close)
         with progress() as bar:
             server.progress.also = bar
-            begun = begun_analysis(*paths, options=options, listener=server.progress)
-            with begun as analysis_of_reports:  # not before a report could be opened
-                stack.enter_context(server)
-                _announce(server, host, opens=opens)
-                analysis = analysis_of_reports()
+            begun = stack.enter_context(
+                begun_analysis(*paths, options=options, listener=server.progress, answer=_answer)
+            )
+            stack.enter_context(server)  # not before a report could be opened
+            _announce(server, host, opens=opens)
+            analysis = begun()
         print_failures(analysis.result.failed)
         stack.enter_context(closing(analysis))
-        server.show(analysis)
+        server.show(analysis, begun.ask, compared)
         give_freed_memory_back()
         try:
             server.wait()
@@ -74,13 +104,20 @@ def command(reports: tuple[str, ...], host: str, port: int, opens: bool, options
             click.echo("", err=True)  # after the terminal's ^C
 
 
+def _answer(analysis: Analysis, question: WhatIfQuestion | CompareQuestion) -> object:
+    """Answer what takes its time, in the process that analysed."""
+    from dashboards.asking.questions import answered
+
+    return answered(analysis, question)
+
+
 def _announce(server: DashboardServer, host: str, *, opens: bool) -> None:
     """Say where the dashboard is, and open it in the browser if that is wanted."""
     click.echo(server.url)
     if server.is_open:
+        who = "whoever has the address with its token" if server.access.token else "whoever asks"
         click.echo(
-            f"traceprof: {host} can be reached from other machines: whoever has the address"
-            " with its token can see the reports",
+            f"traceprof: {host} can be reached from other machines: {who} can see the reports",
             err=True,
         )
     if opens:

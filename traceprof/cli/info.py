@@ -37,37 +37,40 @@ def command(reports: tuple[str, ...]) -> None:
     from traceprof.run.summary import FailedReport
 
     runs: list[Run] = []
+    tables: list[Table] = []
     lost: list[FailedReport] = []
     with ExitStack() as opened:
         with progress() as shown:
             for path in expand(reports):
-                found = try_report(path, partial(_opened, path, shown, opened))
-                if isinstance(found, FailedReport):
-                    lost.append(found)
+                opened_report = try_report(path, partial(_opened, path, shown, opened))
+                if isinstance(opened_report, FailedReport):
+                    lost.append(opened_report)
                 else:
-                    runs.append(found)
+                    runs.append(opened_report[0])
+                    tables.append(opened_report[1])
         if not runs:
             raise all_failed(lost, "read")
         print_failures(lost)
-        run = runs[0] if len(runs) == 1 else open_run([each.traces[0] for each in runs])
-        for index in range(len(run.traces)):
-            table = _table(run, index)
+        if len(runs) > 1:  # together they may have other numbers
+            run = open_run([each.traces[0] for each in runs])
+            tables = [_table(run, index) for index in range(len(runs))]
+        for table in tables:
             if sys.stdout.isatty():
                 Console().print(table)
             else:
                 click.echo(text.plain(table, width=_UNWRAPPED))
 
 
-def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> Run:
-    """Open a report until `opened` is closed; return it as a run of its own."""
+def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run, Table]:
+    """Open a report until `opened` is closed; return it as a run of its own, and what it holds."""
     from traceprof.run.opening import open_run
     from traceprof.trace.open import open_trace
 
     trace = open_trace(path, shown)
     opened.callback(trace.close)
     run = open_run([trace])
-    _table(run, 0)  # reads whatever can be damaged, before anything is said of the others
-    return run
+    # Reads whatever can be damaged, before anything is said of the others.
+    return run, _table(run, 0)
 
 
 def _table(run: Run, index: int) -> Table:

@@ -33,7 +33,10 @@ class _Terminated(BaseException):
 class _Commands(SuggestingGroup):
     """Imports a command's module when it is called for, so that `--help` is immediate."""
 
-    _MODULES = ("analyze", "info", "dashboard", "simulate", "explain")
+    _MODULES = (
+        *("record", "doctor", "analyze", "compare", "whatif", "info", "dashboard"),
+        *("simulate", "explain", "runs", "export"),
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -57,7 +60,7 @@ class _Commands(SuggestingGroup):
 @click.version_option(__version__, prog_name="traceprof")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Where the time of a multi-GPU training run went, read from Nsight Systems exports."""
+    """Where the time of a multi-GPU training run went, read from what profilers recorded."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -65,7 +68,8 @@ def cli(context: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    0: done; 1: findings at or above --fail-on; 2: an error; 3: reports left out, with --strict.
+    0: done; 1: findings at or above --fail-on, or a gate not met; 2: an error; 3: reports left
+    out, with --strict.
     """
     sys.exit(_run(arguments))
 

@@ -6,14 +6,15 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, BinaryIO
 
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 STDOUT = "-"
 
@@ -48,20 +49,71 @@ def write_output(text: str, output: str | None) -> None:
     if output is None or output == STDOUT:
         sys.stdout.write(text)
         return
+    with opened_output(output) as file:
+        file.write(text.encode("utf-8", "replace"))
+
+
+@contextmanager
+def opened_output(output: str) -> Iterator[BinaryIO]:
+    """Open what a result is written to, piece by piece; a context that ends when all is written.
+
+    Args:
+        output: a file, which is replaced only when the context ends without an error; a pipe or a
+            device is written as it is. `-` is stdout.
+
+    Raises:
+        UsageError: the file cannot be written; one that was there before is as it was.
+    """
+    if output == STDOUT:
+        yield sys.stdout.buffer
+        return
     try:
         # A link stays a link: what it leads to is replaced.
         target = Path(os.path.realpath(output))
-        content = text.encode("utf-8", "replace")
-        if target.exists() and not target.is_file():
-            _write_in_place(target, content)
-        else:
-            _replace(target, content)
+        is_special = target.exists() and not target.is_file()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {output}", why, "choose another place") from error
+        raise _cannot_write(output, error) from error
+    try:
+        with _in_place(target) if is_special else _replaced(target) as file:
+            yield file
+    except OSError as error:
+        raise _cannot_write(output, error) from error
 
 
-def _replace(target: Path, content: bytes) -> None:
+@contextmanager
+def filled_folder(output: str) -> Iterator[Path]:
+    """Have files written, which come into a folder together; a context that ends when all are.
+
+    Args:
+        output: the folder, made if it is not there; files of other names in it stay.
+
+    Yields:
+        An empty folder to write them to.
+
+    Raises:
+        UsageError: the folder cannot be written; what was there before is as it was.
+    """
+    try:
+        target = Path(os.path.realpath(output))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_dir():
+            raise NotADirectoryError(None, "it is no folder")
+        with TemporaryDirectory(prefix=".traceprof-", dir=target.parent) as beside:
+            yield Path(beside)
+            target.mkdir(exist_ok=True)
+            for file in sorted(Path(beside).iterdir()):
+                file.replace(target / file.name)
+    except OSError as error:
+        raise _cannot_write(output, error) from error
+
+
+def _cannot_write(output: str, error: OSError | ValueError) -> UsageError:
+    why = getattr(error, "strerror", None) or str(error)
+    return UsageError(f"cannot write {output}", why, "choose another place")
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[BinaryIO]:
     """Write a file beside the target, and put it in the target's place when it is whole."""
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     if mode is not None and not os.access(target, os.W_OK):
@@ -69,7 +121,7 @@ def _replace(target: Path, content: bytes) -> None:
     beside = target.with_name(f".traceprof-{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())  # some file systems tell only now that they are full
         if mode is not None:
@@ -80,9 +132,10 @@ def _replace(target: Path, content: bytes) -> None:
         raise
 
 
-def _write_in_place(target: Path, content: bytes) -> None:
+@contextmanager
+def _in_place(target: Path) -> Iterator[BinaryIO]:
     with open(target, "wb", opener=_open_without_waiting) as file:
-        file.write(content)
+        yield file
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

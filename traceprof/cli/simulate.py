@@ -1,12 +1,21 @@
-"""`traceprof simulate`: exports in the Nsight schema whose answers are known."""
+"""`traceprof simulate`: reports whose answers are known."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from traceprof.cli.groups import SuggestingGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_OUTPUT = (
+    "The export to write; X.json or X.json.gz becomes a trace of torch.profiler for each process."
+)
 
 
 class _Scenarios(SuggestingGroup):
@@ -36,7 +45,7 @@ class _Scenarios(SuggestingGroup):
     short_help="Write an export whose answers are known.",
 )
 def command() -> None:
-    """Write an export in the Nsight schema, and beside it what an analysis must find in it."""
+    """Write an export in the Nsight schema, or traces of torch.profiler, and what must be found."""
 
 
 @command.command("ddp", short_help="Data-parallel training of any size.")
@@ -50,14 +59,13 @@ def command() -> None:
     help="Kernels of each rank and step, NCCL's among them.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
-@click.option("-o", "--output", required=True, metavar="X.sqlite", help="The export to write.")
+@click.option("-o", "--output", required=True, metavar="X.sqlite", help=_OUTPUT)
 def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) -> None:
     """Simulate data-parallel training on one host; the answers go to X.truth.json."""
     from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
-    path = Path(output)
-    truth = simulate_ddp(path, gpus=gpus, steps=steps, kernels_per_step=kernels_per_step, seed=seed)
-    click.echo(f"{path}\n{truth}")
+    numbers = {"gpus": gpus, "steps": steps, "kernels_per_step": kernels_per_step, "seed": seed}
+    _write(output, lambda path: simulate_ddp(path, **numbers))
 
 
 @command.command("gloo", short_help="Pairs of ranks without a GPU, ever more at once.")
@@ -70,14 +78,21 @@ def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) ->
     help="Small all-reduces of each pair in each step.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
-@click.option("-o", "--output", required=True, metavar="X.sqlite", help="The export to write.")
+@click.option("-o", "--output", required=True, metavar="X.sqlite", help=_OUTPUT)
 def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
     """Simulate training over Gloo on one host; the answers go to X.truth.json."""
     from traceprof.simulate.gloo import simulate_gloo
 
-    path = Path(output)
-    truth = simulate_gloo(path, pairs=pairs, operations=operations, seed=seed)
-    click.echo(f"{path}\n{truth}")
+    numbers = {"pairs": pairs, "operations": operations, "seed": seed}
+    _write(output, lambda path: simulate_gloo(path, **numbers))
+
+
+def _write(output: str, simulate: Callable[[Path], Path]) -> None:
+    """Simulate into a file, and print what was written."""
+    from traceprof.simulate.profiler_traces import simulate_into
+
+    written, truth = simulate_into(Path(output), simulate)
+    click.echo("\n".join(map(str, (*written, truth))))
 
 
 def _scenario(name: str, summary: str) -> click.Command:
@@ -92,13 +107,14 @@ def _scenario(name: str, summary: str) -> click.Command:
         show_default=True,
         help="Of the export.",
     )
-    @click.option("-o", "--output", required=True, metavar="X.sqlite", help="The export to write.")
+    @click.option("-o", "--output", required=True, metavar="X.sqlite", help=_OUTPUT)
     def scenario(seed: int, schema_version: str, output: str) -> None:
         from traceprof.simulate.scenarios import simulate_scenario
 
-        path = Path(output)
-        truth = simulate_scenario(name, path, seed=seed, schema_version=schema_version)
-        click.echo(f"{path}\n{truth}")
+        _write(
+            output,
+            lambda path: simulate_scenario(name, path, seed=seed, schema_version=schema_version),
+        )
 
     return scenario
 

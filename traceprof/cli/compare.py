@@ -1,0 +1,152 @@
+"""`traceprof compare`: did a change help, and where."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from traceprof.cli.inputs import expand, progress
+from traceprof.cli.judging import judging_options
+from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.cli.output import STDOUT, check_output, write_output
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.compare.document import Comparison
+    from traceprof.execution.options import Options
+
+_FORMATS = ["text", "json", "markdown", "junit", "html"]
+_READ_BY_PEOPLE = ("text", "markdown")
+
+
+@click.command("compare", short_help="Say whether a change helped, and where.")
+@click.argument("before", required=False, metavar="BEFORE", type=click.Path(readable=False))
+@click.argument("after", required=False, metavar="AFTER", type=click.Path(readable=False))
+@click.option(
+    "--before",
+    "more_before",
+    metavar="SIDE",
+    multiple=True,
+    help="What stands before, too: the report of another rank, or another recording. Repeatable.",
+)
+@click.option(
+    "--after",
+    "more_after",
+    metavar="SIDE",
+    multiple=True,
+    help="What stands after, too. Repeatable.",
+)
+@click.option(
+    "--gate",
+    "gates",
+    metavar="METRIC:LIMIT",
+    multiple=True,
+    help="Exit with 1 unless this is kept: step:+2%, idle:+0.5ms, exposed-communication:+1pp (of"
+    " the step), finding:ID (not there). Metrics are step, compute, exposed-communication,"
+    " exposed-copy and idle. What cannot be told is not kept. Repeatable.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(_FORMATS),
+    default="text",
+    show_default=True,
+    help="How to write the result.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the result to FILE, which is replaced only when all is written; - is stdout.",
+)
+@click.option(
+    "--annotations",
+    type=click.Choice(["github"]),
+    help="Also write what is wrong as annotations of the job: to stdout, or to stderr where stdout"
+    " has a result for programs.",
+)
+@judging_options
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many processes may analyse; by default one for each processor core.",
+)
+def command(
+    before: str | None,
+    after: str | None,
+    more_before: tuple[str, ...],
+    more_after: tuple[str, ...],
+    gates: tuple[str, ...],
+    output_format: str,
+    output: str | None,
+    annotations: str | None,
+    options: Options,
+    jobs: int | None,
+) -> int:
+    """Hold a recording AFTER a change against one BEFORE it.
+
+    A side is a report, a folder of the reports of a run, a saved analysis (analyze --format json),
+    or a saved run (runs.db#NAME). Several reports on a side are ranks of one recording if they were
+    recorded together, else recordings of their own: then the interval is over recordings.
+
+    Exit status: 0 done; 1 a gate is not met; 2 an error.
+    """
+    from traceprof.compare.ask import compared, without_predictions
+    from traceprof.compare.gates import parse
+    from traceprof.compare.sides import files_of, loaded
+    from traceprof.execution.memory import keep_freed_memory
+
+    keep_freed_memory()
+    limits = [parse(gate) for gate in gates]  # a mistake is told before any report is read
+    sides = [_sources(before, more_before), _sources(after, more_after)]
+    for name, side in zip(("before", "after"), sides, strict=True):
+        if not side:
+            why = f"nothing stands {name} the change"
+            raise UsageError("cannot compare", why, "write traceprof compare BEFORE AFTER")
+    check_output(output, [file for side in sides for file in files_of(side)])
+    is_single = all(len(side) == 1 and not os.path.isdir(side[0]) for side in sides)  # noqa: PTH112
+    with progress("rows" if is_single else "reports") as shown:
+        first = loaded(sides[0], options, listener=shown, jobs=jobs)
+        second = loaded(sides[1], without_predictions(options), listener=shown, jobs=jobs)
+    comparison = compared(first, second, limits)
+    _write(comparison, output_format, output)
+    if annotations is not None:
+        from traceprof.reports.comparison import github
+
+        is_free = output not in {None, STDOUT} or output_format in _READ_BY_PEOPLE
+        click.echo(github.render(comparison), nl=False, err=not is_free)
+    return EXIT_DONE if comparison.is_met else EXIT_FINDINGS
+
+
+def _sources(first: str | None, others: Sequence[str]) -> list[str]:
+    """Return what stands on a side, with patterns that the shell left alone made to files."""
+    from traceprof.compare.sides import run_of_store
+
+    sources = []
+    for source in (*([] if first is None else [first]), *others):
+        is_pattern = glob.has_magic(source) and not os.path.lexists(source)
+        if is_pattern and run_of_store(source) is None:
+            sources += [str(path) for path in expand([source])]
+        else:
+            sources.append(source)
+    return sources
+
+
+def _write(comparison: Comparison, output_format: str, output: str | None) -> None:
+    if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
+        from rich.console import Console
+
+        from traceprof.reports.comparison import text
+
+        Console().print(text.report(comparison))
+        return
+    module = import_module(f"traceprof.reports.comparison.{output_format}")
+    write_output(module.render(comparison), output)

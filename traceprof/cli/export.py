@@ -1,0 +1,112 @@
+"""`traceprof export`: a run for other tools: Perfetto, Parquet, CSV."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from traceprof.cli.groups import SuggestingGroup
+from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
+from traceprof.cli.judging import judging_options
+from traceprof.cli.output import check_output, filled_folder, opened_output
+from traceprof.errors import MissingExtraError, one_line
+
+if TYPE_CHECKING:
+    from traceprof.execution.options import Options
+
+
+@click.group(
+    "export", cls=SuggestingGroup, no_args_is_help=False, short_help="Write a run for other tools."
+)
+def command() -> None:
+    """Write what ranks did, and what was found, for other tools."""
+
+
+@command.command("perfetto", short_help="A trace for ui.perfetto.dev.")
+@reports_argument
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    required=True,
+    help="The trace to write, replaced only when all is written; - is stdout.",
+)
+@judging_options
+def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
+    """Write all ranks of a run on one clock as a trace for ui.perfetto.dev.
+
+    Each rank is a process: findings with their evidence, steps, streams, counters of links, the
+    launch queue, and threads with their ranges and CUDA calls. Arrows lead from rank to rank
+    through operations that are one. Above them are the critical paths of a step of median length
+    and of the slowest one, if a replay fits what was measured.
+    """
+    _need("perfetto")
+    from traceprof.analysis import analyze
+    from traceprof.execution.memory import keep_freed_memory
+    from traceprof.reports.perfetto.critical_path import critical_paths
+    from traceprof.reports.perfetto.trace import write
+    from traceprof.whatif.checked import Refusal
+
+    keep_freed_memory()
+    paths = expand(reports)
+    check_output(output, paths)
+    with closing(analyze(*paths, options=options)) as analysis:
+        print_failures(analysis.result.failed)
+        paths_of_steps = critical_paths(analysis)
+        if isinstance(paths_of_steps, Refusal):
+            click.echo(f"traceprof: no critical path: {one_line(paths_of_steps.why)}", err=True)
+            paths_of_steps = ()
+        with progress("ranks") as shown, opened_output(output) as file:
+            write(analysis, file, shown, paths_of_steps)
+
+
+def _of_tables(ending: str, what: str) -> None:
+    """Add the command that writes files of tables with this ending."""
+
+    @command.command(
+        ending,
+        short_help=f"Tables of events and results, as {what} files.",
+        help=f"Write the events of a run and what was measured of it as {what} files, one for each"
+        " table, with units in the names of columns.\n\nkernels, copies, api_calls, ranges and"
+        " communication have a row for each event, in the time of its report; the others, such as"
+        " steps and findings, are the lists of the JSON document; kernels_totals is called"
+        " kernels there.",
+    )
+    @reports_argument
+    @click.option(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        required=True,
+        help="Where to write them; each replaces one of its name when all are written.",
+    )
+    @judging_options
+    def tables(reports: tuple[str, ...], output: str, options: Options) -> None:
+        if ending == "parquet":
+            _need("pyarrow")
+        from traceprof.analysis import analyze
+        from traceprof.execution.memory import keep_freed_memory
+        from traceprof.reports.table_files import write
+
+        keep_freed_memory()
+        paths = expand(reports)
+        with closing(analyze(*paths, options=options)) as analysis:
+            print_failures(analysis.result.failed)
+            with progress("ranks") as shown, filled_folder(output) as folder:
+                write(analysis, folder, ending, shown)
+
+
+_of_tables("parquet", "Parquet")
+_of_tables("csv", "CSV")
+
+
+def _need(package: str) -> None:
+    if find_spec(package) is None:
+        raise MissingExtraError(
+            "cannot write this",
+            f"the package {package} is not installed",
+            "install the extra: pip install 'traceprof[export]'",
+        )

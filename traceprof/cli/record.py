@@ -1,0 +1,107 @@
+"""`traceprof record`: from the training command to the report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from traceprof.errors import TraceprofError, one_line
+
+if TYPE_CHECKING:
+    from traceprof.recording.plan import Plan
+
+
+@click.command(
+    "record",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="DIR",
+    default="recording",
+    show_default=True,
+    help="The folder in which everything is put; on several machines, one that all of them see.",
+)
+@click.option(
+    "--steps",
+    metavar="A:B",
+    help="Record steps A up to but not including B, counted from 0, on all ranks alike; by default"
+    " the whole run. Steps are those that instrument.step marks, else they go from one optimizer"
+    " step to the next.",
+)
+@click.option(
+    "--with",
+    "tool",
+    type=click.Choice(("nsys", "torch")),
+    help="Record with Nsight Systems or with torch.profiler; by default with Nsight Systems, and"
+    " where that is not installed with torch.profiler.",
+)
+@click.option(
+    "--dry-run",
+    "is_dry",
+    is_flag=True,
+    help="Only print the commands, for a job script, with what each flag is for and costs.",
+)
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    folder: str, steps: str | None, tool: str | None, is_dry: bool, words: tuple[str, ...]
+) -> int:
+    r"""Run a training command, record it, and say where its time went.
+
+    \b
+    traceprof record --steps 10:20 -- torchrun --nproc-per-node 8 train.py --lr 0.1
+    srun --ntasks-per-node 1 traceprof record -o DIR -- torchrun … train.py
+
+    Ranges of `instrument` are on in all processes. Each machine gets a report in DIR, or each rank
+    where a launcher starts this command once for each; the first one analyses them when all are
+    there. A signal goes to the training, and leaves a report as well.
+
+    Exit status: that of the command; 2 if it could not be recorded.
+    """
+    import os
+
+    from traceprof.recording.plan import make_plan
+
+    plan = make_plan(words, Path(folder), os.environ, steps=steps, tool=tool)
+    for note in plan.notes:
+        _say(note)
+    if is_dry:
+        from traceprof.recording.dry_run import script
+
+        click.echo(script(plan), nl=False)
+        return 0
+    from traceprof.recording.record import record
+
+    _say(f"recording with {plan.tool} into {folder}")
+    status, reports = record(plan, _say)
+    if reports:
+        _analyze(plan, reports)
+    return status
+
+
+def _analyze(plan: Plan, reports: list[Path]) -> None:
+    """Show the analysis, keep it as a page, and say where all is."""
+    from traceprof.analysis import analyze_reports
+    from traceprof.cli.inputs import print_failures
+    from traceprof.execution.options import Options
+    from traceprof.reports import html, text
+
+    try:
+        analysis = analyze_reports(reports, Options())
+    except TraceprofError as error:
+        _say(f"recorded, but not analysed: {error}")
+    else:
+        print_failures(analysis.failed)
+        sys.stdout.write(text.render(analysis))
+        (plan.folder / "report.html").write_text(html.render(analysis), "utf-8", "replace")
+    files = sorted(path.name for path in plan.folder.iterdir() if not path.name.startswith("."))
+    _say(f"in {plan.folder}: {', '.join(files)}; again: traceprof analyze {plan.folder}")
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"traceprof: {one_line(sentence)}", err=True)
