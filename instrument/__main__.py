@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from instrument.children import VARIABLE
 from instrument.core.importing import after_import
+from instrument.core.step_range import FOLDER, STEPS, TOOL, parse_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,8 @@ HELP = """Run a script, or with -m a module, and name what it does in NVTX range
 What follows goes to it: python -m instrument train.py --lr 0.1
 
 In several processes: torchrun --nproc-per-node 8 -m instrument train.py --lr 0.1
+
+Record some steps with torch.profiler: -m instrument --with torch -o DIR --steps 10:20 train.py
 """
 
 
@@ -47,10 +51,44 @@ class Target(NamedTuple):
     context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
 )
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as `python -m` does.")
+@click.option(
+    "--with",
+    "tool",
+    type=click.Choice(("nsys", "torch")),
+    help="Who records: Nsight Systems, where `nsys profile` runs this (the default), or"
+    " torch.profiler.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    help="Where the traces of torch.profiler go; by default the current folder.",
+)
+@click.option(
+    "--steps",
+    metavar="A:B",
+    help="Record steps A up to but not including B, counted from 0: those that instrument.step"
+    " marks, else from one optimizer step to the next.",
+)
 @click.argument("name", metavar="SCRIPT|MODULE")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def read_arguments(name: str, is_module: bool, arguments: tuple[str, ...]) -> Target:
-    """Return what to run."""
+def read_arguments(
+    name: str,
+    is_module: bool,
+    tool: str | None,
+    output: str | None,
+    steps: str | None,
+    arguments: tuple[str, ...],
+) -> Target:
+    """Return what to run; say in the environment what to record, also for processes it starts."""
+    if steps is not None:
+        try:
+            parse_steps(steps)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--steps") from error
+    folder = None if output is None else os.path.abspath(output)  # noqa: PTH100
+    asked = {TOOL: tool, FOLDER: folder, STEPS: steps}
+    os.environ.update({variable: value for variable, value in asked.items() if value is not None})
     return Target(name, is_module, arguments)
 
 
@@ -63,6 +101,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     if not isinstance(target, Target):  # the help was shown
         sys.exit(target)
+    os.environ[VARIABLE] = "1"  # for the processes that it starts
     after_import("torch", _enable)
     try:
         run(target)
@@ -111,7 +150,7 @@ def _search_first(folder: str, even_if_safe: bool = False) -> None:
 
 
 def _enable() -> None:
-    importlib.import_module("instrument.switch").enable()
+    importlib.import_module("instrument.recording").record_as_asked()
 
 
 def _show_without_us(

@@ -8,7 +8,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from instrument.core import nvtx_ranges
+from instrument.core import nvtx_ranges, recorded_steps
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -36,18 +36,49 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
 
     def __enter__(self) -> Self:
         if not _is_compiling():
-            nvtx_ranges.push(self._text)
-            self._num_open += 1
+            opened = self._opening()
+            is_open = False
+            try:
+                is_open = True
+                nvtx_ranges.push(opened)
+                self._num_open += 1
+            except BaseException:  # of a signal: there will be no exit
+                if is_open:
+                    nvtx_ranges.pop()
+                raise
         return self
+
+    def _opening(self) -> Any:  # noqa: ANN401  (what opens a range)
+        return nvtx_ranges.prepare(self._text)
 
     def __exit__(self, *_: object) -> None:
         if self._num_open and not _is_compiling():
-            nvtx_ranges.pop()
             self._num_open -= 1
+            nvtx_ranges.pop()
+            self._closed()
+
+    def _closed(self) -> None:
+        """Do what follows the end of the range."""
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Return the function with a range around every call."""
-        return _named(function, lambda: self._text)
+        return _named(function, lambda: self._text, self._closed)
+
+
+class _Step(annotate):
+    """The next step, each time it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__(labels.STEP)
+
+    def _opening(self) -> Any:  # noqa: ANN401
+        return nvtx_ranges.message(_next_step())
+
+    def _closed(self) -> None:
+        recorded_steps.mark_ends()
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        return _named(function, _next_step, self._closed)
 
 
 @overload
@@ -59,30 +90,51 @@ def step(
 ) -> annotate | Callable[Arguments, Result]:
     """Name one training step: decorate the function that runs it, or put a `with` around it.
 
-    Steps are numbered 0, 1, 2, … in the order in which the process begins them.
+    Steps are numbered 0, 1, 2, … in the order in which the process begins them, also where what
+    this returns is kept and entered again.
+
+    Raises:
+        TypeError: it was given something else than a function, such as a number.
     """
-    return annotate(_next_step()) if function is None else _named(function, _next_step)
+    if function is None:
+        return _Step()
+    if not callable(function):
+        raise TypeError(
+            f"step() takes no {type(function).__name__}: steps are numbered as they begin; "
+            "write `with instrument.step():` or decorate a function with `@instrument.step`"
+        )
+    return _named(function, _next_step, recorded_steps.mark_ends)
 
 
 def _next_step() -> str:
-    return labels.step(next(_numbers))
+    number = next(_numbers)
+    recorded_steps.mark_begins(number)
+    return labels.step(number)
 
 
 def _named(
-    function: Callable[Arguments, Result], text: Callable[[], str]
+    function: Callable[Arguments, Result], text: Callable[[], str], closed: Callable[[], None]
 ) -> Callable[Arguments, Result]:
-    """Return the function with a range around every run of its body."""
+    """Return the function with a range around every run of its body, after which `closed` runs."""
     if inspect.iscoroutinefunction(function):
-        return cast("Callable[Arguments, Result]", _named_coroutine(function, text))
+        return cast("Callable[Arguments, Result]", _named_coroutine(function, text, closed))
     if inspect.isgeneratorfunction(function):
-        return cast("Callable[Arguments, Result]", _named_generator(function, text))
+        return cast("Callable[Arguments, Result]", _named_generator(function, text, closed))
 
     @functools.wraps(function)
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if _is_compiling():
             return function(*args, **kwargs)
-        with annotate(text()):
+        opened = nvtx_ranges.message(text())
+        is_open = False
+        try:
+            is_open = True
+            nvtx_ranges.push(opened)
             return function(*args, **kwargs)
+        finally:
+            if is_open:
+                nvtx_ranges.pop()
+                closed()
 
     return named
 
@@ -91,26 +143,34 @@ def _named(
 # these are ranges that need not nest.
 
 
-def _named_coroutine(function: Callable[..., Any], text: Callable[[], str]) -> Callable[..., Any]:
+def _named_coroutine(
+    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[], None]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     async def named(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        range_ = nvtx_ranges.start(text())
+        ranges: list[Any] = []
         try:
+            nvtx_ranges.start_into(ranges, nvtx_ranges.message(text()))
             return await function(*args, **kwargs)
         finally:
-            nvtx_ranges.end(range_)
+            nvtx_ranges.end_all(ranges)
+            closed()
 
     return named
 
 
-def _named_generator(function: Callable[..., Any], text: Callable[[], str]) -> Callable[..., Any]:
+def _named_generator(
+    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[], None]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def named(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
-        range_ = nvtx_ranges.start(text())
+        ranges: list[Any] = []
         try:
+            nvtx_ranges.start_into(ranges, nvtx_ranges.message(text()))
             return (yield from function(*args, **kwargs))
         finally:
-            nvtx_ranges.end(range_)
+            nvtx_ranges.end_all(ranges)
+            closed()
 
     return named
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import _functional_collectives
 
-from instrument.core import completion, nvtx_ranges, operations
-from instrument.core.wrapping import is_compiling, suspend, untraced
+from instrument.core import completion, failures, nvtx_ranges, operations
+from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,8 @@ class _Process:
     has_complained = False
 
 
-_thread = _Thread()
+thread = _Thread()
+"""What sets the level puts it back in a `finally`, without a call before that."""
 _process = _Process()
 
 
@@ -85,7 +86,7 @@ def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> Non
     patches.replace_each_everywhere(pairs)
 
 
-def around(
+def around(  # noqa: C901  (the function in it is one on purpose)
     original: Function,
     describe: Callable[..., Any],
     name: str,
@@ -102,46 +103,55 @@ def around(
     """
 
     @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        if not _process.is_on or is_compiling() or (outer := _thread.level) == INSIDE:
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912
+        if not _process.is_on or is_compiling() or (outer := thread.level) == INSIDE:
             return original(*args, **kwargs)
-        # All in one function: what it calls would cost as much again.
-        compiler = suspend(None)
-        failure = None
+        # All in one function: what it calls would cost as much again. A signal's exception arrives
+        # before a call or after it, never between two other steps, and passes.
+        compiler = compiler_of_thread()
+        failure = labelled = None
+        is_open = False
+        handles: list[Any] = []
         try:
-            labelled = label(name, describe(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001
-            labelled, failure = None, error
-        if labelled is None:
-            suspend(compiler)
+            if compiler is not None:
+                suspend(None)
+            try:
+                labelled = label(name, describe(*args, **kwargs))
+            except Exception as error:
+                if not failures.is_ours(error):
+                    raise
+                failure = error
+            if labelled is not None:
+                text, will_report = labelled
+                opened = nvtx_ranges.message(text)
+                if will_report and outer == FREE and completion.may_report(name):
+                    nvtx_ranges.start_into(handles, opened)
+                is_open = True
+                nvtx_ranges.push(opened)
+                thread.level = level
+            if compiler is not None:
+                suspend(compiler)
             result = original(*args, **kwargs)
+            if compiler is not None:
+                suspend(None)
+            if handles and completion.follow(result, handles, name):
+                handles = []
+            if labelled is not None and result is not None:
+                completion.remember(result, text)
             if failure is not None:  # had the arguments been at fault, the call had failed, too
                 complain(name, failure)
             return result
-        text, will_report = labelled
-        handle = None
-        if will_report and outer == FREE and completion.may_report(name):
-            handle = nvtx_ranges.start_and_push(text)
-        else:
-            nvtx_ranges.push(text)
-        _thread.level = level
-        suspend(compiler)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            suspend(None)
-            nvtx_ranges.end(handle)
-            leave(outer)
-            suspend(compiler)
-            raise
-        suspend(None)
-        if handle is not None:
-            completion.follow(result, handle, name)
-        if result is not None:
-            completion.remember(result, text)
-        leave(outer)
-        suspend(compiler)
-        return result
+        finally:
+            thread.level = outer
+            try:
+                if is_open:
+                    nvtx_ranges.pop()
+            finally:
+                try:
+                    nvtx_ranges.end_all(handles)  # of an operation that nobody follows
+                finally:
+                    if compiler is not None:
+                        suspend(compiler)
 
     return untraced(_as(original.__name__, call))
 
@@ -171,7 +181,7 @@ def around_method(
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        if not _process.is_on or _thread.level == INSIDE:  # nearly always: keep it short
+        if not _process.is_on or thread.level == INSIDE:  # nearly always: keep it short
             return original(self, *args, **kwargs)
         if type(self) is cls:  # nobody looks its methods up
             return of_class(self, *args, **kwargs)
@@ -186,30 +196,9 @@ def _as(name: str, function: Function) -> Function:
     return function
 
 
-def enter(text: object) -> int:
-    """Open a range around operations with ranges of their own; return what `leave` takes."""
-    outer = _thread.level
-    nvtx_ranges.push(text)
-    _thread.level = BLOCK
-    return outer
-
-
-def leave(outer: int) -> None:
-    """Close the range that was opened last on this thread."""
-    _thread.level = outer
-    nvtx_ranges.pop()
-
-
 def is_silent(level: int) -> bool:
     """Return whether a call opens no range: from this level on, or in a graph of torch.compile."""
-    return not _process.is_on or is_compiling() or _thread.level >= level
-
-
-def go_inside() -> int:
-    """Open no further range on this thread until `leave`; return what that takes."""
-    outer = _thread.level
-    _thread.level = INSIDE
-    return outer
+    return not _process.is_on or is_compiling() or thread.level >= level
 
 
 def complain(what: str, failure: Exception) -> None:

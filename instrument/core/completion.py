@@ -5,19 +5,20 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import chain, filterfalse
+from operator import methodcaller
+from typing import Any
 
 import torch
 from torch.distributed import Work
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.futures import Future
 
-from instrument.core import nvtx_ranges
+from instrument.core import failures, nvtx_ranges
 from instrument.core.identity import ByIdentity
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+_NoModes = torch._C.DisableTorchFunction  # noqa: SLF001
 _labels: ByIdentity[str] = ByIdentity()
 _without_future: set[str] = set()
 """Functions of Gloo whose operations do not report when they are done."""
@@ -28,43 +29,48 @@ def may_report(name: str) -> bool:
     return name not in _without_future
 
 
-def follow(result: Any, handle: object, name: str) -> None:  # noqa: ANN401
-    """End a start/end range when what was returned is done; now, where that cannot be known."""
+def follow(result: Any, handles: list[Any], name: str) -> bool:  # noqa: ANN401
+    """End start/end ranges when what was returned is done; return whether that can be known."""
     try:
-        end_when_done(result if isinstance(result, Future) else result.get_future(), [handle])
-    except Exception:  # noqa: BLE001  (not every operation of Gloo has a future: then never again)
-        _without_future.add(name)
-        nvtx_ranges.end(handle)
+        end_when_done(result if isinstance(result, Future) else result.get_future(), handles)
+    except Exception as error:
+        if not failures.is_ours(error):
+            raise
+        _without_future.add(name)  # not every operation of Gloo has a future: then never again
+        return False
+    return True
 
 
-def end_when_done(future: Future[Any], handles: Sequence[object]) -> None:
-    """End start/end ranges when the future is complete, on the thread that completes it."""
-    ending = _Ending(handles)
+def end_when_done(future: Future[Any], handles: list[Any]) -> None:
+    """End start/end ranges when the future is complete, on whatever thread, and empty the list."""
+    if future.done():
+        nvtx_ranges.end_all(handles)
+        return
+    if nvtx_ranges.end_with is not None:
+        _closing[:] = filterfalse(_is_done, _closing)
+        while handles:
+            _closing.append(nvtx_ranges.end_with(handles.pop(), future))
+        return
+    ending = object()
+    # Functions of C, one after the other: where the future is done by now, they run here.
+    calls = chain(
+        map(nvtx_ranges.end, handles), map(_clear, (handles,)), map(_awaited.discard, (ending,))
+    )
     _awaited.add(ending)
     try:
-        _add_done_callback(future, ending)
+        _add_done_callback(future, partial(next, filter(None, calls)))  # none returns anything
     except BaseException:
         _awaited.discard(ending)
         raise
 
 
+_clear = methodcaller("clear")
+_is_done = methodcaller("done")
+_closing: list[Any] = []
+"""Futures that are complete when a range has been closed, of those that close with a future."""
 _add_done_callback = torch._C.Future.add_done_callback  # noqa: SLF001  (the class' own adds a frame)
-
-
-class _Ending:
-    """Ends ranges, as a callback."""
-
-    __slots__ = ("_handles",)
-
-    def __init__(self, handles: Sequence[object]) -> None:
-        self._handles = handles
-
-    def __call__(self, _: object) -> None:
-        nvtx_ranges.end(*self._handles)
-        _awaited.discard(self)
-
-
-_awaited: set[_Ending] = set()
+_awaited: set[object] = set()
+"""One for every operation whose end has not been reported."""
 
 
 def _let_finish() -> None:
@@ -81,6 +87,9 @@ def _let_finish() -> None:
         time.sleep(1e-2)  # in which Gloo's threads let go of the callbacks
 
 
+MAX_SETTLE_S = 0.1
+"""An operation may be under way when recording ends, for which nobody waits yet."""
+
 MAX_WAIT_S = 5.0
 """Longer than any operation takes whose partners are there; without them, exiting fails anyhow."""
 
@@ -88,12 +97,26 @@ atexit.register(_let_finish)
 os.register_at_fork(after_in_child=_awaited.clear)  # the child has none of Gloo's threads
 
 
+def settle() -> None:
+    """Let what is complete close its ranges, which other threads do; no longer than a moment."""
+    last = time.monotonic() + MAX_SETTLE_S
+    while not all(map(_is_done, _closing)) and time.monotonic() < last:
+        time.sleep(1e-3)
+
+
+def wait_for_gpu() -> None:
+    """Wait until what the process launched on its current GPU is done; nothing without one."""
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        cuda.synchronize()
+
+
 def remember(result: object, text: str) -> None:
     """Know the label of the call that returned this, until nobody can wait for it any more."""
     if isinstance(result, Work):
         _labels.set(result, text)
     elif isinstance(result, AsyncCollectiveTensor):
-        _labels.set(result.elem, text)
+        _labels.set(_storage(result.elem), text)
     elif isinstance(result, list):  # of a batch, or of coalesced operations
         for part in result:
             if label_of(part) is None:  # what has a label of its own keeps it
@@ -102,4 +125,17 @@ def remember(result: object, text: str) -> None:
 
 def label_of(awaited: object) -> str | None:
     """Return the label of the call that returned what is waited for."""
-    return _labels.get(awaited)
+    return _labels.get(_storage(awaited) if isinstance(awaited, torch.Tensor) else awaited)
+
+
+def _storage(tensor: torch.Tensor) -> object:
+    """Return what a tensor and its views share, as long as one of them lives.
+
+    DTensor waits for a view of what an operation returned. A tensor that stores nothing itself
+    (a sparse one, one of another library's device) stands for itself.
+    """
+    try:
+        with _NoModes():  # of the user, who shall not see us
+            return tensor.untyped_storage()
+    except NotImplementedError:
+        return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -29,7 +30,8 @@ class ByIdentity(Generic[Value]):
         """Know this about the object until it dies; raises TypeError where it has no weakrefs."""
         identity = id(key)
         # An identity is free for another object only after this has run.
-        gone = weakref.ref(key, lambda _: self._known.pop(identity, None))
+        # No function of Python: what a signal's handler raised in it would be lost.
+        gone = weakref.ref(key, partial(self._known.pop, identity))
         self._known[identity] = (gone, value)
 
     def __len__(self) -> int:

@@ -52,10 +52,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname != self._name:
             return None
         self.leave()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            _follow(spec.loader, self._callback)
-        return spec
+        return spec_calling_back(fullname, self._callback)
+
+
+def spec_calling_back(name: str, callback: Callable[[], object]) -> ModuleSpec | None:
+    """Return a module's own specification, whose loader calls back after its work."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.loader is not None:
+        _follow(spec.loader, callback)
+    return spec
 
 
 def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> None:
@@ -64,7 +69,8 @@ def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> Non
 
     @functools.wraps(execute)
     def execute_and_call_back(module: ModuleType) -> None:
-        del loader.exec_module  # the module keeps its loader: leave it as it was
+        # The module keeps its loader: leave it as it was. Who else follows it has done so by now.
+        vars(loader).pop("exec_module", None)
         execute(module)
         _attempt(callback)
 

@@ -1,15 +1,13 @@
 """Ranges in the domain `traceprof`: push/pop on one thread, start/end from anywhere to anywhere.
 
-Nothing here raises, and without a tool that records NVTX nothing happens at all.
+They go to the tool that records NVTX, or to torch.profiler; without either nothing happens at all.
+With a tool, the four functions that open and close ranges are functions of C: a signal's handler
+runs before or after them, so that a wrapper knows, whatever exception arrives, whether its range is
+open.
 
-nvtx's own functions keep every distinct text for good (an unbounded cache per domain), and from
-0.2.12 on they write nothing under a tool that does not know `nvtxDomainIsEnabled`, such as Nsight
-Systems 2023.4. Labels with running numbers are all distinct, so ranges are made here from nvtx's
-parts: nothing is cached, and every Nsight records them. The parts register each text with the tool
-that is attached, which keeps it: Nsight Systems takes about 0.6 kB per distinct label.
-
-Ranges are opened between operations of the model that leave no cache to Python. What costs time
-there is not what is computed but what is touched: so few functions call one another here.
+The package nvtx would keep and register every distinct text for good, and labels with running
+numbers are all distinct; from 0.2.12 on it also writes nothing under a tool that does not know
+`nvtxDomainIsEnabled`, such as Nsight Systems 2023.4. So the tool is called directly.
 """
 
 from __future__ import annotations
@@ -17,229 +15,126 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import filterfalse
+from operator import is_
+from typing import TYPE_CHECKING, Any
 
+from instrument.core import nvtx_injection
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-try:
-    import nvtx
-except ImportError:  # nobody can record ranges: the program runs as it would without us
-    nvtx = None
+    from instrument.core.nvtx_injection import Functions
 
 _log = logging.getLogger("traceprof.instrument")
+_is_none = partial(is_, None)
 
-INJECTION = "NVTX_INJECTION64_PATH"
-"""The variable by which NVTX finds the tool that records; Nsight Systems sets it."""
-
-
-class _Writer(NamedTuple):
-    """How ranges are written: one function for each that is public below."""
-
-    prepare: Callable[[str], object]
-    push: Callable[[object], object]
-    pop: Callable[[], object]
-    start: Callable[[object], object]
-    start_and_push: Callable[[str], object]
-    end: Callable[[Sequence[Any]], object]
+MAX_REGISTERED = 256
+"""Texts that the tool keeps. What exceeds that is written in full with every range, as all that
+varies is."""
 
 
-def _from_parts() -> _Writer | None:
-    """Return a writer from nvtx's parts, or None where no tool is attached."""
-    lib = nvtx._lib.lib  # noqa: SLF001  (the public functions cache every text)
-    domain = lib.DomainHandle(labels.DOMAIN)
-    is_enabled = getattr(domain, "enabled", None)  # since 0.2.12
-    # Older tools do not answer, and then nvtx takes them for absent.
-    if not (is_enabled and is_enabled()) and INJECTION not in os.environ:
-        return None
-    prepare = _preparing(lib, domain)
-    handle_of, push_range, start_range = lib.StringHandle, lib.push_range, lib.start_range
-    free: list[Any] = []
-    """What stands for a text just while a range is opened: to make one takes four times as long."""
-
-    def standing_for(text: str) -> Any:  # noqa: ANN401
-        try:
-            attributes = free.pop()
-        except IndexError:  # other threads have them
-            attributes = prepare(labels.DOMAIN)
-        registered = attributes.message
-        registered.handle = handle_of(domain, text)  # all that nvtx looks at
-        attributes.message = registered
-        return attributes
-
-    def push(text: object) -> None:
-        if type(text) is str:
-            attributes = standing_for(text)
-            push_range(attributes, domain)
-            free.append(attributes)
-        else:
-            push_range(text, domain)
-
-    def start(text: object) -> object:
-        if type(text) is str:
-            attributes = standing_for(text)
-            handle = start_range(attributes, domain)
-            free.append(attributes)
-            return handle
-        return start_range(text, domain)
-
-    def start_and_push(text: str) -> object:
-        attributes = standing_for(text)
-        handle = start_range(attributes, domain)
-        push_range(attributes, domain)
-        free.append(attributes)
-        return handle
-
-    free.append(standing_for(labels.DOMAIN))  # raises where nvtx is made in another way
-    pop, end = partial(lib.pop_range, domain), _ending(lib.end_range)
-    return _Writer(prepare, push, pop, start, start_and_push, end)
-
-
-def _preparing(lib: Any, domain: object) -> Callable[[str], Any]:  # noqa: ANN401  (a module without types)
-    """Return what makes of a text what nvtx's parts take, for as long as anybody holds it."""
-    registered, attributes_of = lib.RegisteredString, lib.EventAttributes
-    try:
-        attributes_of(None, registered(domain, labels.DOMAIN), "blue", None, None)
-        owner: tuple[None, ...] = (None,)  # the domain, which only payloads need
-    except TypeError:  # before 0.2.14 it was not asked for
-        attributes_of(registered(domain, labels.DOMAIN), "blue", None, None)
-        owner = ()
-
-    def prepare(text: str) -> Any:  # noqa: ANN401
-        return attributes_of(*owner, registered(domain, text), "blue")
-
-    return prepare
-
-
-def _ending(end_range: Callable[..., object]) -> Callable[[Sequence[Any]], None]:
-    """Return what ends ranges by what `start_range` returned."""
-
-    def end(handles: Sequence[Any]) -> None:
-        for handle in handles:
-            if type(handle) is tuple:  # since 0.2.12: (identifier, domain)
-                end_range(*handle)
-            elif handle is not None:
-                end_range(handle)
-
-    return end
-
-
-def _from_functions() -> _Writer:
-    """Return a writer from nvtx's public functions, for an nvtx whose parts we do not know."""
-    domain = labels.DOMAIN
-    push, start = partial(nvtx.push_range, domain=domain), partial(nvtx.start_range, domain=domain)
-
-    def start_and_push(text: str) -> object:
-        handle = start(text)
-        push(text)
-        return handle
-
-    def end(handles: Sequence[object]) -> None:
-        for handle in handles:
-            if handle is not None:
-                nvtx.end_range(handle)
-
-    return _Writer(str, push, partial(nvtx.pop_range, domain=domain), start, start_and_push, end)
-
-
-def _writer() -> _Writer | None:
-    """Return how this process writes ranges; None where nobody records them."""
-    if nvtx is None:
+def _connected() -> Functions | None:
+    """Return the tool's functions; None where nobody records. What is in the way is said once."""
+    if not nvtx_injection.is_attached() or os.environ.get("NVTX_DISABLE", "0") not in {"", "0"}:
         return None
     try:
-        return _from_parts() if nvtx.enabled() else None  # NVTX_DISABLE turns it off
-    except Exception:  # noqa: BLE001  (parts are nvtx's private affair: any version may differ)
-        return _from_functions()
+        functions = nvtx_injection.connect(labels.DOMAIN)
+    except (OSError, AttributeError, ValueError) as error:
+        _log.warning("a tool is attached that cannot record NVTX ranges: %s", error)
+        return None
+    if functions is None:
+        _log.warning("a tool is attached that does not record NVTX ranges")
+    return functions
 
 
-_write = _writer()
-_complained = False
-
-
-def _complain() -> None:
-    """Say once that ranges cannot be written."""
-    global _complained  # noqa: PLW0603  (a process-wide "said so")
-    if not _complained:
-        _complained = True
-        _log.warning("could not write an NVTX range", exc_info=True)
+_functions = _connected()
+_registered: dict[str, Any] = {}
 
 
 def is_recording() -> bool:
-    """Return whether a tool takes the ranges; without one, labels need not even be made."""
-    return _write is not None
+    """Return whether somebody takes the ranges; if not, labels need not even be made."""
+    return _functions is not None
 
 
-def prepare(text: str) -> object:
-    """Return what stands for a label in `push` and `start`, and costs less from then on."""
-    if _write is None:
-        return text
-    try:
-        return _write.prepare(text)
-    except Exception:  # noqa: BLE001
-        _complain()
-        return text
+def message(text: str) -> Any:  # noqa: ANN401  (of the tool's; of a record's in tests)
+    """Return what opens a range with a label that varies: nobody keeps it."""
+    return nvtx_injection.plain(text.encode(errors="replace"))
 
 
-def push(text: object) -> None:
-    """Open a range with this label on the calling thread; close it with `pop`."""
-    if _write is None:
-        return
-    try:
-        _write.push(text)
-    except Exception:  # noqa: BLE001
-        _complain()
-        _push_something()
+def prepare(text: str) -> Any:  # noqa: ANN401
+    """Return what opens ranges with a label that comes again and again, and costs less."""
+    known = _registered.get(text)
+    if known is None:
+        known = message(text)
+        if _functions is not None and len(_registered) < MAX_REGISTERED:
+            number = _functions.register(text.encode(errors="replace"))
+            known = known if number is None else nvtx_injection.registered(number)
+            _registered[text] = known
+    return known
 
 
-def _push_something() -> None:
-    """Open a range, whatever its text: the `pop` that follows must not close another one."""
-    try:
-        if _write is not None:
-            _write.push("?")
-    except Exception:  # noqa: BLE001
-        _complain()
+def _nothing(*_: object) -> None: ...
 
 
-def pop() -> None:
-    """Close the range that the calling thread opened last."""
-    if _write is None:
-        return
-    try:
-        _write.pop()
-    except Exception:  # noqa: BLE001
-        _complain()
+push: Callable[[Any], object] = _functions.push if _functions else _nothing
+"""Open a range on the calling thread, by what `message` or `prepare` returned."""
+
+pop: Callable[[], object] = _functions.pop if _functions else _nothing
+"""Close the range that the calling thread opened last; nothing where none is open."""
+
+start: Callable[[Any], int | None] = _functions.start if _functions else _nothing
+"""Open a range that may end on another thread; return what `end` takes, None if none was opened."""
+
+end: Callable[[Any], object] = _functions.end if _functions else _nothing
+"""Close a range that `start` opened."""
 
 
-def start(text: object) -> object:
-    """Open a range that may end on another thread; return the handle that `end` takes."""
-    if _write is None:
-        return None
-    try:
-        return _write.start(text)
-    except Exception:  # noqa: BLE001
-        _complain()
-        return None
+end_with: Callable[[Any, Any], object] | None = None
+"""Close a range when a future is complete, where `end` can only do so on the thread of `start`."""
 
 
-def start_and_push(text: str) -> object:
-    """Do both: for an operation, the one until it is done, the other around the call."""
-    if _write is None:
-        return None
-    try:
-        return _write.start_and_push(text)
-    except Exception:  # noqa: BLE001
-        _complain()
-        _push_something()
-        return None
+def annotate_in_profiler() -> None:
+    """Have ranges become annotations in the traces of torch.profiler, from here on.
+
+    To be called before any range is prepared.
+    """
+    from instrument.core import profiler_ranges  # noqa: PLC0415  (imports torch)
+
+    functions, ends_with = profiler_ranges.functions()
+    globals().update(
+        _functions=functions,
+        message=str,
+        prepare=str,
+        push=functions.push,
+        pop=functions.pop,
+        start=functions.start,
+        end=functions.end,
+        end_with=ends_with,
+    )
 
 
-def end(*handles: object) -> None:
-    """Close ranges that `start` opened; `None` is no range."""
-    if _write is None:
-        return
-    try:
-        _write.end(handles)
-    except Exception:  # noqa: BLE001
-        _complain()
+def pause() -> None:
+    """Open no range until `resume`; those that are open close as ever."""
+    if _functions is not None:
+        globals().update(push=_nothing, start=_nothing)
+
+
+def resume() -> None:
+    """Open ranges again."""
+    if _functions is not None:
+        globals().update(push=_functions.push, start=_functions.start)
+
+
+def start_into(handles: list[Any], *texts: Any) -> None:  # noqa: ANN401
+    """Open ranges that may end on another thread, by what `message` or `prepare` returned.
+
+    No exception arrives between the opening of a range and its handle's place in the list.
+    """
+    handles.extend(filterfalse(_is_none, map(start, texts)))
+
+
+def end_all(handles: list[Any]) -> None:
+    """Close the ranges that `start` opened, and empty the list: both or neither."""
+    handles[:] = filter(None, map(end, handles))

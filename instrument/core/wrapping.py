@@ -17,13 +17,31 @@ if TYPE_CHECKING:
 _frames = torch._C._dynamo.eval_frame  # noqa: SLF001  (all of torch._dynamo takes seconds)
 
 suspend = _frames.set_eval_frame
-"""`compiler = suspend(None)` keeps torch.compile from looking at the functions that this thread
-calls, `suspend(compiler)` lets it again: ours, called between two graphs, would become graphs."""
+"""`suspend(None)` keeps torch.compile from looking at the functions that this thread calls,
+`suspend(compiler)` lets it again: ours, called between two graphs, would become graphs."""
+
+
+def _by_setting() -> Any:  # noqa: ANN401  (of torch.compile's own)
+    compiler = suspend(None)
+    suspend(compiler)
+    return compiler
+
+
+compiler_of_thread: Callable[[], Any] = getattr(_frames, "get_eval_frame_callback", _by_setting)
+"""Returns what `suspend` has to be given back; None where nothing is compiled."""
 
 functions_are_overridden = torch._C._len_torch_function_stack  # noqa: SLF001
 """Tells, by their number, whether modes of the user see calls of PyTorch's functions."""
 
-__all__ = ["functions_are_overridden", "is_compiling", "outermost", "suspend", "untraced"]
+__all__ = [
+    "compiler_of_thread",
+    "functions_are_overridden",
+    "is_compiling",
+    "is_within",
+    "outermost",
+    "suspend",
+    "untraced",
+]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -37,6 +55,11 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def is_within(label: str) -> bool:
+    """Return whether a range of `outermost` with this label is open on the calling thread."""
+    return label in _thread.open
 
 
 def untraced(function: Function) -> Function:
@@ -54,34 +77,55 @@ def untraced(function: Function) -> Function:
 
 
 def outermost(
-    label: str, function: Callable[Arguments, Result], unless: Callable[[], bool] = bool
+    label: str,
+    function: Callable[Arguments, Result],
+    unless: Callable[[], bool] = bool,
+    *,
+    before: Callable[[], object] = bool,
+    after: Callable[[], object] = bool,
 ) -> Callable[Arguments, Result]:
     """Return the function with a range around its outermost call on a thread.
 
     Calls while a range of this label is open, and those for which `unless` holds, open none.
-    An exception closes the range and passes.
+    `before` runs before the range opens and `after` when it has closed. An exception closes the
+    range and passes.
     """
     prepared = nvtx_ranges.prepare(label)
 
     @untraced
     @functools.wraps(function)
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if is_compiling():
+        if is_compiling() or label in _thread.open:  # nearly always, of modules: keep it short
             return function(*args, **kwargs)
-        compiler = suspend(None)
+        compiler = compiler_of_thread()
         opened = _thread.open
-        if label in opened or unless():
-            suspend(compiler)
-            return function(*args, **kwargs)
-        nvtx_ranges.push(prepared)
-        opened.add(label)
-        suspend(compiler)
+        is_outermost = is_open = False
+        # A signal's exception arrives before a call or after it, never between two other steps.
         try:
+            if compiler is not None:
+                suspend(None)
+            if not unless():
+                is_outermost = True
+                opened.add(label)
+                before()
+                is_open = True
+                nvtx_ranges.push(prepared)
+            if compiler is not None:
+                suspend(compiler)
             return function(*args, **kwargs)
         finally:
-            suspend(None)
-            opened.discard(label)
-            nvtx_ranges.pop()
-            suspend(compiler)
+            try:
+                if is_outermost:
+                    opened.discard(label)
+            finally:
+                try:
+                    if is_open:
+                        nvtx_ranges.pop()
+                        if compiler is not None:
+                            suspend(None)
+                        after()
+                finally:
+                    if compiler is not None:
+                        suspend(compiler)
 
     return named

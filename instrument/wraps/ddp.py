@@ -22,13 +22,19 @@ from torch import distributed
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument.core import calls, completion, groups, nvtx_ranges
+from instrument.core import calls, completion, failures, groups, nvtx_ranges
 from instrument.core.operations import BLOCK, label, operation
-from instrument.core.wrapping import functions_are_overridden, is_compiling, suspend, untraced
+from instrument.core.wrapping import (
+    compiler_of_thread,
+    functions_are_overridden,
+    is_compiling,
+    suspend,
+    untraced,
+)
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch._C._distributed_c10d import GradBucket, Reducer
     from torch.futures import Future
@@ -93,38 +99,53 @@ class _ObservedGroup(distributed.ProcessGroup):
         self._seen_bytes = 0
 
     @untraced
-    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401, C901, PLR0912
         """Reduce a bucket, or the map of the parameters that were used."""
         if not _process.is_on or _thread.in_hook:
             return self.observed.allreduce(tensors, options)
-        compiler = suspend(None)
-        if not functions_are_overridden():
-            bucket = self._next(tensors)
-        else:
-            with torch._C.DisableTorchFunction():  # noqa: SLF001  (a mode shall not see us)
-                bucket = self._next(tensors)
-        if bucket is None:
-            suspend(compiler)
-            return self.observed.allreduce(tensors, options)
-        # The operation's ranges, too: of what is at hand, once a bucket, when all caches hold the
-        # model. What any call is read with would take three times as long.
-        text = f"{bucket.operation}{next(bucket.numbers)}"
-        ranges = [nvtx_ranges.start(bucket.label)]
-        if bucket.reports:
-            ranges.append(nvtx_ranges.start_and_push(text))
-        else:
-            nvtx_ranges.push(text)
-        outer = calls.go_inside()
-        suspend(compiler)
-        work = None
+        compiler = compiler_of_thread()
+        outer = calls.thread.level
+        is_open = False
+        ranges: list[Any] = []
         try:
+            if compiler is not None:
+                suspend(None)
+            if not functions_are_overridden():
+                bucket = self._next(tensors)
+            else:
+                with torch._C.DisableTorchFunction():  # noqa: SLF001  (a mode shall not see us)
+                    bucket = self._next(tensors)
+            if bucket is not None:
+                # The operation's ranges, too: of what is at hand, once a bucket, when all caches
+                # hold the model. What any call is read with would take three times as long.
+                opened = nvtx_ranges.message(f"{bucket.operation}{next(bucket.numbers)}")
+                started = (bucket.label, opened) if bucket.reports else (bucket.label,)
+                nvtx_ranges.start_into(ranges, *started)
+                is_open = True
+                nvtx_ranges.push(opened)
+                calls.thread.level = calls.INSIDE
+            if compiler is not None:
+                suspend(compiler)
             work = self.observed.allreduce(tensors, options)
+            if compiler is not None:
+                suspend(None)
+            if bucket is not None:
+                is_open = False
+                nvtx_ranges.pop()
+                if bucket.is_cpu and _end_with(ranges, work):
+                    ranges = []
+            return work
         finally:
-            suspend(None)
-            calls.leave(outer)
-            _end_with(ranges, work if bucket.is_cpu else None)  # None if sending has failed
-            suspend(compiler)
-        return work
+            calls.thread.level = outer
+            try:
+                if is_open:
+                    nvtx_ranges.pop()
+            finally:
+                try:
+                    nvtx_ranges.end_all(ranges)  # that nothing else will end
+                finally:
+                    if compiler is not None:
+                        suspend(compiler)
 
     @untraced
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
@@ -167,7 +188,9 @@ class _ObservedGroup(distributed.ProcessGroup):
         try:
             unnumbered = operation(self.observed, tensors, kind=BLOCK, is_async=True)
             labelled, group = label("all_reduce", unnumbered), groups.find(self.observed)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if not failures.is_ours(error):
+                raise
             calls.complain("a bucket of DDP", error)
             return None
         if labelled is None or group is None:
@@ -194,9 +217,14 @@ def install(patches: Patches) -> None:
     @functools.wraps(prepare)
     def observe_and_prepare(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not is_compiling():
-            compiler = suspend(None)
-            _observe(self)
-            suspend(compiler)
+            compiler = compiler_of_thread()
+            try:
+                if compiler is not None:
+                    suspend(None)
+                _observe(self)
+            finally:
+                if compiler is not None:
+                    suspend(compiler)
         return prepare(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     @functools.wraps(register_builtin)
@@ -237,7 +265,9 @@ def _observe(model: DistributedDataParallel) -> None:
         if not group.is_given:
             model.reducer._update_process_group(group)  # noqa: SLF001
             group.is_given = True
-    except Exception:  # noqa: BLE001  (an observer must not stop the training)
+    except Exception as error:
+        if not failures.is_ours(error):
+            raise
         _process.is_on = False
         _log.warning("DDP's buckets cannot be observed", exc_info=True)
 
@@ -253,39 +283,47 @@ def _named(hook: Hook) -> Hook:
     def named(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:  # noqa: ANN401
         if not _process.is_on:
             return hook(state, bucket)
-        compiler = suspend(None)
-        tensor = bucket.buffer()
-        num_bytes = tensor.numel() * tensor.dtype.itemsize
-        label = _label(bucket.index(), num_bytes, tensor.dtype, bucket.is_last())
-        range_ = nvtx_ranges.start(label)
-        _thread.in_hook = True
-        suspend(compiler)
-        future = None
+        compiler = compiler_of_thread()
+        ranges: list[Any] = []
         try:
+            if compiler is not None:
+                suspend(None)
+            tensor = bucket.buffer()
+            num_bytes = tensor.numel() * tensor.dtype.itemsize
+            label = _label(bucket.index(), num_bytes, tensor.dtype, bucket.is_last())
+            nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
+            _thread.in_hook = True
+            if compiler is not None:
+                suspend(compiler)
             future = hook(state, bucket)
+            if compiler is not None:
+                suspend(None)
+            if tensor.is_cpu and _end_with(ranges, future):
+                ranges = []
+            return future
         finally:
-            suspend(None)
             _thread.in_hook = False
-            _end_with([range_], future if tensor.is_cpu else None)
-            suspend(compiler)
-        return future
+            try:
+                nvtx_ranges.end_all(ranges)  # that nothing else will end
+            finally:
+                if compiler is not None:
+                    suspend(compiler)
 
     return named
 
 
-def _end_with(ranges: Sequence[object], sent: Any) -> None:  # noqa: ANN401
+def _end_with(ranges: list[Any], sent: Any) -> bool:  # noqa: ANN401
     """End ranges when what was sent is done: an operation, or the future that a hook returned.
 
-    Now, if there is none.
+    Returns whether that can be known.
     """
-    if sent is not None:
-        try:
-            future = sent.get_future() if isinstance(sent, Work) else sent
-            completion.end_when_done(future, ranges)
-        except Exception:  # noqa: BLE001  (a hook may return anything, of which DDP complains)
-            sent = None
-    if sent is None:
-        nvtx_ranges.end(*ranges)
+    try:
+        completion.end_when_done(sent.get_future() if isinstance(sent, Work) else sent, ranges)
+    except Exception as error:
+        if not failures.is_ours(error):
+            raise
+        return False  # a hook may return anything, of which DDP complains
+    return True
 
 
 @functools.lru_cache(maxsize=1024)  # the same buckets in every step

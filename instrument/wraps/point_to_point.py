@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from instrument.core import calls, completion, operations
+from instrument.core import calls, completion, failures, nvtx_ranges, operations
 from instrument.core.operations import BLOCK, TRANSFER, operation
-from instrument.core.wrapping import suspend, untraced
+from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,13 +159,19 @@ def _coalescing(
         block = manager(*args, **kwargs)
         if calls.is_silent(calls.BLOCK):
             return block
-        compiler = suspend(None)
+        compiler = compiler_of_thread()
+        labelled = None
         try:
+            if compiler is not None:
+                suspend(None)
             labelled = operations.label("coalesced", coalesced(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if not failures.is_ours(error):
+                raise
             calls.complain("coalesced", error)
-            labelled = None
-        suspend(compiler)
+        finally:
+            if compiler is not None:
+                suspend(compiler)
         return block if labelled is None else _around(block, labelled[0])
 
     return coalescing
@@ -174,13 +180,20 @@ def _coalescing(
 @contextlib.contextmanager
 def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
     """Put a range around a block that coalesces; its operations have ranges of their own."""
-    outer = calls.enter(text)
+    outer = calls.thread.level
+    opened = nvtx_ranges.message(text)
+    is_open = False
     try:
+        is_open = True
+        nvtx_ranges.push(opened)
+        calls.thread.level = calls.BLOCK
         with block as manager:
             try:
                 yield manager
-            finally:
-                calls.go_inside()  # what was collected goes out now, and has its labels already
+            finally:  # what was collected goes out now, and has its labels already
+                calls.thread.level = calls.INSIDE
         completion.remember(manager.works, text)
     finally:
-        calls.leave(outer)
+        calls.thread.level = outer
+        if is_open:
+            nvtx_ranges.pop()

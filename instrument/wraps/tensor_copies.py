@@ -1,4 +1,7 @@
-"""`to`, `copy_`, `cuda`, `cpu` and `pin_memory`: tensors that move between host and devices.
+"""Tensors that move between host and devices, and what reads their values on the host.
+
+`to`, `copy_`, `cuda`, `cpu`, `pin_memory`, and, where the tensor is on a device, `item`, `tolist`,
+`float(t)` and the like, and `nonzero`: each of these waits for the device.
 
 Instances find a wrapper, while the class itself still gives PyTorch's own method: what compares
 methods by identity, keeps them in tables or gets them in `__torch_function__` sees no difference.
@@ -14,8 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from instrument.core import nvtx_ranges
-from instrument.core.wrapping import functions_are_overridden, is_compiling, suspend, untraced
+from instrument.core import failures, nvtx_ranges
+from instrument.core.wrapping import (
+    compiler_of_thread,
+    functions_are_overridden,
+    is_compiling,
+    suspend,
+    untraced,
+)
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -42,7 +51,9 @@ def install(patches: Patches) -> None:
     """Name the copies of plain tensors."""
     for name, label in LABELS.items():
         original = getattr(Tensor, name)
-        patches.replace(Tensor, name, _OnInstances(original, _named(original, label)))
+        patches.replace(
+            Tensor, name, _OnInstances(original, _named(original, label, reads=name in READING))
+        )
 
 
 class _OnInstances:
@@ -58,8 +69,11 @@ class _OnInstances:
         return self._original if instance is None else MethodType(self._wrapper, instance)
 
 
-def _named(original: Method, label: Callable[..., str | None]) -> Method:
-    """Return the method with a range around calls that have a label."""
+def _named(original: Method, label: Callable[..., str | None], *, reads: bool) -> Method:
+    """Return the method with a range around calls that have a label.
+
+    `reads`: calls have none where the tensor is on the host.
+    """
     dtype = torch.dtype
 
     @untraced
@@ -69,29 +83,49 @@ def _named(original: Method, label: Callable[..., str | None]) -> Method:
             return original(self, *args, **kwargs)
         if is_compiling():
             return original(self, *args, **kwargs)
-        text = None
-        compiler = suspend(None)
-        try:
-            if not functions_are_overridden():
-                text = label(self, *args, **kwargs)
-            else:
-                with torch._C.DisableTorchFunction():  # noqa: SLF001  (they shall not see us)
-                    text = label(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  (the copy shall go on)
-            _complain(error)
-        if text is not None:
-            nvtx_ranges.push(text)
-        suspend(compiler)
-        if text is None:
+        if reads and not functions_are_overridden() and self.is_cpu:  # nearly always
             return original(self, *args, **kwargs)
+        is_open = False
+        compiler = compiler_of_thread()
         try:
+            if compiler is not None:
+                suspend(None)
+            text = _text(label, self, args, kwargs)
+            if text is not None:
+                opened = nvtx_ranges.message(text)
+                is_open = True
+                nvtx_ranges.push(opened)
+            if compiler is not None:
+                suspend(compiler)
             return original(self, *args, **kwargs)
         finally:
-            suspend(None)
-            nvtx_ranges.pop()
-            suspend(compiler)
+            try:
+                if is_open:
+                    nvtx_ranges.pop()
+            finally:
+                if compiler is not None:
+                    suspend(compiler)
 
     return method
+
+
+def _text(
+    label: Callable[..., str | None],
+    tensor: Tensor,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> str | None:
+    """Return the label of a call; None where it cannot be made, and the copy goes on."""
+    try:
+        if not functions_are_overridden():
+            return label(tensor, *args, **kwargs)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  (they shall not see us)
+            return label(tensor, *args, **kwargs)
+    except Exception as error:
+        if not failures.is_ours(error):
+            raise
+        _complain(error)
+        return None
 
 
 def _complain(error: Exception) -> None:
@@ -146,12 +180,50 @@ def _pin(tensor: Tensor, /, *_: object, **__: object) -> str | None:
     return str(labels.Label("pin_memory", _bytes(tensor, tensor.dtype)))
 
 
+def _reading(name: str) -> Callable[..., str | None]:
+    """Label what reads a tensor's elements on the host, which waits for them.
+
+    Whether PyTorch takes page-locked memory for them is a matter of its version.
+    """
+
+    def label(tensor: Tensor, /, *_: object, **__: object) -> str | None:
+        if tensor.is_cpu:  # nearly always: keep it short
+            return None
+        way = direction(tensor.device, _HOST)
+        facts = _bytes(tensor, tensor.dtype) | {"non_blocking": "0"}
+        return None if way is None else str(labels.Label(f"{name} {way}", facts))
+
+    return label
+
+
+def _nonzero(tensor: Tensor, /, *_: object, **__: object) -> str | None:
+    """Label `nonzero`: the host waits for the number of elements, the rest stays on the device."""
+    if tensor.is_cpu or (way := direction(tensor.device, _HOST)) is None:
+        return None
+    return str(labels.Label(f"nonzero {way}", {"non_blocking": "0"}))
+
+
+_HOST = torch.device("cpu")
+
+READING: Mapping[str, Callable[..., str | None]] = {
+    "item": _reading("item"),
+    "tolist": _reading("tolist"),
+    "nonzero": _nonzero,
+    "__bool__": _reading("bool"),
+    "__complex__": _reading("complex"),
+    "__float__": _reading("float"),
+    "__index__": _reading("index"),
+    "__int__": _reading("int"),
+}
+"""Methods that bring values of a tensor to the host, which waits for the device."""
+
 LABELS: Mapping[str, Callable[..., str | None]] = {
     "to": _to,
     "cuda": _cuda,
     "cpu": _cpu,
     "copy_": _copy,
     "pin_memory": _pin,
+    **READING,
 }
 """How to label a call of each method, from its arguments; None where nothing moves."""
 

@@ -1,0 +1,69 @@
+"""Steps and epochs as training frameworks report them: one range each, on the calling thread."""
+
+from __future__ import annotations
+
+from instrument.training import annotate, step
+
+
+class ReportedTraining:
+    """Opens and closes the ranges of one training; what is open is closed from the inside out."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, annotate] = {}
+        self._num_optimizer_steps = 0
+
+    def begin(self, num_optimizer_steps: int) -> None:
+        """Begin a training that has made this many optimizer steps before, if it is resumed."""
+        self.end()
+        self._num_optimizer_steps = num_optimizer_steps
+
+    def epoch_begins(self, number: int) -> None:
+        """Open `epoch N`."""
+        self._close("epoch")
+        self._enter("epoch", annotate(f"epoch {number}"))
+
+    def epoch_ends(self) -> None:
+        """Close the epoch, and with it a step that is still open."""
+        self._close("epoch")
+
+    def step_begins(self) -> None:
+        """Open the next step, if none is open: batches whose gradients are added up are one."""
+        if "step" not in self._open:
+            self._enter("step", step())
+
+    def batch_ends(self, num_optimizer_steps: int) -> None:
+        """Close the step if the optimizer has made one since the last call.
+
+        Args:
+            num_optimizer_steps: of the training up to now.
+        """
+        if num_optimizer_steps != self._num_optimizer_steps:
+            self._num_optimizer_steps = num_optimizer_steps
+            self.step_ends()
+
+    def step_ends(self) -> None:
+        """Close the step."""
+        self._close("step")
+
+    def validation_begins(self) -> None:
+        """Open `validate`, which may be inside a step."""
+        self._close("validation")
+        self._enter("validation", annotate("validate"))
+
+    def validation_ends(self) -> None:
+        """Close `validate`."""
+        self._close("validation")
+
+    def end(self) -> None:
+        """Close all: the training is over, or has failed."""
+        while self._open:
+            self._open.popitem()[1].__exit__()
+
+    def _enter(self, kind: str, opened: annotate) -> None:
+        self._open[kind] = opened
+        opened.__enter__()
+
+    def _close(self, kind: str) -> None:
+        """Close this range, and before it those that were opened in it: ranges nest."""
+        while kind in self._open:
+            self._open.popitem()[1].__exit__()

@@ -1,0 +1,61 @@
+"""`TRACEPROF_INSTRUMENT=1`: ranges also in the processes that a script starts itself.
+
+`traceprof_instrument.pth`, which Python reads at every start, imports this where the variable is
+set. Ranges are on once the process makes a process group: a data loader's worker never does, nor
+does a program without PyTorch. Standard library only, and little of that: every start pays for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing `typing` takes longer than all else here
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from typing import Any
+
+VARIABLE = "TRACEPROF_INSTRUMENT"
+_RECORDERS = ("NVTX_INJECTION64_PATH", "TRACEPROF_RECORD_WITH")
+"""One of these is set where somebody records."""
+
+
+def _wait_for_group() -> None:
+    """Enable when `init_process_group` is called first, which is itself again from then on."""
+    import functools  # noqa: PLC0415
+    import importlib  # noqa: PLC0415
+
+    patching = importlib.import_module("instrument.core.patching")
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    original = getattr(module, "init_process_group", None)
+    if original is None:  # a PyTorch without torch.distributed
+        return
+    patches = patching.Patches()
+
+    @functools.wraps(original)
+    def enable_and_init(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
+        patches.restore()
+        importlib.import_module("instrument.recording").record_as_asked()
+        return original(*args, **kwargs)
+
+    patches.replace_everywhere(original, enable_and_init)
+
+
+class _TorchFinder:
+    """Notices when PyTorch is imported."""
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> ModuleSpec | None:
+        """Return PyTorch's own specification, whose loader calls back after its work."""
+        del path, target
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        from instrument.core.importing import spec_calling_back  # noqa: PLC0415
+
+        return spec_calling_back(fullname, _wait_for_group)
+
+
+if os.environ.get(VARIABLE) == "1" and any(map(os.environ.get, _RECORDERS)):
+    sys.meta_path.insert(0, _TorchFinder())

@@ -1,0 +1,172 @@
+"""Which training steps are recorded: counts them, and tells who records when to begin and to end.
+
+A step is what `instrument.step` marks. Where nothing is marked, it is from one optimizer step to
+the next, the first one from the first forward or backward pass; then a range names it, so that a
+report in which only some steps are has their numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Protocol
+
+from instrument.core import nvtx_ranges
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from instrument.core.step_range import Steps
+
+_log = logging.getLogger("traceprof.instrument")
+
+
+class Recorder(Protocol):
+    """What records: told once each, in this order."""
+
+    def prepare(self) -> None:
+        """Get ready: the step before the first that is recorded begins, if there is one."""
+
+    def begin(self) -> None:
+        """Record from here on: the first step that is recorded begins."""
+
+    def end(self) -> None:
+        """Record no more: the last one is over, or the process ends."""
+
+
+class _Phase(Enum):
+    WAITING = auto()
+    PREPARED = auto()
+    RECORDING = auto()
+    OVER = auto()
+
+
+class _Watch:
+    """Follows the steps of the process."""
+
+    def __init__(self, steps: Steps, recorder: Recorder) -> None:
+        self.steps = steps
+        self.phase = _Phase.WAITING
+        self.num_seen = 0
+        self._recorder = recorder
+        self._is_marked = False
+        self._range: list[Any] = []
+
+    def mark_begins(self, number: int) -> None:
+        if not self._is_marked:
+            self._is_marked = True
+            nvtx_ranges.end_all(self._range)
+        self._begins(number)
+
+    def mark_ends(self) -> None:
+        self._ends(max(self.num_seen - 1, 0))
+
+    def pass_begins(self) -> None:
+        if self.num_seen == 0 and not self._is_marked:
+            self._begins(0)
+            self._name(0)
+
+    def optimizer_step_ends(self) -> None:
+        if self._is_marked:
+            return
+        self.num_seen = max(self.num_seen, 1)  # also where no pass began the first one
+        number = self.num_seen
+        nvtx_ranges.end_all(self._range)
+        self._ends(number - 1)
+        self._begins(number)
+        self._name(number)
+
+    def close(self) -> None:
+        """Record no more."""
+        if self.phase is _Phase.RECORDING:
+            nvtx_ranges.end_all(self._range)
+            self._tell(self._recorder.end)
+            nvtx_ranges.pause()
+        self.phase = _Phase.OVER
+
+    def _begins(self, number: int) -> None:
+        self.num_seen = max(self.num_seen, number + 1)
+        if self.phase is _Phase.WAITING and number >= self.steps.first - 1:
+            self.phase = _Phase.PREPARED
+            self._tell(self._recorder.prepare)
+        if self.phase is _Phase.PREPARED and number >= self.steps.first:
+            self.phase = _Phase.RECORDING
+            self._tell(self._recorder.begin)
+            nvtx_ranges.resume()
+
+    def _ends(self, number: int) -> None:
+        if self.steps.stop is not None and number + 1 >= self.steps.stop:
+            self.close()
+
+    def _name(self, number: int) -> None:
+        """Open a range for a step that the script does not mark, where steps before it are missing.
+
+        Recorded from the first one on, optimizer steps alone tell the numbers, and what follows the
+        last of them is no step.
+        """
+        if self.phase is _Phase.RECORDING and self.steps.first > 0:
+            nvtx_ranges.start_into(self._range, nvtx_ranges.message(labels.step(number)))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
+            _log.warning(
+                "steps %s are not recorded: %s: %s", self.steps, type(error).__name__, error
+            )
+            self.phase = _Phase.OVER
+
+
+_watches: list[_Watch] = []
+
+
+def watch(steps: Steps, recorder: Recorder) -> Callable[[], None]:
+    """Have these steps recorded; return what ends that before the last one is over.
+
+    Until the first of them no range is written, and none after the last.
+    """
+    unwatch()
+    watched = _Watch(steps, recorder)
+    _watches.append(watched)
+    nvtx_ranges.pause()
+    return watched.close
+
+
+def unwatch() -> None:
+    """End what is recorded; ranges are written as ever from here on."""
+    while _watches:
+        watched = _watches.pop()
+        never_began = watched.phase in {_Phase.WAITING, _Phase.PREPARED}
+        watched.close()
+        if never_began and watched.num_seen:
+            _log.warning(
+                "steps %s were to be recorded, and the process made %d: nothing is recorded",
+                watched.steps,
+                watched.num_seen,
+            )
+        nvtx_ranges.resume()
+
+
+def mark_begins(number: int) -> None:
+    """Notice that the script begins a step that it marks."""
+    for watched in _watches:
+        watched.mark_begins(number)
+
+
+def mark_ends() -> None:
+    """Notice that the step that was marked last is over."""
+    for watched in _watches:
+        watched.mark_ends()
+
+
+def pass_begins() -> None:
+    """Notice a forward or backward pass."""
+    for watched in _watches:
+        watched.pass_begins()
+
+
+def optimizer_step_ends() -> None:
+    """Notice that the outermost step of an optimizer is over."""
+    for watched in _watches:
+        watched.optimizer_step_ends()

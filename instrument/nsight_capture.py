@@ -1,0 +1,119 @@
+"""Has Nsight Systems record only some steps, the same ones on all ranks of a node.
+
+`nsys profile --capture-range=nvtx --nvtx-capture=steps@traceprof-capture` records while that range
+is open in any process that it follows: from the step before the first one, in the rank that comes
+first, until the last rank has done the last one. At the end no rank waits for another: each holds a
+lock on a file until it is done, and who opened the range closes it when no lock is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from instrument.core import nvtx_injection
+from instrument.core.completion import wait_for_gpu
+
+DOMAIN, RANGE = "traceprof-capture", "steps"
+MAX_WAIT_S = 60.0
+"""For ranks that are still in the last step; a rank without a partner would wait for ever."""
+
+MAX_START_S = 5.0
+"""For Nsight to begin, which takes a tenth of a second."""
+
+_PAUSE_S = 2e-3
+_log = logging.getLogger("traceprof.instrument")
+
+
+class NsightCapture:
+    """Opens the range for which `nsys profile` waits, and closes it."""
+
+    def __init__(self) -> None:
+        self._functions: nvtx_injection.Functions | None = None
+        self._lock: int | None = None
+        self._handle: int | None = None
+        self._file = _session_file()
+
+    def prepare(self) -> None:
+        """Take part, and open the range if no other rank of the node has done so."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        self._lock = os.open(self._file, flags, 0o600)
+        if _is_alone(self._lock):  # what others left that were killed
+            for file in (_opener_file(self._file), _opened_file(self._file)):
+                file.unlink(missing_ok=True)
+        # A lock of the process: a data loader's worker that is forked from it does not hold it.
+        fcntl.lockf(self._lock, fcntl.LOCK_SH)
+        with suppress(FileExistsError):
+            os.close(os.open(_opener_file(self._file), flags | os.O_EXCL, 0o600))
+            self._functions = nvtx_injection.connect(DOMAIN)
+        opened = _opened_file(self._file)
+        if self._functions is not None:
+            self._handle = self._functions.start(nvtx_injection.plain(RANGE.encode()))
+            os.close(os.open(opened, flags, 0o600))
+        last = time.monotonic() + MAX_START_S
+        while not opened.exists() and time.monotonic() < last:
+            time.sleep(_PAUSE_S)  # what begins before Nsight records would be missing
+
+    def begin(self) -> None:
+        """Nothing is left to do."""
+
+    def end(self) -> None:
+        """Let go; who opened the range closes it once all have let go."""
+        wait_for_gpu()
+        if self._lock is None:
+            return
+        if self._handle is None:
+            os.close(self._lock)
+        else:
+            with suppress(RuntimeError):  # Python is ending, which ends the capture as well
+                threading.Thread(target=self._close, name="traceprof capture").start()
+
+    def _close(self) -> None:
+        """Close the range when the other ranks of the node are done, too."""
+        assert self._functions is not None  # noqa: S101  (there is a handle)
+        assert self._handle is not None  # noqa: S101
+        assert self._lock is not None  # noqa: S101
+        last = time.monotonic() + MAX_WAIT_S
+        while not _is_alone(self._lock):
+            if time.monotonic() > last:
+                _log.warning("not all ranks were done with the last step that is recorded")
+                break
+            time.sleep(_PAUSE_S)
+        self._functions.end(self._handle)
+        os.close(self._lock)
+        for file in (self._file, _opener_file(self._file), _opened_file(self._file)):
+            file.unlink(missing_ok=True)
+
+
+def _session_file() -> Path:
+    """Return the file that the processes share that one `nsys profile` follows."""
+    environment = os.environ
+    session = (
+        environment.get("NSYS_PROFILING_SESSION_ID")
+        or Path(environment.get("QUADD_INJECTION_CONFIG") or str(os.getpid())).name
+    )
+    return Path(tempfile.gettempdir()) / f"traceprof-capture-{os.getuid()}-{session}"
+
+
+def _opener_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}-opens")
+
+
+def _opened_file(file: Path) -> Path:
+    """Return the file that is there once Nsight records."""
+    return file.with_name(f"{file.name}-open")
+
+
+def _is_alone(lock: int) -> bool:
+    """Return whether no other process holds the lock any more."""
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""Records some training steps: with torch.profiler, or in the capture of an attached Nsight.
+
+`python -m instrument --steps 10:20` and `traceprof record` say what to record in the environment,
+so that processes that a script starts itself do the same; a script calls `record`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from instrument import switch
+from instrument.core import nvtx_ranges, recorded_steps
+from instrument.core.step_range import FOLDER, STEPS, TOOL, Steps, parse_steps
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_log = logging.getLogger("traceprof.instrument")
+
+
+class Recording:
+    """What `record` returns: it ends by itself, or by `stop`, or where its `with` block ends."""
+
+    def stop(self) -> None:
+        """Record no more, and write what was recorded; a second call does nothing."""
+        recorded_steps.unwatch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def record(
+    folder: str | os.PathLike[str] = ".", *, steps: tuple[int, int | None] | str | None = None
+) -> Recording:
+    """Record training steps with torch.profiler, one trace a rank; to be called by every rank.
+
+    Each writes `HOST-rank3.pt.trace.json.gz` into the folder, for `traceprof analyze FOLDER`.
+    Steps are those that `instrument.step` marks, else they go from one optimizer step to the
+    next.
+
+    Args:
+        folder: where traces go; it is made if it is not there.
+        steps: `(10, 20)` or `"10:20"` for steps 10 to 19, counted from 0; None for all, from the
+            first forward or backward pass to the end of the process.
+
+    Raises:
+        ValueError: the steps are no range.
+    """
+    text = steps if isinstance(steps, str) else None
+    if steps is not None and text is None:
+        text = f"{steps[0]}:{'' if steps[1] is None else steps[1]}"
+    chosen = Steps() if text is None else parse_steps(text)
+    _record_with_torch(Path(folder).absolute(), chosen)
+    return Recording()
+
+
+class _Process:
+    did_as_asked = False
+
+
+def record_as_asked() -> None:
+    """Name what the process does, and record what the environment asks for; once. Never raises."""
+    if _Process.did_as_asked:  # the .pth file of the package and `-m instrument` both call this
+        return
+    _Process.did_as_asked = True
+    tool, steps = os.environ.get(TOOL), os.environ.get(STEPS)
+    try:
+        chosen = parse_steps(steps) if steps else None
+        if tool == "torch":
+            _record_with_torch(Path(os.environ.get(FOLDER, ".")).absolute(), chosen or Steps())
+            return
+        switch.enable()
+        if chosen is not None and nvtx_ranges.is_recording():
+            from instrument.nsight_capture import NsightCapture  # noqa: PLC0415  (Linux only)
+
+            _watch(chosen, NsightCapture())
+    except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
+        _log.warning("nothing is recorded: %s: %s", type(error).__name__, error)
+
+
+def _record_with_torch(folder: Path, steps: Steps) -> None:
+    from instrument.torch_trace import TorchTrace  # noqa: PLC0415  (imports torch)
+
+    if not nvtx_ranges.is_recording():
+        nvtx_ranges.annotate_in_profiler()
+        switch.disable()  # a call before this one found nobody who records
+    switch.enable()
+    _watch(steps, TorchTrace(folder))
+
+
+def _watch(steps: Steps, recorder: recorded_steps.Recorder) -> None:
+    recorded_steps.watch(steps, recorder)
+    atexit.register(recorded_steps.unwatch)

@@ -1,0 +1,57 @@
+"""`instrument.transformers.Callback`: names the steps and epochs of a Hugging Face Trainer.
+
+`Trainer(..., callbacks=[instrument.transformers.Callback()])`. Without it steps are known by the
+optimizer's steps. transformers is imported when the class is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from typing import Any
+
+from instrument.callbacks import ReportedTraining
+
+# A trainer gives hooks what they may need; other versions give more.
+# ruff: noqa: ARG002
+
+
+class _Hooks:
+    """What the Trainer calls; a step of it is an optimizer step, of one batch or several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._training = ReportedTraining()
+
+    def on_train_begin(self, args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+        self._training.begin(state.global_step)
+
+    def on_epoch_begin(self, args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+        self._training.epoch_begins(int(state.epoch or 0))
+
+    def on_step_begin(self, args: object, *_: object, **__: object) -> None:
+        self._training.step_begins()
+
+    def on_step_end(self, args: object, *_: object, **__: object) -> None:
+        self._training.step_ends()
+
+    def on_epoch_end(self, args: object, *_: object, **__: object) -> None:
+        self._training.epoch_ends()
+
+    def on_train_end(self, args: object, *_: object, **__: object) -> None:
+        self._training.end()
+
+
+@functools.cache
+def _callback() -> type:
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError("instrument.transformers needs transformers: pip install transformers")
+    base = importlib.import_module("transformers").TrainerCallback
+    return type("Callback", (_Hooks, base), {"__doc__": __doc__, "__module__": __name__})
+
+
+def __getattr__(name: str) -> type:
+    if name == "Callback":
+        return _callback()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
