@@ -17,15 +17,49 @@ from traceprof.errors import UsageError
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 OVERVIEW = "/"
 TIMELINE = "/timeline"  # where evidence is to be seen: all pages lead there
+WHAT_IF = "/what-if"
+COMPARE = "/compare"
 
 _MAX_NUMBERS = 10_000  # ranks in one address
 _MAX_TEXT = 1_000  # characters
 _MAX_LENGTH = 100_000  # characters of a whole query
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the reader chose to look at, on whatever page.
+
+    Attributes:
+        rank: the ranks chosen, by number, each once; all where empty.
+        report: the reports chosen, by index, likewise.
+        start_ns: the first nanosecond, in the report's own time; None for the first of all.
+        end_ns: one past the last, likewise.
+    """
+
+    rank: tuple[int, ...] = ()
+    report: tuple[int, ...] = ()
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    @property
+    def has_range(self) -> bool:
+        """Whether a time range is chosen."""
+        return self.start_ns is not None or self.end_ns is not None
+
+    def query(self) -> str:
+        """Return it as parameters of an address: `rank=0,3&start=100`."""
+        values = {
+            "rank": ",".join(map(str, self.rank)) or None,
+            "report": ",".join(map(str, self.report)) or None,
+            "start": self.start_ns,
+            "end": self.end_ns,
+        }
+        return _query(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +68,17 @@ class Address:
 
     Attributes:
         path: of a page; whether there is such a page is not known here.
-        rank: the ranks chosen, by number, each once; all where empty.
-        report: the reports chosen, by index, likewise.
+        rank: the ranks shown, by number, each once; all where empty.
+        report: the reports shown, by index, likewise.
         start_ns: the first nanosecond shown, in the report's own time; None for the page's own.
         end_ns: one past the last, likewise.
+        scope: what the reader chose for all pages, where this view shows something else, such as
+            a finding's evidence; None where it shows what was chosen.
         finding: id of the finding that is shown, of the first rank chosen.
         evidence: index into the finding's evidence.
         select: what is selected, in the page's own words.
         search: what is searched for by name.
+        assume: what is assumed, separated by commas.
     """
 
     path: str = OVERVIEW
@@ -53,6 +90,15 @@ class Address:
     evidence: int | None = None
     select: str | None = None
     search: str | None = None
+    assume: str | None = None
+    scope: Scope | None = None
+
+    @property
+    def chosen(self) -> Scope:
+        """What the reader chose for all pages."""
+        if self.scope is not None:
+            return self.scope
+        return Scope(self.rank, self.report, self.start_ns, self.end_ns)
 
     def href(self) -> str:
         """Return the address as a URL without its host; `parse` reads it back."""
@@ -65,14 +111,26 @@ class Address:
             "evidence": self.evidence,
             "select": self.select,
             "search": self.search,
+            "assume": self.assume,
+            "scope": None if self.scope is None else self.scope.query(),
         }
-        query = urlencode({key: value for key, value in values.items() if value is not None})
-        query = query.replace("%2C", ",")
+        query = _query(values)
         return f"{self.path}?{query}" if query else self.path
 
     def to(self, path: str, **changes: Any) -> Address:  # noqa: ANN401  (as dataclasses.replace)
-        """Return the address of another page for the same ranks and reports, and what is given."""
-        return replace(Address(path, self.rank, self.report), **changes)
+        """Return the address of another page for what the reader chose, and what is given."""
+        chosen = self.chosen
+        same = Address(path, chosen.rank, chosen.report, chosen.start_ns, chosen.end_ns)
+        return replace(same, **changes)
+
+    def to_place(self, path: str, **place: Any) -> Address:  # noqa: ANN401  (fields of an address)
+        """Return the address of another page that shows one place; what was chosen stays so."""
+        return Address(path, **place, scope=self.chosen)
+
+
+def _query(values: Mapping[str, object]) -> str:
+    query = urlencode({key: value for key, value in values.items() if value is not None})
+    return query.replace("%2C", ",")
 
 
 def parse(path: str, query: str) -> Address:
@@ -85,27 +143,34 @@ def parse(path: str, query: str) -> Address:
     Raises:
         UsageError: a parameter is not what it should be.
     """
+    address = Address(path, **_values(query.removeprefix("?"), _FIELDS))
+    _check_order(address)
+    return address
+
+
+def _values(query: str, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what a query says, by the names of fields."""
     if len(query) > _MAX_LENGTH:
         raise _unreadable("query", "too long")
     try:
-        pairs = parse_qsl(
-            query.removeprefix("?"), keep_blank_values=True, max_num_fields=len(_FIELDS)
-        )
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=len(fields))
     except ValueError as error:
         raise _unreadable("query", str(error)) from error
     values: dict[str, Any] = {}
     for key, text in pairs:
-        if key not in _FIELDS:
-            raise _unreadable(key, f"it is none of {', '.join(_FIELDS)}")
-        field, read = _FIELDS[key]
+        if key not in fields:
+            raise _unreadable(key, f"it is none of {', '.join(fields)}")
+        field, read = fields[key]
         if field in values:
             raise _unreadable(key, "it is given twice")
         values[field] = read(key, text)
-    address = Address(path, **values)
-    start, end = address.start_ns, address.end_ns
+    return values
+
+
+def _check_order(times: Address | Scope) -> None:
+    start, end = times.start_ns, times.end_ns
     if start is not None and end is not None and end <= start:
         raise _unreadable("end", "it is not after the start")
-    return address
 
 
 def _unreadable(key: str, why: str) -> UsageError:
@@ -145,14 +210,27 @@ def _text(key: str, text: str) -> str:
     return text
 
 
-_FIELDS: dict[str, tuple[str, Callable[[str, str], object]]] = {
+def _scope(_key: str, text: str) -> Scope:
+    scope = Scope(**_values(text, _CHOSEN))
+    _check_order(scope)
+    return scope
+
+
+Field = tuple[str, "Callable[[str, str], object]"]
+
+_CHOSEN: dict[str, Field] = {
     "rank": ("rank", _numbers),
     "report": ("report", _numbers),
     "start": ("start_ns", _whole),
     "end": ("end_ns", _whole),
+}
+_FIELDS: dict[str, Field] = {
+    **_CHOSEN,
     "finding": ("finding", _finding),
     "evidence": ("evidence", _index),
     "select": ("select", _text),
     "search": ("search", _text),
+    "assume": ("assume", _text),
+    "scope": ("scope", _scope),
 }
 """By the name in a query: the field of `Address`, and how it is read."""

@@ -1,4 +1,4 @@
-"""The bar above every page: it chooses the page, the reports and the ranks, and light or dark."""
+"""The bar above every page: it chooses the page, what is looked at on all pages, light or dark."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html
 
+from dashboards.address import TIMELINE
 from dashboards.view import device_text
 from dashboards.widgets.components import labelled, part_id
 from traceprof.errors import one_line
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
+    from dashboards.view import View
     from traceprof.analysis import Analysis
 
 
@@ -31,12 +34,17 @@ def shell(*, is_ready: bool) -> Component:
             html.A("Skip to the page", href="#page", className="skip"),
             html.Header(
                 [
-                    html.Span("traceprof", className="brand"),
-                    labelled(html.Nav(id="menu"), "pages"),
-                    html.Div(_choosers(), className="choose", id="choose"),
-                    labelled(html.Button("◐", id="theme"), "switch between light and dark"),
+                    html.Div(
+                        [
+                            html.Span("traceprof", className="brand"),
+                            labelled(html.Nav(id="menu"), "pages"),
+                            labelled(html.Button("◐", id="theme"), "switch between light and dark"),
+                        ],
+                        className="top",
+                    ),
+                    html.Div(_scope(), className="scope", id="choose"),
                 ],
-                className="top",
+                className="head",
             ),
             html.Div(None if is_ready else _loading(), id="waiting"),
             dcc.Loading(
@@ -50,9 +58,9 @@ def shell(*, is_ready: bool) -> Component:
     )
 
 
-def _choosers() -> list[Component]:
-    """Return where reports and ranks are chosen, for every page; none chosen is all."""
-    return [
+def _scope() -> list[Component]:
+    """Return where reports, ranks and time are chosen, for every page; none chosen is all."""
+    choosers = [
         labelled(
             html.Div(
                 dcc.Dropdown(
@@ -66,6 +74,46 @@ def _choosers() -> list[Component]:
         )
         for what in ("report", "rank")
     ]
+    time = html.Div(
+        [
+            html.Span("all of the time", id="chosen-time"),
+            labelled(html.Button("×", id="clear-time", hidden=True), "show all of the time"),
+        ],
+        className="chip",
+        title="drag on an axis of time to choose a range for all pages",
+    )
+    keep = html.Button("Choose the time in view", id="keep-time", hidden=True, className="plain")
+    share = html.Button(
+        "Copy link",
+        id="copy-link",
+        className="plain",
+        title="copy the address of this view, with its token: who has it can see the reports",
+    )
+    return [
+        *choosers,
+        labelled(time, "time shown"),
+        keep,
+        html.Span(id="scope-note", className="note"),
+        share,
+    ]
+
+
+def chosen_time(view: View) -> tuple[str, bool, bool, str]:
+    """Return what the bar says of the time.
+
+    Returns:
+        The text; whether there is nothing to clear; whether there is no time in view that could be
+        chosen; and what does not follow the time chosen.
+    """
+    chosen, is_timeline = view.address.chosen, view.address.path == TIMELINE
+    if not chosen.has_range:
+        return "all of the time", True, not is_timeline, ""
+    start, end = chosen.start_ns, chosen.end_ns
+    first = view.clock.text(start) if start is not None else "the start"
+    last = view.clock.text(end) if end is not None else "the end"
+    length = f" ({duration(end - start)})" if start is not None and end is not None else ""
+    note = "" if is_timeline else "findings are of all of the time"
+    return f"{first} to {last}{length}", False, not is_timeline, note
 
 
 def menu(pages: Iterable[tuple[str, str]], address: Address) -> list[Component]:
@@ -134,6 +182,26 @@ def run_in_browser(app: Dash) -> None:
         ClientsideFunction("shell", "save"),
         Output(part_id("table", MATCH), "exportDataAsCsv"),
         Input(part_id("save", MATCH), "n_clicks"),
+        prevent_initial_call=True,
+    )
+    for name, button in (
+        ("clearTime", "clear-time"),
+        ("keepTime", "keep-time"),
+        ("copyLink", "copy-link"),
+    ):
+        app.clientside_callback(  # type: ignore[no-untyped-call]
+            ClientsideFunction("shell", name),
+            Output("went", "data", allow_duplicate=True),
+            Input(button, "n_clicks"),
+            prevent_initial_call=True,
+        )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("shell", "ask"),
+        Output("went", "data", allow_duplicate=True),
+        Input("what-if-ask", "n_clicks"),
+        Input("what-if-others", "n_submit"),
+        State("what-if-ticked", "value"),
+        State("what-if-others", "value"),
         prevent_initial_call=True,
     )
     for name, inputs in (

@@ -40,7 +40,7 @@ class Clock:
 
     def text(self, time_ns: int) -> str:
         """Write a time: `1.503242 s`, and `+0.000042 s` after the first GPU operation."""
-        return f"{'+' if self.base_ns else ''}{self.second(time_ns):.6f} s"
+        return f"{self.second(time_ns):{'+' if self.base_ns else ''}.6f} s"
 
     def seconds(self, times_ns: Int64) -> npt.NDArray[np.float64]:
         """Return times on the axis, float64[n] for int64[n]."""

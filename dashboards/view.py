@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dashboards.address import TIMELINE
 from dashboards.time_axis import Clock
+from dashboards.time_range import kernels_within, measured_within
 from traceprof.errors import UsageError, one_line
 from traceprof.units import ranks_text
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dashboards.address import Address
+    from traceprof.analyses.kernel_table import KernelTable
     from traceprof.analyses.results import Judge, Result
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
@@ -39,14 +42,14 @@ class View:
         Raises:
             UsageError: the address names a rank or a report that the run has not.
         """
-        run, address = self.analysis.run, self.address
-        _check("rank", address.rank, [rank.rank for rank in run.ranks])
-        _check("report", address.report, range(len(run.traces)))
+        run, scope = self.analysis.run, self.address.chosen
+        _check("rank", {*scope.rank, *self.address.rank}, [rank.rank for rank in run.ranks])
+        _check("report", {*scope.report, *self.address.report}, range(len(run.traces)))
         chosen = (
             rank
             for rank in run.ranks
-            if (not address.rank or rank.rank in address.rank)
-            and (not address.report or rank.report in address.report)
+            if (not scope.rank or rank.rank in scope.rank)
+            and (not scope.report or rank.report in scope.report)
         )
         return tuple(sorted(chosen, key=lambda rank: rank.rank))
 
@@ -56,9 +59,26 @@ class View:
         return frozenset(rank.rank for rank in self.ranks)
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
-        """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers."""
+        """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers.
+
+        Where a time range is chosen, it is measured within that.
+        """
+        scope = self.address.chosen
+        if scope.has_range:
+            within = (measured_within(rank, module, scope) for rank in self.ranks)
+            return tuple(result for result in within if result is not None)
         chosen = (result for result in self.analysis.of(module) if result.rank in self.numbers)
         return tuple(sorted(chosen, key=lambda result: result.rank))
+
+    @property
+    def kernels(self) -> tuple[KernelTable, ...]:
+        """What the kernels of the ranks chosen took, in the time chosen."""
+        scope = self.address.chosen
+        if scope.has_range:
+            within = (kernels_within(rank, scope) for rank in self.ranks)
+            return tuple(table for table in within if table is not None)
+        chosen = (table for table in self.analysis.result.kernels if table.rank in self.numbers)
+        return tuple(sorted(chosen, key=lambda table: table.rank))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -84,9 +104,24 @@ class View:
 
     def window(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Return what the address chooses of a span of time; all of it where it chooses nothing."""
-        start = start_ns if self.address.start_ns is None else self.address.start_ns
-        end = end_ns if self.address.end_ns is None else self.address.end_ns
+        chosen = self.address.chosen
+        start = start_ns if chosen.start_ns is None else chosen.start_ns
+        end = end_ns if chosen.end_ns is None else chosen.end_ns
         return start, max(end, start + 1)
+
+    def rank_address(self, number: int) -> Address:
+        """Return where on the timeline a rank is to be seen, in the time chosen."""
+        chosen = self.address.chosen
+        return self.address.to_place(
+            TIMELINE, rank=(number,), start_ns=chosen.start_ns, end_ns=chosen.end_ns
+        )
+
+    @cached_property
+    def machines(self) -> dict[int, str]:
+        """The names of the machines, by the ranks' numbers."""
+        compared = self.analysis.ranks
+        names = dict(zip(compared.ranks, compared.machines, strict=True))
+        return {rank.rank: names.get(rank.rank, "not known") for rank in self.ranks}
 
     def report_name(self, index: int) -> str:
         """Return the file name of a report, fit to be shown."""

@@ -1,10 +1,15 @@
+// @ts-check
 // All of ours that runs in the browser; Dash starts once this is loaded (dashboards/shell.py). The
-// two globals are where Dash and dash-ag-grid look for functions by name.
+// globals are where Dash and dash-ag-grid look for functions by name.
+import { mountCharts } from "./charts/mount.js";
 import * as shell from "./shell.js";
-import { saved } from "./tables.js";
+import { Place, saved } from "./tables.js";
 import { mountTimelines } from "./timeline/mount.js";
 
-Object.assign((window.dash_clientside ??= {}), { shell });
-Object.assign((window.dashAgGridFunctions ??= {}), { saved });
+const page = /** @type {any} */ (window);
+Object.assign((page.dash_clientside ??= {}), { shell });
+Object.assign((page.dashAgGridFunctions ??= {}), { saved });
+Object.assign((page.dashAgGridComponentFunctions ??= {}), { Place });
 
+mountCharts();
 mountTimelines();

@@ -1,22 +1,20 @@
+// @ts-check
+/// <reference path="./globals.d.ts" />
 // What the bar does in the browser: the address says what is shown, so all it does is go there.
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
-import { ofPoint, withChoice, withZoom } from "./address.js";
+import { ofPoint, shownTime, withAssumptions, withChoice, withTime, withZoom } from "./address.js";
+import { go } from "./navigation.js";
 
 const REDRAWN_MS = 250; // at the earliest
+const SAID_MS = 2500;
 
 const unchanged = () => window.dash_clientside.no_update;
 
-// Go to a view, unless it is null; the browser's way back leads here.
-function go(href, { stay = false } = {}) {
-  if (href === null || href === location.pathname + location.search) return;
-  history.pushState({}, "", href);
-  // Dash's own links announce a new address by this event; its router listens for it.
-  window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
-  if (!stay) window.scrollTo(0, 0);
-}
-
+/** @param {HTMLElement} waiting */
 async function untilOver(waiting) {
-  const rows = document.getElementById("rows");
+  const rows = /** @type {HTMLElement} */ (document.getElementById("rows"));
+  const bar = /** @type {HTMLProgressElement} */ (document.getElementById("progress"));
+  const text = /** @type {HTMLElement} */ (waiting.querySelector("p"));
   let seen = 0;
   for (;;) {
     try {
@@ -29,14 +27,14 @@ async function untilOver(waiting) {
         window.dash_clientside.set_props("ready", { data: previews });
         await new Promise((resolve) => { setTimeout(resolve, REDRAWN_MS); });
       }
-      document.getElementById("progress").value = expected ? done / expected : 0;
+      bar.value = expected ? done / expected : 0;
       const written = [done, expected].map((count) => count.toLocaleString("en"));
       rows.textContent = expected ? `${written[0]} of ${written[1]} rows` : "";
       if (seen && done >= expected) {
-        waiting.querySelector("p").textContent = "Looking for findings …";
+        text.textContent = "Looking for findings …";
       }
     } catch {
-      waiting.querySelector("p").textContent =
+      text.textContent =
         "traceprof has stopped: the terminal that it ran in says why.";
       return;
     }
@@ -44,37 +42,111 @@ async function untilOver(waiting) {
   window.dash_clientside.set_props("ready", { data: true });
 }
 
-// Keep the page and what it shows; only the reports and ranks change.
+/**
+ * Keep the page and what it shows; only the reports and ranks change.
+ * @param {number[] | null} reports
+ * @param {number[] | null} ranks
+ */
 export function choose(reports, ranks) {
   go(withChoice(location.href, reports, ranks));
   return unchanged();
 }
 
-// A click on a chart leads where the place of that point says.
+/**
+ * All pages show all of the time again.
+ * @param {number} clicks
+ */
+export function clearTime(clicks) {
+  if (clicks) go(withTime(location.href, null, null), { stay: true });
+  return unchanged();
+}
+
+/**
+ * All pages show the time that is in view.
+ * @param {number} clicks
+ */
+export function keepTime(clicks) {
+  const shown = clicks ? shownTime(location.href) : null;
+  if (shown) go(withTime(location.href, shown.start, shown.end), { stay: true });
+  return unchanged();
+}
+
+/**
+ * Ask what a step would take under what is ticked and written.
+ * @param {number} clicks
+ * @param {number} submits
+ * @param {any} ticked
+ * @param {any} written
+ */
+export function ask(clicks, submits, ticked, written) {
+  if (clicks || submits) go(withAssumptions(location.href, ticked, written), { stay: true });
+  return unchanged();
+}
+
+/**
+ * Copy the address of the view with its token, for somebody else or another browser.
+ * @param {number} clicks
+ */
+export function copyLink(clicks) {
+  if (clicks) copy();
+  return unchanged();
+}
+
+async function copy() {
+  const button = /** @type {HTMLElement} */ (document.getElementById("copy-link"));
+  const url = new URL(location.href);
+  try {
+    const { token } = await (await fetch("/link")).json();
+    if (token) url.searchParams.set("token", token);
+    await navigator.clipboard.writeText(url.href);
+    button.textContent = "Copied";
+  } catch {
+    // Only pages of this machine, or of https, may write to the clipboard.
+    window.prompt("The address of this view:", url.href);
+    return;
+  }
+  setTimeout(() => { button.textContent = "Copy link"; }, SAID_MS);
+}
+
+/**
+ * A click on a chart leads where the place of that point says.
+ * @param {any} clicked plotly's clickData
+ * @param {any} figure
+ * @param {(string | null)[][] | null} places
+ */
 export function follow(clicked, figure, places) {
   go(ofPoint(clicked?.points?.[0], figure, places));
   return unchanged();
 }
 
-// Zooming a chart of time draws the page anew for that time, and puts it into the address.
+/**
+ * Zooming a chart of time draws the page anew for that time, and puts it into the address.
+ * @param {any} changed plotly's relayoutData
+ * @param {any} figure
+ */
 export function zoom(changed, figure) {
   go(withZoom(location.href, figure?.layout?.meta?.base, changed), { stay: true });
   return unchanged();
 }
 
-// While the reports are read: say how far that is, and show the page when it is over. A number
-// stands for a preview of what is known so far.
+/**
+ * While the reports are read: say how far that is, and show the page when it is over. A number
+ * stands for a preview of what is known so far.
+ * @param {boolean | number} ready
+ */
 export function watch(ready) {
-  const waiting = document.getElementById("waiting");
+  const waiting = /** @type {HTMLElement} */ (document.getElementById("waiting"));
   if (ready === true) waiting.hidden = true;
   else if (ready === false) untilOver(waiting);
   return unchanged();
 }
 
+/** @param {number} clicks */
 export function save(clicks) {
   return clicks ? true : unchanged();
 }
 
+/** @param {string} title */
 export function entitle(title) {
   document.title = title ? `${title} · traceprof` : "traceprof";
   return unchanged();

@@ -1,3 +1,4 @@
+// @ts-check
 // Light or dark: what the reader chose, else what the system says. It runs before anything is
 // drawn, so it is no module. The button that switches sends the event `traceprof:switch-theme`;
 // whoever draws with the theme's colours listens to `traceprof:theme`.
@@ -13,7 +14,7 @@
       return null; // the browser keeps nothing for this site
     }
   };
-  const apply = (theme) => {
+  const apply = (/** @type {string} */ theme) => {
     root.dataset.theme = theme;
     root.dataset.agThemeMode = theme;
     window.dispatchEvent(new CustomEvent("traceprof:theme", { detail: theme }));

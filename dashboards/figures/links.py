@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.figures.style import chart, limit, rows
+from dashboards.figures.style import chart
 from dashboards.view import device_text
 from dashboards.widgets.palette import BLUE, COMMUNICATION, INTENSITY, ORANGE, PURPLE, SKY
+from dashboards.widgets.plots import decimals_for, rounded
+from traceprof.errors import one_line
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.intervals import Int64
 
-_ROW = 78
 _CELL = 34
 _COLORS = {
     "h2d": BLUE,
@@ -50,55 +51,37 @@ _SIDES = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "rec
 
 def rates_over_time(
     links: Sequence[tuple[int, LinkRates]], limits: Sequence[Int64], clock: Clock
-) -> go.Figure:
+) -> dict[str, Any]:
     """Return the rate of each link and direction, a row for each, and the link's peak.
 
     Args:
         links: each with the number of its rank.
-        limits: of the pieces of each, m + 1 for m rates.
+        limits: of the pieces of each, m + 1 for m rates, which are equally long.
         clock: of the axis.
     """
-    ways = [way_text(rates.link, rates.direction, rates.peer, rates.name) for _, rates in links]
-    titles = [
-        f"rank {rank} · {way} · {rates.source}"
-        for (rank, rates), way in zip(links, ways, strict=True)
-    ]
-    figure = rows(titles, _ROW, clock.title)
-    for row, ((_, rates), edges) in enumerate(zip(links, limits, strict=True)):
-        place = {"row": row + 1, "col": 1}
-        color = _COLORS.get(rates.direction, SKY)
-        times = clock.seconds(edges)
-        is_copies = rates.source == "copies"
-        for values, name, shape in (
-            (
-                rates.most,
-                "while copying" if is_copies else "largest sample",
-                {"width": 1, "color": color},
-            ),
-            (rates.mean, "mean over time", {"width": 1.4, "color": color}),
-        ):
-            is_mean = values is rates.mean
-            figure.add_scatter(
-                x=times,
-                y=np.append(values, values[-1:]),
-                mode="lines",
-                line=shape | {"shape": "hv"} | ({} if is_mean else {"dash": "dot"}),
-                fill="tozeroy" if is_mean else None,
-                name=name,
-                showlegend=False,
-                connectgaps=False,
-                hovertemplate=f"%{{x:.6f}} s: %{{y:.3f}} {rates.unit}, {name}<extra></extra>",
-                **place,
-            )
-        if rates.peak is not None:
-            assumed = ", by the GPU's name" if rates.is_peak_assumed else ""
-            limit(figure, row, rates.peak, f"peak {rates.peak:g} {rates.unit}{assumed}")
+    rows = []
+    for (rank, rates), edges in zip(links, limits, strict=True):
+        way = way_text(rates.link, rates.direction, rates.peer, rates.name)
         top = max(rates.peak or 0.0, float(np.nanmax(rates.most, initial=0.0)))
-        figure.update_yaxes(title_text=rates.unit, range=[0, 1.12 * top or 1], **place)
-    start, end = min(edges[0] for edges in limits), max(edges[-1] for edges in limits)
-    figure.update_xaxes(range=[clock.second(int(start)), clock.second(int(end))])
-    figure.update_layout(meta={"base": str(clock.base_ns)})
-    return figure
+        decimals = decimals_for(top)
+        assumed = ", by the GPU's name" if rates.is_peak_assumed else ""
+        rows.append(
+            {
+                "title": one_line(f"rank {rank} · {way} · {rates.source}"),
+                "unit": rates.unit,
+                "color": _COLORS.get(rates.direction, SKY),
+                "start": int(edges[0]) - clock.base_ns,
+                "end": int(edges[-1]) - clock.base_ns,
+                "mean": rounded(rates.mean, decimals),
+                "most": rounded(rates.most, decimals),
+                "most_name": "while copying" if rates.source == "copies" else "largest sample",
+                "peak": rates.peak,
+                "peak_text": f"peak {rates.peak:g} {rates.unit}{assumed}"
+                if rates.peak is not None
+                else None,
+            }
+        )
+    return {"kind": "rates", "axis": clock.title, "base": str(clock.base_ns), "rows": rows}
 
 
 def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None]) -> go.Figure:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ROW = 30
 
 
-def operation_name(use: OperationUse, most: int = 34) -> str:
+def operation_name(use: OperationUse, most: int = 48) -> str:
     """Return an operation and its communicator, as a chart names them."""
     communicator = f" · {use.communicator}" if use.communicator else ""
     return shortened(f"{use.operation}{communicator}", most)

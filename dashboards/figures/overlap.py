@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dashboards.figures.style import chart, plain, shortened
+from dashboards.figures.style import chart, log_axis, plain, shortened
 from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
 from traceprof.kernel_names import function_name
 
@@ -115,5 +115,5 @@ def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> g
             meta=0,
         )
     figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(type="log", dtick="D2")
+    log_axis(figure, [*alone, *overlapped])
     return figure

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dashboards.figures.reduction import group_starts
-from dashboards.figures.style import chart, color_range, rows
-from dashboards.widgets.palette import GREY, INTENSITY, PARTS
+from dashboards.figures.style import color_range
+from dashboards.widgets.palette import BLUE, PARTS
+from dashboards.widgets.plots import decimals_for, offsets, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    import plotly.graph_objects as go
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.intervals import Int64
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     Float64 = npt.NDArray[np.float64]
 
 MAX_BARS = 300  # of one rank: more would be thinner than three pixels
-_BAR_ROW = 90
-_ROW = 22
-_LEGIBLE = 60  # pixels, in which the scale of colours can be read
+_MAX_CELLS = 48_000  # of the grid of steps and ranks
 
 
 class StepBars(NamedTuple):
@@ -81,59 +79,57 @@ def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
     )
 
 
-def stacked(results: Sequence[BreakdownResult], bars: Sequence[StepBars]) -> go.Figure:
+def stacked(
+    results: Sequence[BreakdownResult], bars: Sequence[StepBars], hrefs: Sequence[str], base_ns: int
+) -> dict[str, Any]:
     """Return the steps of each rank as bars of where their time went, a row for each rank.
 
-    All rows have the same scale, so that ranks can be compared. The `meta` of a trace is its row.
+    All rows have the same scale, so that ranks can be compared.
+
+    Args:
+        results: of the ranks.
+        bars: of each.
+        hrefs: an address for each rank, in which the browser puts the time of a bar.
+        base_ns: from which times are counted.
     """
-    figure = rows([f"rank {result.rank}" for result in results], _BAR_ROW, "step")
-    for row, rank_bars in enumerate(bars):
-        _add_row(figure, row, rank_bars)
-    figure.update_layout(
-        legend={"traceorder": "reversed"},
-        barmode="stack",
-        bargap=0.12 if len(bars[0].first) < 100 else 0,
-    )
-    figure.update_yaxes(title_text="ms", matches="y", rangemode="tozero")
-    figure.update_xaxes(showgrid=False)
-    return figure
+    most = max((float(rank_bars.longest_ms.max(initial=0)) for rank_bars in bars), default=0.0)
+    decimals = decimals_for(most)
+    return {
+        "kind": "stacks",
+        "unit": "ms",
+        "axis": "step",
+        "base": str(base_ns),
+        # From the bottom: compute on top, so that what is lost stands on the axis.
+        "parts": [{"name": name, "color": color} for _, name, color in reversed(PARTS)],
+        "rows": [
+            {
+                "title": f"rank {result.rank}",
+                "href": href,
+                "x": rank_bars.position.tolist(),
+                "labels": rank_bars.label,
+                "parts": [
+                    rounded(rank_bars.parts_ms[:, part], decimals)
+                    for part in reversed(range(len(PARTS)))
+                ],
+                "least": rounded(rank_bars.shortest_ms, decimals),
+                "most": rounded(rank_bars.longest_ms, decimals),
+                **_times(result, rank_bars.first, rank_bars.stop - 1, base_ns),
+            }
+            for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
+        ],
+    }
 
 
-def _add_row(figure: go.Figure, row: int, bars: StepBars) -> None:
-    place = {"row": row + 1, "col": 1}
-    whole = bars.parts_ms.sum(axis=1)
-    is_group = bool((bars.stop - bars.first > 1).any())
-    range_text = "<br>steps of %{customdata[1]:.3f} to %{customdata[2]:.3f} ms" if is_group else ""
-    # Compute on top, so that what is lost stands on the axis.
-    for index, (_, name, color) in reversed(list(enumerate(PARTS))):
-        share = np.divide(bars.parts_ms[:, index], whole, out=np.zeros(len(whole)), where=whole > 0)
-        figure.add_bar(
-            x=bars.position,
-            y=bars.parts_ms[:, index],
-            name=name,
-            legendgroup=name,
-            showlegend=row == 0,
-            marker={"color": color, "line": {"width": 0}},
-            customdata=np.stack((100 * share, bars.shortest_ms, bars.longest_ms), axis=1),
-            hovertext=bars.label,
-            hovertemplate=f"<b>%{{hovertext}}</b><br>{name}: %{{y:.3f}} ms"
-            f" (%{{customdata[0]:.1f}} %){range_text}<extra></extra>",
-            meta=row,
-            **place,
-        )
-    if is_group:
-        figure.add_scatter(
-            x=bars.position,
-            y=bars.longest_ms,
-            mode="markers",
-            name="longest of the steps in a bar",
-            legendgroup="longest",
-            showlegend=row == 0,
-            marker={"symbol": "line-ew-open", "size": 6, "color": GREY},
-            hoverinfo="skip",
-            meta=row,
-            **place,
-        )
+def _times(
+    result: BreakdownResult, first: Int64, last: Int64, base_ns: int
+) -> dict[str, list[int]]:
+    """Return from when to when steps ran, by their indices."""
+    begin = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
+    end = begin + np.array([step.measures.window_ns for step in result.steps], np.int64)
+    return {
+        "starts": offsets(begin[first], base_ns),
+        "ends": offsets(np.maximum(end[last], begin[first] + 1), base_ns),
+    }
 
 
 class StepGrid(NamedTuple):
@@ -157,6 +153,8 @@ class StepGrid(NamedTuple):
 def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepGrid:
     """Put the steps of ranks into at most so many columns, by their numbers.
 
+    Many ranks have fewer columns: the cells of all together are what a reply has room for.
+
     Where a rank's numbers come again, which step is which is known by none of them, and the order
     in which they ran counts for all ranks.
     """
@@ -164,6 +162,7 @@ def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepG
     if any((np.diff(row) <= 0).any() for row in numbers):
         numbers = [np.arange(len(row)) for row in numbers]
     known = np.unique(np.concatenate(numbers))
+    most = min(most, max(_MAX_CELLS // len(results), 1))
     starts = group_starts(len(known), most)
     stops = np.append(starts[1:], len(known))[: len(starts)]
     begin, end = known[starts], known[stops - 1]
@@ -183,24 +182,36 @@ def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepG
     return StepGrid((begin + end) / 2, label, longest, first, last)
 
 
-def heat(results: Sequence[BreakdownResult], grid: StepGrid) -> go.Figure:
-    """Return the time of each step, a row for each rank, dark where it took longest."""
-    figure = chart(max(_ROW * len(results), _LEGIBLE), "step")
+def heat(
+    results: Sequence[BreakdownResult], grid: StepGrid, hrefs: Sequence[str], base_ns: int
+) -> dict[str, Any]:
+    """Return the time of each step, a row for each rank, dark where it took longest.
+
+    Args:
+        results: of the ranks.
+        grid: of their steps.
+        hrefs: an address for each rank, in which the browser puts the time of a cell.
+        base_ns: from which times are counted.
+    """
     low, high = color_range(grid.longest_ms)
-    figure.add_heatmap(
-        z=grid.longest_ms,
-        x=grid.position,
-        y=[f"rank {result.rank}" for result in results],
-        text=np.broadcast_to(np.array(grid.label, object), grid.longest_ms.shape),
-        colorscale=INTENSITY,
-        zmin=low,
-        zmax=high,
-        colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0, "nticks": 3},
-        hoverongaps=False,
-        hovertemplate="<b>%{y}, %{text}</b><br>%{z:.3f} ms<extra></extra>",
-        xgap=1 if len(grid.position) < 120 else 0,
-        ygap=1,
-    )
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    figure.update_xaxes(showgrid=False)
-    return figure
+    decimals = decimals_for(float(np.nanmax(grid.longest_ms, initial=0)))
+    return {
+        "kind": "heat",
+        "unit": "ms",
+        "axis": "step",
+        "base": str(base_ns),
+        "color": BLUE,
+        "low": low,
+        "high": high,
+        "x": grid.position.tolist(),
+        "labels": grid.label,
+        "rows": [
+            {
+                "title": f"rank {result.rank}",
+                "href": href,
+                "values": rounded(grid.longest_ms[row], decimals),
+                **_times(result, grid.first[row], grid.last[row], base_ns),
+            }
+            for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
+        ],
+    }

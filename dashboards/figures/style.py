@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ _HEADROOM = 36  # of the legend
 _FOOT = 48  # of the x axis and its title
 _GAP = 26  # between rows, where their titles stand
 _TITLE = 18  # of a row
+_MAX_DECADES = 5  # of a logarithmic axis, with three labels each
 
 
 def rows(titles: Sequence[str], row_height: int, x_title: str) -> go.Figure:
@@ -138,6 +140,22 @@ def color_range(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     high = min(float(known.max()), upper + margin)
     narrowest = 0.02 * abs(median)
     return float(low), float(max(high, low + narrowest, np.nextafter(low, np.inf)))
+
+
+def log_axis(figure: go.Figure, values: Sequence[float]) -> None:
+    """Make the x axis logarithmic, with whole numbers at 1, 2 and 5: `5 · 10 · 20`.
+
+    Args:
+        figure: the chart.
+        values: what is drawn, above 0.
+    """
+    positive = [value for value in values if value > 0]
+    least, most = min(positive, default=1.0), max(positive, default=1.0)
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    ticks = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+    if last - first > _MAX_DECADES:  # the labels would lie upon each other
+        ticks = ticks[::3]
+    figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,g}" for tick in ticks])
 
 
 def plain(text: str) -> str:

@@ -8,6 +8,7 @@ from dashboards.figures import links as figures
 from dashboards.figures.reduction import edges
 from dashboards.view import View
 from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
+from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import pageable_copy
 from traceprof.analyses.links import link_limits, peer_transfers
@@ -107,7 +108,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
     if len(limits) > len(links):
         note += f"; the first {len(links)} of {len(limits)} links: choose ranks above"
-    chart = graph(
+    chart = plots(
         "link-rates",
         figures.rates_over_time(links, limits[: len(links)], view.clock),
         "the rate of each link over time against its peak, by rank and direction",

@@ -41,7 +41,7 @@ _MAX_CHAINS = 3  # ranks whose chains are listed
 _OPERATIONS = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("operation", "operation", None, 140),
-    Column("communicator", "communicator"),
+    Column("communicator", "communicator", None, 170),
     Column("count", "operations", 0, 110),
     Column("bytes", "bytes", 0, 140, "of the messages, as NCCL counts them"),
     Column("total", "time (ms)", 3, 110, "the sum of the kernels' durations, waiting included"),
@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     uses = [(result.rank, use) for result in results for use in result.uses]
     if not uses:
         empty = nothing(
-            "No communication kernel ran in the window.",
+            "No communication kernel ran in this time.",
             "traceprof analyze --communication-kernel REGEX, where kernels of another name"
             " communicate",
         )
@@ -157,7 +157,7 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
             "blocked": result.blocked_ns / 1e6,
             "longest": result.max_blocked_ns / 1e6,
             "independent": result.independent_blocked_ns / 1e6 if result.known_blocked_ns else None,
-            "queued": result.queued_ns / 1e6,
+            "queued": result.waited_ns / 1e6,
             "avoidable": result.avoidable_ns / 1e6,
             "streams": result.num_on_compute_streams,
         }
@@ -178,9 +178,9 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
             ),
         ]
     if not listed:
-        parts.append(nothing("No operation sat launched and ready behind another one."))
+        parts.append(nothing("No operation was ready and waited behind another one."))
     return card(
         "Who waited behind whom",
         *parts,
-        note="operations that were launched and ready while others ran on their stream",
+        note="operations that were launched and had their input while others ran on their stream",
     )

@@ -79,7 +79,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     judged = [result for result in results if result.num_communication]
     gaps = missing(view.missing(*overlap_slowdown.IDS))
     if not judged:
-        empty = nothing("No communication ran in the window: there is nothing to overlap.")
+        empty = nothing("No communication ran in this time: there is nothing to overlap.")
         return page(TITLE, lead, card("Overlap", empty), gaps)
     rows = sorted(
         ((result.rank, one) for result in judged for one in result.signatures),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dashboards.figures.waits import wait_matrix
-from dashboards.view import View, device_text
+from dashboards.view import MAX_NAME, View, device_text
 from dashboards.widgets.components import card, graph, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.tables import IDENTIFIER, Column, table
@@ -26,26 +27,28 @@ if TYPE_CHECKING:
 PATH = "/ranks"
 TITLE = "Ranks"
 
-_COLUMNS = (
-    Column("rank", "rank", IDENTIFIER, 70),
-    Column("report", "report", None, 170),
-    Column("gpu", "GPU", None, 250),
-    Column("pid", "process", IDENTIFIER, 90, "the operating system's id"),
-    Column("window", "window (ms)", 3, 120, "first GPU operation to last"),
-    *(
-        Column(measure, f"{name} (%)", 1, 140 if "communication" in name else 110)
-        for measure, name, _ in PARTS
-    ),
-    Column("hidden", "comm. hidden (%)", 1, 115, "the share of communication that compute hides"),
-    Column("communication", "communication (ms)", 3, 140),
-    Column("kernels", "kernels", 0, 100, "compute kernels"),
-    Column("communications", "communications", 0, 115, "kernels and peer copies"),
-    Column("copies", "copies", 0, 90),
-    Column("steps", "steps", 0, 80),
-    Column("step", "median step (ms)", 3, 115),
-    Column("slowest", "slowest step (ms)", 3, 115),
-    Column("findings", "findings", None, 190, "how many of each severity"),
+_TIME = (
+    Column("rank", "rank", IDENTIFIER, 60),
+    Column("report", "report", None, 150, may_be_cut=True),
+    Column("gpu", "GPU", None, 150, may_be_cut=True),
+    Column("window", "window (ms)", 3, 90, "first GPU operation to last"),
+    *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
+    Column("hidden", "comm. hidden (%)", 1, 80, "the share of communication that compute hides"),
+    Column("step", "median step (ms)", 3, 90),
+    Column("findings", "findings", None, 150, "how many of each severity"),
 )
+_WORK = (
+    Column("rank", "rank", IDENTIFIER, 60),
+    Column("machine", "machine", None, 150),
+    Column("pid", "process", IDENTIFIER, 80, "the operating system's id"),
+    Column("communication", "communication (ms)", 3, 100),
+    Column("kernels", "kernels", 0, 80, "compute kernels"),
+    Column("communications", "communications", 0, 100, "kernels and peer copies"),
+    Column("copies", "copies", 0, 80),
+    Column("steps", "steps", 0, 70),
+    Column("slowest", "slowest step (ms)", 3, 90),
+)
+_HIDDEN = tuple(replace(column, is_hidden=True) for column in _WORK[1:])
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -60,8 +63,19 @@ def layout(analysis: Analysis, address: Address) -> Component:
         return page(TITLE, lead, card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     rows = [_row(view, rank, results.get(rank.rank)) for rank in view.ranks]
-    shown = table("ranks", _COLUMNS, rows, "ranks.csv")
-    return page(TITLE, lead, card("Where each rank's time went", shown), *_waits(view))
+    # What the second table shows is saved with the first.
+    columns = [
+        replace(column, is_hidden=column.field == "report" and len(view.analysis.run.traces) == 1)
+        for column in _TIME
+    ]
+    time = table("ranks", (*columns, *_HIDDEN), rows, "ranks.csv")
+    return page(
+        TITLE,
+        lead,
+        card("Where each rank's time went", time),
+        card("What each rank did", table("ranks-work", _WORK, rows)),
+        *_waits(view),
+    )
 
 
 def _waits(view: View) -> list[Component]:
@@ -79,6 +93,7 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
         "rank": rank.rank,
         "report": view.report_name(rank.report),
         "gpu": one_line(device_text(rank.device, rank.gpu)),
+        "machine": one_line(view.machines[rank.rank], MAX_NAME),
         "pid": rank.pid,
         "findings": _findings(view, rank.rank),
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from dashboards.pages import (
+    compare,
+    kernels,
     launch_queue,
     links,
     nccl,
@@ -13,6 +15,7 @@ from dashboards.pages import (
     ranks,
     steps,
     timeline,
+    what_if,
 )
 from traceprof.errors import UsageError
 
@@ -46,11 +49,14 @@ PAGES: tuple[Page, ...] = (
     overview,
     timeline,
     steps,
+    kernels,
     overlap,
     nccl,
     launch_queue,
     links,
     ranks,
+    what_if,
+    compare,
 )
 
 

@@ -10,8 +10,9 @@ from dash import dcc, html
 from dashboards import address as addresses
 from dashboards.figures import steps as figures
 from dashboards.view import View
-from dashboards.widgets.components import card, graph, nothing, page
+from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
+from dashboards.widgets.plots import plots
 from traceprof.analyses import breakdown
 from traceprof.trace.model.parts import Part
 
@@ -41,12 +42,12 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
     if not results:
         return page(TITLE, lead, card("Steps", _no_steps(view)))
-    bars = [figures.step_bars(result) for result in results]
+    bars = [figures.step_bars(result) for result in results[:_MAX_ROWS]]
     return page(
         TITLE,
         lead,
         _heat(view, results),
-        _stacked(view, results[:_MAX_ROWS], bars[:_MAX_ROWS], len(results)),
+        _stacked(view, results[:_MAX_ROWS], bars, len(results)),
         _table(view, results),
     )
 
@@ -55,22 +56,10 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     if len(results) < 2:
         return None
     grid = figures.step_grid(results)
-    places = [
-        [
-            _place(view, result, first, last) if first >= 0 else None
-            for first, last in zip(grid.first[row].tolist(), grid.last[row].tolist(), strict=True)
-        ]
-        for row, result in enumerate(results)
-    ]
-    drawn = graph(
-        "steps-heat",
-        figures.heat(results, grid),
-        "how long each step took, by rank and step",
-        places,
-    )
+    drawn = figures.heat(results, grid, _hrefs(view, results), view.clock.base_ns)
     return card(
         "Step time by rank",
-        drawn,
+        plots("steps-heat", drawn, "how long each step took, by rank and step"),
         note="a dark row is a slow rank, a dark column a slow step",
     )
 
@@ -78,37 +67,24 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
 def _stacked(
     view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars], num_ranks: int
 ) -> Component:
-    note = "all rows have the same scale; a click on “compute” leaves it out"
+    note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
     if num_ranks > len(results):
         note += f"; the first {len(results)} of {num_ranks} ranks: choose others above"
-    drawn = graph(
-        "steps-bars",
-        figures.stacked(results, bars),
-        "where the time of each step went, by rank",
-        _places(view, results, bars),
-    )
-    return card("Where each step's time went", drawn, note=note)
+    drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock.base_ns)
+    chart = plots("steps-bars", drawn, "where the time of each step went, by rank")
+    return card("Where each step's time went", chart, note=note)
 
 
-def _places(
-    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars]
-) -> list[list[Address]]:
-    """Return where on the timeline the steps of each bar are."""
-    return [
-        [
-            _place(view, result, first, stop - 1)
-            for first, stop in zip(rank_bars.first.tolist(), rank_bars.stop.tolist(), strict=True)
-        ]
-        for result, rank_bars in zip(results, bars, strict=True)
-    ]
+def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
+    """Return for each rank where on the timeline it is; the browser puts the time in."""
+    return [_place(view, result, 0, 0).href() for result in results]
 
 
 def _place(view: View, result: BreakdownResult, first: int, last: int) -> Address:
     begin, end = result.steps[first].measures, result.steps[last].measures
-    return view.address.to(
+    return view.address.to_place(
         addresses.TIMELINE,
         rank=(result.rank,),
-        report=(),
         start_ns=begin.window_start_ns,
         end_ns=max(end.window_start_ns + end.window_ns, begin.window_start_ns + 1),
     )

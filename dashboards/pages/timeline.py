@@ -47,10 +47,13 @@ def layout(analysis: Analysis, address: Address) -> Component:
                 view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
             ),
         )
-    numbers = [rank.rank for rank in view.ranks]
+    shown = {rank.rank: rank for rank in view.ranks}
+    # A finding's evidence may be of a rank that was not chosen.
+    shown |= {number: view.rank(number) for number in address.rank}
+    numbers = sorted(shown)
     # All ranks are offered; of none chosen in particular the first is open.
-    opened = numbers if address.rank else numbers[:1]
-    labels = {rank.rank: _label(view, rank) for rank in view.ranks}
+    opened = [*address.rank] or numbers[:1]
+    labels = {number: _label(view, shown[number]) for number in numbers}
     base = Clock.of(analysis).base_ns
     said = "time since the first GPU operation" if base else "time in the report"
     attributes: dict[str, Any] = {

@@ -1,8 +1,10 @@
-"""Who may see the dashboard, by the address that it listens at."""
+"""Who may see the dashboard: those who bring the token, which is in the address that is printed."""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import socket
 from dataclasses import dataclass
 
 TOKEN = "token"  # noqa: S105  (the name of the parameter)
@@ -13,10 +15,40 @@ class Access:
     """Who may see the dashboard.
 
     Attributes:
-        token: what a browser must bring once; None where a loopback address keeps others away.
+        token: what a browser must bring once; None where nobody is asked for one.
+        port: that the server listens at: browsers send cookies to all ports of a machine.
+        is_open: whether other machines reach it.
     """
 
     token: str | None = None
+    port: int = 0
+    is_open: bool = False
+
+    @property
+    def cookie_name(self) -> str:
+        """What the cookie is called that a browser keeps: another server's has another name."""
+        return f"traceprof-{self.port}"
+
+    @property
+    def cookie(self) -> str:
+        """What the cookie holds: who reads it has no token to hand on."""
+        assert self.token is not None  # noqa: S101  (asked for only with one)
+        return hmac.new(self.token.encode(), b"traceprof cookie", "sha256").hexdigest()
+
+    def is_known_host(self, name: str) -> bool:
+        """Say whether a name in an address is this machine's, as far as that matters.
+
+        A name that somebody else's name server leads to this machine is none.
+        """
+        if is_loopback(name):
+            return True
+        if not self.is_open:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in {socket.gethostname().lower(), socket.getfqdn().lower()}
+        return True
 
 
 def is_loopback(host: str) -> bool:

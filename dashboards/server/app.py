@@ -7,12 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dash import Dash, Input, Output, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from flask_compress import Compress
 from werkzeug.exceptions import BadRequest
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.pages import overview
+from dashboards.asking.questions import questions_about
+from dashboards.asking.what_if import WhatIfQuestion
+from dashboards.pages import compare, overview, what_if
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.access import Access
@@ -23,6 +26,8 @@ from dashboards.widgets.components import nothing, page
 from traceprof.errors import TraceprofError, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dash.development.base_component import Component
 
     from dashboards.server.progress import AnalysisProgress
@@ -32,6 +37,14 @@ if TYPE_CHECKING:
 _MENU = [(module.PATH, module.TITLE) for module in PAGES]
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parents[1] / "index.html").read_text(encoding="utf-8")
+
+_COMPRESSION = {
+    # What the browser keeps is not worth the time.
+    "COMPRESS_MIMETYPES": ["application/json"],
+    "COMPRESS_ALGORITHM": ["zstd", "gzip"],
+    "COMPRESS_LEVEL": 4,
+    "COMPRESS_MIN_SIZE": 2000,
+}
 
 
 def create_app(
@@ -60,9 +73,12 @@ def create_app(
     )
     app.layout = shell.shell(is_ready=analysis is not None)
     _show_pages(app, analysis, progress)
+    _show_answers(app, analysis)
     shell.run_in_browser(app)
-    app.server.add_url_rule(PROGRESS, view_func=lambda: _progress(progress))
+    app.server.add_url_rule(PROGRESS, "progress", view_func=lambda: _progress(progress))
     guard.protect(app, access or Access())
+    app.server.config.update(_COMPRESSION)
+    Compress(app.server)
     if analysis is not None:
         timeline_server.register(app.server, analysis)
     return app
@@ -81,6 +97,10 @@ def _show_pages(app: Dash, analysis: Analysis | None, progress: AnalysisProgress
         Output("choose-report", "value"),
         Output("choose-rank", "value"),
         Output("title", "data"),
+        Output("chosen-time", "children"),
+        Output("clear-time", "hidden"),
+        Output("keep-time", "hidden"),
+        Output("scope-note", "children"),
         Input("address", "pathname"),
         Input("address", "search"),
         Input("ready", "data"),
@@ -89,13 +109,18 @@ def _show_pages(app: Dash, analysis: Analysis | None, progress: AnalysisProgress
         if not isinstance(pathname, str) or not isinstance(search, (str, type(None))):
             raise BadRequest("an address is text")
         if analysis is None:
-            return _preview(progress, pathname, search or ""), *[no_update] * 6, "reading"
+            return (
+                _preview(progress, pathname, search or ""),
+                *[no_update] * 6,
+                "reading",
+                *[no_update] * 4,
+            )
         address = Address()
         chosen: tuple[Any, Any] = no_update, no_update
         try:
             address = parse(pathname, search or "")
             shown = _page(analysis, address)
-            chosen = [*address.report], [*address.rank]
+            chosen = [*address.chosen.report], [*address.chosen.rank]
         except TraceprofError as error:  # what was chosen before stays so
             shown = _refused(error)
         title = next((module.TITLE for module in PAGES if address.path == module.PATH), "")
@@ -108,7 +133,45 @@ def _show_pages(app: Dash, analysis: Analysis | None, progress: AnalysisProgress
             len(reports) < 2,
             *chosen,
             title,
+            *shell.chosen_time(View(analysis, address)),
         )
+
+
+def _show_answers(app: Dash, analysis: Analysis | None) -> None:
+    """Register what shows answers that take their time, as soon as they are there."""
+
+    def what_if_answers(search: str) -> tuple[Any, bool]:
+        assert analysis is not None  # noqa: S101  (checked by the caller)
+        assumed = what_if.assumed_in(parse(what_if.PATH, search))
+        asked = questions_about(analysis).about(WhatIfQuestion(assumed))
+        return (what_if.answers(asked) if asked.is_over else no_update), asked.is_over
+
+    def comparison(_search: str) -> tuple[Any, bool]:
+        assert analysis is not None  # noqa: S101  (checked by the caller)
+        questions = questions_about(analysis)
+        if questions.compared is None:
+            return no_update, True
+        asked = questions.about(questions.compared)
+        return (compare.answers(asked) if asked.is_over else no_update), asked.is_over
+
+    def register(name: str, answered: Callable[[str], tuple[Any, bool]]) -> None:
+        @app.callback(
+            Output(f"{name}-answers", "children"),
+            Output(f"{name}-poll", "disabled"),
+            Input(f"{name}-poll", "n_intervals"),
+            State("address", "search"),
+            prevent_initial_call=True,
+        )
+        def show(_times: Any, search: Any) -> tuple[Any, bool]:  # noqa: ANN401
+            if analysis is None or not isinstance(search, (str, type(None))):
+                raise BadRequest("there is nothing to ask about")
+            try:
+                return answered(search or "")
+            except TraceprofError:  # the reader went on
+                return no_update, True
+
+    register("what-if", what_if_answers)
+    register("compare", comparison)
 
 
 def _preview(progress: AnalysisProgress | None, pathname: str, search: str) -> Component | None:

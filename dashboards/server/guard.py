@@ -1,9 +1,11 @@
 """Who may ask for what: every request is checked here before Dash sees it.
 
-A page in the same browser may send requests to any address, a name server may say that its name is
-ours (DNS rebinding), and on a machine that others reach anybody may ask. So: on a loopback address
-a request must have been sent to a loopback name; on any other it must bring the token that was
-printed, which a cookie then keeps. A call of a callback must have the form that Dash gives it.
+Other users of this machine, and others where the address is open, may ask; a page in the same
+browser may send requests to any address; a name server may say that its name is ours (DNS
+rebinding). So a request must bring the token that was printed, or the cookie that keeps its place;
+where there is no token, it must have been sent to a name of this machine. What another site's page
+asks for is refused, but for a link that is followed. A call of a callback must have the form that
+Dash gives it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dash.exceptions import DependencyException
 from flask import Response, abort, redirect, request
 from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
 
-from dashboards.server.access import TOKEN, is_loopback
+from dashboards.server.access import TOKEN
 from traceprof.errors import one_line
 
 if TYPE_CHECKING:
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
 
     from dashboards.server.access import Access
 
-_COOKIE = "traceprof-token"
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 _CALLBACKS = "/_dash-update-component"
+_PROGRAMS = ("/assets/", "/_dash-component-suites/")  # which hold no data and may be kept
+LINK = "/link"
+"""The path at which who may see the dashboard learns how to let somebody else see it."""
 
 _log = logging.getLogger("traceprof.dashboard")
 
@@ -40,7 +44,8 @@ def protect(app: Dash, access: Access) -> None:
     server.config["MAX_CONTENT_LENGTH"] = _MAX_BYTES
 
     def check() -> AnyResponse | None:
-        answer = _check_host() if access.token is None else _check_token(access.token)
+        _check_origin()
+        answer = _check_host(access) if access.token is None else _check_token(access, access.token)
         if answer is None and request.method == "POST" and request.path == _CALLBACKS:
             _check_call(app)
         return answer
@@ -48,6 +53,7 @@ def protect(app: Dash, access: Access) -> None:
     # Before Dash's own, which prepares the application for its first request.
     server.before_request_funcs.setdefault(None, []).insert(0, check)
     server.register_error_handler(Exception, _answer)
+    server.add_url_rule(LINK, "link", view_func=lambda: {TOKEN: access.token})
     policy: list[str] = []
 
     def add_headers(response: Response) -> Response:
@@ -62,6 +68,8 @@ def protect(app: Dash, access: Access) -> None:
                 "Cross-Origin-Resource-Policy": "same-origin",
             }
         )
+        if not request.path.startswith(_PROGRAMS):
+            response.headers["Cache-Control"] = "no-store"
         return response
 
     server.after_request(add_headers)
@@ -91,28 +99,53 @@ def _content_policy(app: Dash) -> str:
 # -- who asks -------------------------------------------------------------------------------------
 
 
-def _check_host() -> AnyResponse | None:
+def _check_origin() -> None:
+    """Refuse what the page of another site asks for; a link on it may be followed."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is None:  # not a browser, or one of before 2023
+        origin = request.headers.get("Origin")
+        is_ours = origin is None or urlsplit(origin).netloc == request.host
+    else:
+        is_link = request.method == "GET" and (
+            request.headers.get("Sec-Fetch-Mode"),
+            request.headers.get("Sec-Fetch-Dest"),
+        ) == ("navigate", "document")
+        is_ours = site in {"same-origin", "none"} or is_link
+    if not is_ours:
+        abort(403, "the page of another site asked for this")
+
+
+def _check_host(access: Access) -> AnyResponse | None:
     # The port may be another: the dashboard of a far machine comes through a tunnel.
     try:
         host = urlsplit(f"//{request.host}").hostname or ""
     except ValueError:
         host = ""
-    if not is_loopback(host):
-        abort(403, f"this dashboard is at a loopback address, not at {request.host!r}")
-    return None
+    if not access.is_known_host(host):
+        abort(403, f"this dashboard is not at {request.host!r}")
+    # A link from a time when there was a token.
+    return _without_token() if TOKEN in request.args else None
 
 
-def _check_token(token: str) -> AnyResponse | None:
+def _check_token(access: Access, token: str) -> AnyResponse | None:
     given = request.args.get(TOKEN)
-    if given is not None and _is_same(given, token):
-        rest = [(key, value) for key, value in request.args.items(multi=True) if key != TOKEN]
-        # So that the token stays neither in the address bar nor in what is sent to a colleague.
-        response = redirect(f"{request.path}?{urlencode(rest)}" if rest else request.path)
-        response.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
-        return response
-    if not _is_same(request.cookies.get(_COOKIE, ""), token):
+    is_known = _is_same(request.cookies.get(access.cookie_name, ""), access.cookie)
+    if given is None and is_known:
+        return None
+    if given is None or not (is_known or _is_same(given, token)):
         abort(403, "open the address that traceprof printed, with its token")
-    return None
+    # So that the token does not stay in the address bar.
+    response = _without_token()
+    # Lax: a link to here that somebody follows from a mail brings it along.
+    response.set_cookie(access.cookie_name, access.cookie, httponly=True, samesite="Lax")
+    return response
+
+
+def _without_token() -> AnyResponse:
+    """Lead to the same address without its token."""
+    rest = [(key, value) for key, value in request.args.items(multi=True) if key != TOKEN]
+    path = "/" + request.path.lstrip("/\\")  # of this host, whatever it is
+    return redirect(f"{path}?{urlencode(rest, safe=',')}" if rest else path)
 
 
 def _is_same(given: str, token: str) -> bool:

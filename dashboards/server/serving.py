@@ -7,6 +7,7 @@ meanwhile goes on with the results.
 from __future__ import annotations
 
 import errno
+import logging
 import secrets
 import socket
 import threading
@@ -22,42 +23,52 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from typing_extensions import Self
-    from werkzeug.serving import BaseWSGIServer
 
+    from dashboards.asking.compare import CompareQuestion
+    from dashboards.asking.questions import Ask
     from traceprof.analysis import Analysis
 
     Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 HOST = "127.0.0.1"
-_POLL_S = 0.5
+_MAX_WAIT_S = 0.5  # for news of the analysis
+_POLL_S = 0.1  # how late the end of the server is seen
+_NUM_THREADS = 16  # that answer
+_MAX_CONNECTIONS = 500
+_MAX_SILENCE_S = 30  # until a connection that says nothing is closed
+_MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 
 
 class DashboardServer:
     """Serves the dashboard of one analysis; a context, in which it listens.
 
     Args:
-        host: the address to listen at; loopback only, or a token is asked for.
+        host: the address to listen at.
         port: 0 for any that is free.
+        has_token: whether a token is asked for.
 
     Attributes:
         url: where it is, the token included where there is one.
         is_open: whether others than this machine reach it.
+        access: who may see it.
         progress: how far the analysis is; who makes it tells.
 
     Raises:
         UsageError: the port is taken, or there is no such address.
     """
 
-    def __init__(self, host: str = HOST, port: int = 0) -> None:
+    def __init__(self, host: str = HOST, port: int = 0, *, has_token: bool = True) -> None:
         self._socket = _listen(host, port)
-        self._host, self._port = host, self._socket.getsockname()[1]
-        self.is_open = not is_loopback(self._socket.getsockname()[0])
-        self._token = secrets.token_urlsafe(24) if self.is_open else None
+        address, self._port = self._socket.getsockname()[:2]
+        self._host = host
+        self.is_open = not is_loopback(address)
+        token = secrets.token_urlsafe(24) if has_token else None
+        self.access = Access(token, self._port, self.is_open)
         self.progress = AnalysisProgress()
         self._application: Application | None = None
-        self._server: BaseWSGIServer | None = None
         self._failure: BaseException | None = None
         self._is_up = threading.Event()
+        self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="dashboard", daemon=True)
 
     @property
@@ -68,7 +79,7 @@ class DashboardServer:
             name = socket.gethostname()
         if ":" in name:
             name = f"[{name}]"
-        query = f"?{urlencode({TOKEN: self._token})}" if self._token else ""
+        query = f"?{urlencode({TOKEN: self.access.token})}" if self.access.token else ""
         return f"http://{name}:{self._port}/{query}"
 
     def __enter__(self) -> Self:
@@ -78,8 +89,7 @@ class DashboardServer:
     def __exit__(self, *_: object) -> None:
         self.progress.end()
         self._is_up.wait()
-        if self._server is not None:
-            self._server.shutdown()
+        self._is_ending.set()
         self._thread.join()
         self.close()
 
@@ -87,14 +97,29 @@ class DashboardServer:
         """Give the address back; where it never served, that is all there is to do."""
         self._socket.close()
 
-    def show(self, analysis: Analysis) -> None:
-        """Show an analysis from now on."""
+    def show(
+        self,
+        analysis: Analysis,
+        ask: Ask | None = None,
+        compared: CompareQuestion | None = None,
+    ) -> None:
+        """Show an analysis from now on.
+
+        Args:
+            analysis: of reports that stay open.
+            ask: answers what takes its time; where not given, this process does.
+            compared: with what the run is to be compared.
+        """
+        from dashboards.asking.questions import answer_by  # noqa: PLC0415  (with an analysis only)
+
+        if ask is not None or compared is not None:
+            answer_by(analysis, ask, compared)
         from dashboards.server.app import create_app  # noqa: PLC0415  (the thread imports it meanwhile)
 
         # In a thread, because an interrupt inside Dash is caught there, and lost.
         with ThreadPoolExecutor(1) as pool:
-            made = pool.submit(create_app, analysis, access=Access(self._token)).result()
-        self._application = made.server
+            dash_app = pool.submit(create_app, analysis, access=self.access).result()
+        self._application = dash_app.server
         self.progress.end()
 
     def wait(self) -> None:
@@ -108,38 +133,39 @@ class DashboardServer:
             raise self._failure
 
     def _serve(self) -> None:
-        self._begin()
-        if self._server is not None:
-            self._server.serve_forever(poll_interval=0.1)
-            self._server.server_close()
-
-    def _begin(self) -> None:
-        """Import what answers, and listen."""
+        """Import what answers, and serve until the end."""
+        connections: dict[int, Any] = {}
         try:
-            from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
+            from waitress import create_server, wasyncore  # noqa: PLC0415
 
             from dashboards.server.app import create_app  # noqa: PLC0415  (half a second)
 
-            class Handler(WSGIRequestHandler):
-                """Logs nothing of what goes well."""
-
-                def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-                    del code, size
-
-            loading = create_app(None, progress=self.progress, access=Access(self._token))
+            loading = create_app(None, progress=self.progress, access=self.access)
             self._application = self._application or loading.server
-            self._server = make_server(
-                self._host,
-                self._port,
+            # Neither a queue nor a connection that ends is a fault.
+            logging.getLogger("waitress").setLevel(logging.ERROR)
+            server = create_server(
                 self._answer,
-                threaded=True,
-                request_handler=Handler,
-                fd=self._socket.fileno(),
+                connections,
+                sockets=[self._socket],
+                threads=_NUM_THREADS,
+                connection_limit=_MAX_CONNECTIONS,
+                channel_timeout=_MAX_SILENCE_S,
+                cleanup_interval=_MAX_SILENCE_S // 3,
+                max_request_body_size=_MAX_BYTES,
+                ident=None,
             )
         except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
             self._failure = error
+            return
         finally:
             self._is_up.set()
+        # Requests are read here as they come, and answers are sent as they are taken: a connection
+        # that is slow in either takes no thread.
+        while not self._is_ending.is_set():
+            wasyncore.loop(timeout=_POLL_S, use_poll=True, map=connections, count=1)
+        server.task_dispatcher.shutdown(timeout=1)
+        wasyncore.close_all(connections)
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         assert self._application is not None  # noqa: S101  (set before the server is up)
@@ -147,7 +173,7 @@ class DashboardServer:
             from werkzeug.wrappers import Request  # noqa: PLC0415  (it is there by now)
 
             # So that who asks again and again learns at once.
-            self.progress.wait(_POLL_S, Request(environ).args.get("previews", type=int))
+            self.progress.wait(_MAX_WAIT_S, Request(environ).args.get("previews", type=int))
         return self._application(environ, start_response)
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.stream_order import awaited_by, launching_call, picked, waiting_for
 from dashboards.widgets.palette import PARTS
 from traceprof.communication.messages import messages
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import memory_label
-from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.units import duration, percent, size_text
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.timeline.model import RankTimeline, Track
+    from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Copies
+    from traceprof.trace.model.operations import Copies, Operations
 
 Fact = tuple[str, str]
 
@@ -41,31 +42,39 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     Returns:
         `id`, `row`, `group`, `kind`, `name` in full, `label`, `start`, `end` and `duration` (ns,
         as text: not every integer is a number in JavaScript); `facts`, pairs of texts; and `links`,
-        the events that launched it or that it launched, described alike but for these two.
+        the events that it is linked to, described alike but for these two, and by `relation`:
+        `launched by`, `launched`, `waited for` (its stream did, for an operation of another one) or
+        `awaited by` (what a stream that waited for it ran next).
     """
     place = timeline.find(source, index)
     if place is None:
         return None
     track = timeline.tracks[place[0]]
     facts: Iterator[Fact] = iter(())
-    links: list[tuple[str, int]] = []
+    links: list[tuple[str, str, int]] = []
     if source == OPERATION:
-        call = _launching_call(timeline, index)
-        links = [(CALL, call)] if call >= 0 else []
+        call = launching_call(timeline, index)
+        links = [("launched by", CALL, call)] if call >= 0 else []
+        links += [("waited for", OPERATION, other) for other in awaited_by(timeline, index)]
+        links += [("awaited by", OPERATION, other) for other in waiting_for(timeline, index)]
         facts = _operation_facts(timeline, track, index, call)
     elif source == CALL:
-        links = [(OPERATION, operation) for operation in _launched(timeline, index)]
+        links = [("launched", OPERATION, operation) for operation in _launched(timeline, index)]
         facts = _call_facts(timeline, index, len(links))
     elif source == RANGE:
         facts = _range_facts(timeline, index)
     elif source == STEP:
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
-    linked = [_brief(timeline, *link) for link in links[:_MAX_LAUNCHED]]
+    linked = [
+        {"relation": relation, **brief}
+        for relation, kind, number in links[:_MAX_LAUNCHED]
+        if (brief := _brief(timeline, kind, number)) is not None
+    ]
     return {
         **(described or {}),
         "facts": list(facts),
-        "links": [event for event in linked if event],
+        "links": linked,
     }
 
 
@@ -79,9 +88,11 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
     running, starting = track.row.in_view(start_ns, end_ns)
     inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
     events = timeline.events[track.source]
-    length = track.row.end_ns[inside] - track.row.start_ns[inside]
+    length = track.row.length[inside].astype(np.int64)
     names, of_name, count = np.unique(
-        events.name[track.index[inside]], return_inverse=True, return_counts=True
+        events.numbers(track.index[inside].astype(np.int64)),
+        return_inverse=True,
+        return_counts=True,
     )
     total, longest = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     np.add.at(total, of_name, length)
@@ -113,7 +124,8 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
         return None
     number, place = location
     track, events = timeline.tracks[number], timeline.events[source]
-    start, end = int(track.row.start_ns[place]), int(track.row.end_ns[place])
+    start = int(track.row.starts(np.array([place]))[0])
+    end = start + int(track.row.length[place])
     return {
         "id": event_id(timeline, source, index),
         "row": f"{timeline.rank.rank}.{number}",
@@ -134,12 +146,12 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
     rank = timeline.rank
     group, place = timeline.operation(index)
     operation = rank.operations.groups[group]
-    yield "stream", str(operation.stream[place])
+    yield "stream", str(_value(operation.packed_stream, place))
     if group == _KERNELS:
         yield from _kernel_facts(timeline, track, place)
     elif group in {_COPIES, _MEMSETS}:
         yield from _copy_facts(rank.operations.groups[group], place)
-    correlation = int(operation.correlation[place])
+    correlation = _value(operation.packed_correlation, place)
     yield "correlation", "not known" if correlation == NULL else str(correlation)
     calls = rank.calls
     if calls is None:
@@ -147,12 +159,12 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
     elif call < 0:
         yield "launched by", "a call that the capture does not hold"
     else:
-        thread = int(calls.thread[call])
-        called, returned = int(calls.start_ns[call]), int(calls.end_ns[call])
-        start = int(operation.start_ns[place])
+        thread = _value(calls.packed_thread, call)
+        called, took = _value(calls.starts, call), _value(calls.packed_length, call)
+        start = _value(operation.starts, place)
         name = timeline.events[CALL].name_of(call)
         yield "launched by", f"{name} on thread {rank.trace.thread_number(thread)}"
-        yield "the call took", duration(returned - called)
+        yield "the call took", duration(took)
         yield "from call to start", duration(start - called)
         around = _ranges_around(timeline, thread, called)
         if around:
@@ -161,7 +173,8 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
 
 def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[Fact]:
     rank, kernels = timeline.rank, timeline.rank.operations.kernels
-    shape = rank.trace.signatures.shape[kernels.signature[place]].tolist()
+    signature = _value(kernels.packed_signature, place)
+    shape = rank.trace.signatures.shape[signature].tolist()
     for what, sizes in (("grid", shape[:3]), ("block", shape[3:])):
         yield what, " × ".join("?" if size == NULL else str(size) for size in sizes)
     if track.kind != "communication":
@@ -181,7 +194,7 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
 def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
     of_copies: Copies = copies  # type: ignore[assignment]  # memory sets are copies, too
     size = int(of_copies.bytes[place])
-    length = int(copies.end_ns[place] - copies.start_ns[place])
+    length = _value(copies.packed_length, place)
     rate = f", {size / length:.3g} GB/s" if length > 0 else ""
     yield "size", f"{_bytes(size)}{rate}"
     for what, memory, device in (
@@ -194,23 +207,13 @@ def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
             yield what, f"{kind.lower()} memory{on}"
 
 
-def _launching_call(timeline: RankTimeline, index: int) -> int:
-    """Return the call that launched an operation, -1 where the capture has none."""
-    rank = timeline.rank
-    group, place = timeline.operation(index)
-    if rank.calls is None:
-        return -1
-    only = _chosen(rank.operations.groups[group], np.array([place]))
-    return int(launching_calls(only, rank.calls)[0])
+def _value(column: Column, place: int) -> int:
+    """Return one value, without unpacking the others."""
+    return int(column.at(np.array([place]))[0])
 
 
-def _chosen(operations: Operations, places: np.ndarray[Any, np.dtype[np.int64]]) -> Operations:
-    return Operations(
-        operations.start_ns[places],
-        operations.packed_length.taken(places),
-        operations.packed_stream.taken(places),
-        operations.packed_correlation.taken(places),
-    )
+def _correlation(calls: ApiCalls, call: int) -> int:
+    return _value(calls.packed_ahead, call) + call
 
 
 def _bytes(size: int) -> str:
@@ -222,11 +225,11 @@ def _bytes(size: int) -> str:
 
 def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterator[Fact]:
     calls: ApiCalls = timeline.rank.calls  # type: ignore[assignment]  # it is one of them
-    thread = int(calls.thread[index])
+    thread = _value(calls.packed_thread, index)
     yield "thread", str(timeline.rank.trace.thread_number(thread))
-    yield "correlation", str(calls.correlation[index])
+    yield "correlation", str(_correlation(calls, index))
     yield "launched", f"{num_launched} operations" if num_launched != 1 else "1 operation"
-    around = _ranges_around(timeline, thread, int(calls.start_ns[index]))
+    around = _ranges_around(timeline, thread, _value(calls.starts, index))
     if around:
         yield "called in", " > ".join(around)
 
@@ -237,12 +240,12 @@ def _launched(timeline: RankTimeline, call: int) -> list[int]:
     if calls is None:
         return []
     launched, first = [], 0
+    wanted = _correlation(calls, call)
     for group in rank.operations.groups:
-        alike = np.flatnonzero(group.correlation == calls.correlation[call])
-        is_launched = launching_calls(_chosen(group, alike), calls) == call
+        alike = np.flatnonzero(group.correlation == wanted)
+        is_launched = launching_calls(picked(group, alike), calls) == call
         launched += [
-            (int(group.start_ns[place]), first + int(place))
-            for place in alike[is_launched].tolist()
+            (_value(group.starts, place), first + place) for place in alike[is_launched].tolist()
         ]
         first += len(group)
     return [index for _, index in sorted(launched)]
@@ -279,8 +282,10 @@ def _ranges_around(
     for track in timeline.tracks:
         if track.source != RANGE or ranges.thread[track.index[0]] != thread:
             continue
-        place = int(np.searchsorted(track.row.start_ns, time_ns, side="right")) - 1
-        if place < 0 or track.row.end_ns[place] <= time_ns or not ranges.nests[track.index[place]]:
+        place = int(track.row.started_before(np.array([time_ns + 1]))[0]) - 1
+        if place < 0 or not ranges.nests[track.index[place]]:
+            continue
+        if track.row.ends(np.array([place]))[0] <= time_ns:
             continue
         if track.index[place] == inside_of:
             break

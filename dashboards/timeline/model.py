@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dashboards.timeline.row import Row, merged
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from dashboards.timeline.names import NameTable
-    from dashboards.timeline.viewport import Row
+    from dashboards.timeline.events import Events
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.run.opening import Rank
     from traceprof.trace.model.ranges import RangeTable
@@ -20,35 +21,17 @@ if TYPE_CHECKING:
     Int32 = npt.NDArray[np.int32]
 
 OPERATION, CALL, RANGE, STEP = "op", "call", "range", "step"
-"""Where an event is found: see `Events`."""
+"""Where an event is found: see `dashboards.timeline.events`."""
+
+SOURCES = (STEP, OPERATION, CALL, RANGE)
+"""In the order in which their rows stand on the screen."""
 
 COMPUTE, COMMUNICATION, COPY, HOST, NVTX, STEPS = (
     "compute", "communication", "copy", "host", "nvtx", "step",
 )  # fmt: skip
 """What a row holds, and with it its colour."""
 
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """All events of one source: a rank's operations, its calls, its ranges or its steps.
-
-    Operations are counted through the rank's kernels, copies, memory sets and graphs.
-
-    Attributes:
-        names: by number.
-        name: int32[n], the number of each event's name.
-    """
-
-    names: NameTable
-    name: Int32
-
-    def name_of(self, index: int) -> str:
-        """Return the full name of an event."""
-        return self.names.names[int(self.name[index])]
-
-    def label_of(self, index: int) -> str:
-        """Return the short name of an event."""
-        return self.names.label(int(self.name[index]))
+GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +65,9 @@ class RankTimeline:
         rank: the rank.
         tracks: its rows, from the top.
         events: what the rows refer to, by source.
-        ranges: its process's NVTX ranges, None where it has none.
+        ranges: its process's NVTX ranges; None where it has none, or the host is not read.
         steps: its training steps on the GPU.
+        has_host: whether the rows of its host are there.
     """
 
     rank: Rank
@@ -91,11 +75,22 @@ class RankTimeline:
     events: dict[str, Events]
     ranges: RangeTable | None
     steps: tuple[StepMeasures, ...]
+    has_host: bool = False
 
     @property
-    def num_events(self) -> int:
-        """How many events its rows hold."""
-        return sum(len(track.row) for track in self.tracks)
+    def nbytes(self) -> int:
+        """How many bytes its rows take."""
+        return sum(track.row.nbytes + track.index.nbytes for track in self.tracks)
+
+    @cached_property
+    def kind_rows(self) -> dict[str, Row]:
+        """When its GPU did each kind of work, on whichever of its streams."""
+        rows = {}
+        for kind in GPU_KINDS:
+            of_kind = [track.row for track in self.tracks if track.kind == kind and len(track.row)]
+            if of_kind:
+                rows[kind] = of_kind[0] if len(of_kind) == 1 else merged(of_kind)
+        return rows
 
     @cached_property
     def extent_ns(self) -> tuple[int, int] | None:
@@ -104,8 +99,8 @@ class RankTimeline:
         if not rows:
             return None
         return (
-            min(int(row.start_ns[0]) for row in rows),
-            max(int(row.reach_ns[-1]) for row in rows),
+            min(row.first_ns for row in rows),
+            max(row.last_ns for row in rows),
         )
 
     def operation(self, index: int) -> tuple[int, int]:
@@ -116,6 +111,23 @@ class RankTimeline:
                 return number, within
             within -= len(group)
         return len(self.rank.operations.groups), within
+
+    def neighbour(self, source: str, index: int, step: int) -> tuple[str, int] | None:
+        """Return the event before or after one in its row, as source and index; None for none.
+
+        Args:
+            source: of the event.
+            index: its number there.
+            step: 1 for the next one, -1 for the one before.
+        """
+        location = self.find(source, index)
+        if location is None:
+            return None
+        number, place = location
+        track = self.tracks[number]
+        if not 0 <= place + step < len(track.row):
+            return None
+        return track.source, int(track.index[place + step])
 
     def find(self, source: str, index: int) -> tuple[int, int] | None:
         """Return the row of an event and its place in that row; None where there is no such."""

@@ -1,40 +1,53 @@
-"""The search for kernels, calls and ranges by name: how many there are, and which is next."""
+"""The search for kernels, calls and ranges by name: how many there are, and which is next.
+
+It looks at the columns that the analysis keeps, so that no rows need be made of the ranks searched.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.detail import event_id
+from dashboards.timeline.model import SOURCES
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from dashboards.timeline.model import Int32, RankTimeline, Track
+    from dashboards.timeline.events import Events, Part
     from dashboards.timeline.names import NameTable
     from traceprof.intervals import Int64
 
+    RankEvents = Mapping[str, Events]
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+MAX_SECONDS = 0.3
+"""Past which the number of a match among all is not counted to its end."""
+
 _MAX_NAMES = 20
-_MAX_COUNTED = 100_000  # PyTorch can number every operation in its range's name
+_MAX_COUNTED = 20_000  # PyTorch can number every operation in its range's name
+_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A place in the order of all events of some ranks: by start, then row, then place there.
+    """A place in the order of all events of some ranks: by start, then rank, source, number.
 
     Attributes:
         start_ns: when.
-        row: the row, counted through the ranks; -1 for before all that start at that time.
-        place: which event of the row.
+        rank: the rank's number; -1 for before all that start at that time.
+        source: index into `SOURCES`.
+        index: of the event, as its source counts them.
     """
 
     start_ns: int
-    row: int = -1
-    place: int = 0
+    rank: int = -1
+    source: int = 0
+    index: int = 0
 
 
 _FIRST, _LAST = Place(-BEYOND_NS), Place(BEYOND_NS)
@@ -42,144 +55,190 @@ _FIRST, _LAST = Place(-BEYOND_NS), Place(BEYOND_NS)
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """The events of one row whose names match.
+    """Where events of one part may have a name that matches.
 
     Attributes:
-        timeline: of the rank.
-        number: the row's number within the rank.
-        row: the row's number, counted through the ranks.
-        track: the row.
-        place: int64[m], the events' places in the row, ascending.
+        rank: the rank's number.
+        source: index into `SOURCES`.
+        first: how many events of the source come before the part's.
+        part: the events.
+        names: what their names are among.
+        wanted: int64[k], the numbers of the names that match and occur.
+        count: int64[k], how many events have each.
     """
 
-    timeline: RankTimeline
-    number: int
-    row: int
-    track: Track
-    place: Int64
+    rank: int
+    source: int
+    first: int
+    part: Part
+    names: NameTable
+    wanted: Int64
+    count: Int64
 
-    @property
-    def names(self) -> NameTable:
-        """The names that theirs are among."""
-        return self.timeline.events[self.track.source].names
+    def before(self, at: Place) -> int:
+        """Return how many matches come before a place."""
+        if self.part.is_ordered:
+            return len(self.part.places(self.wanted, 0, self._until(at)))
+        return int(self._precedes(self.part.places(self.wanted), at).sum())
 
-    @property
-    def number_of_name(self) -> Int32:
-        """The number of each one's name, int32[m]."""
-        events = self.timeline.events[self.track.source]
-        return events.name[self.track.index[self.place]]
+    def next(self, at: Place) -> Place | None:
+        """Return the first match at a place or after it."""
+        if not self.part.is_ordered:
+            places = self.part.places(self.wanted)
+            places = places[~self._precedes(places, at)]
+            return self._earliest(places)
+        begin, step = self._until(at), _AT_ONCE
+        while begin < len(self.part):
+            places = self.part.places(self.wanted, begin, min(begin + step, len(self.part)))
+            if len(places):
+                return self._place(int(places[0]))
+            begin, step = begin + step, 2 * step
+        return None
 
-    def before(self, at: Place, *, inclusive: bool = False) -> int:
-        """Return how many come before a place, or at it."""
-        if self.row == at.row:
-            return int(np.searchsorted(self.place, at.place + inclusive))
-        # Of those that start at that time, those in the rows above come before it.
-        until = at.start_ns + (self.row < at.row)
-        return int(np.searchsorted(self.place, np.searchsorted(self.track.row.start_ns, until)))
+    def previous(self, at: Place) -> Place | None:
+        """Return the last match before a place."""
+        if not self.part.is_ordered:
+            places = self.part.places(self.wanted)
+            places = places[self._precedes(places, at)]
+            return self._earliest(places, latest=True)
+        end, step = self._until(at), _AT_ONCE
+        while end > 0:
+            places = self.part.places(self.wanted, max(end - step, 0), end)
+            if len(places):
+                return self._place(int(places[-1]))
+            end, step = end - step, 2 * step
+        return None
 
-    def at(self, index: int) -> Place:
-        """Return where one of them is."""
-        place = int(self.place[index])
-        return Place(int(self.track.row.start_ns[place]), self.row, place)
+    def _until(self, at: Place) -> int:
+        """Return how many events of an ordered part come before a place."""
+        here = (self.rank, self.source)
+        if here == (at.rank, at.source):
+            begin = self.part.started_before(at.start_ns)
+            end = self.part.started_before(at.start_ns + 1)
+            return min(max(at.index - self.first, begin), end)
+        return self.part.started_before(at.start_ns + (here < (at.rank, at.source)))
+
+    def _precedes(self, places: Int64, at: Place) -> Mask:
+        start, here = self.part.start_ns(places), (self.rank, self.source)
+        if here == (at.rank, at.source):
+            is_next = (start == at.start_ns) & (places < at.index - self.first)
+            is_before: Mask = (start < at.start_ns) | is_next
+            return is_before
+        return np.less(start, at.start_ns + (here < (at.rank, at.source)))
+
+    def _earliest(self, places: Int64, *, latest: bool = False) -> Place | None:
+        if len(places) == 0:
+            return None
+        start = self.part.start_ns(places)
+        if not latest:
+            return self._place(int(places[start.argmin()]))  # of those at once the first
+        return self._place(int(places[len(start) - 1 - start[::-1].argmax()]))
+
+    def _place(self, index: int) -> Place:
+        return Place(self.part.start(index), self.rank, self.source, self.first + index)
 
 
 def search(
-    timelines: Sequence[RankTimeline], text: str, at: Place, *, backwards: bool = False
+    ranks: Mapping[int, RankEvents], text: str, at: Place, *, backwards: bool = False
 ) -> dict[str, Any]:
     """Return how many events have a text in their names, in any case, and which is next.
 
     Args:
-        timelines: of the ranks to search.
+        ranks: the events to search, by rank and source.
         text: what is searched for, not empty.
         at: where to go on from.
         backwards: whether to go on to the event before.
 
     Returns:
         `count` of the events; `num_names` and `names`, the twenty most frequent, each `label` with
-        its `count`; and `next`: the `id`, `row`, `start` and `end` (ns, as text) of the next event,
-        which after the last is the first again, and its `number` among all, from 1. None where
-        nothing matches. No names are listed where there are a hundred thousand.
+        its `count`; and `next`: the `id` and `start` (ns, as text) of the next event, which after
+        the last is the first again, and its `number` among all, from 1, None where counting would
+        take too long. None where nothing matches. No names are listed where there are very many.
     """
-    rows = _matches(timelines, text)
-    counts, num_names = _names(rows)
-    match = _following(rows, at, backwards=backwards)
+    began = time.monotonic()
+    parts = list(_matches(ranks, text))
+    counts, num_names = _names(parts)
+    place = _following(parts, at, backwards=backwards)
+    number: int | None = 1
+    for part in parts if place is not None else ():
+        if time.monotonic() - began > MAX_SECONDS:
+            number = None
+            break
+        assert number is not None  # noqa: S101
+        assert place is not None  # noqa: S101
+        number += part.before(place)
     return {
-        "count": sum(len(row.place) for row in rows),
+        "count": sum(int(part.count.sum()) for part in parts),
         "num_names": num_names,
         "names": [{"label": label, "count": count} for label, count in counts],
-        "next": match and _event(*match, rows),
+        "next": None
+        if place is None
+        else {
+            "id": f"{place.rank}.{SOURCES[place.source]}.{place.index}",
+            "start": str(place.start_ns),
+            "number": number,
+        },
     }
 
 
-def place_of(timelines: Sequence[RankTimeline], rank: int, source: str, index: int) -> Place | None:
+def place_of(ranks: Mapping[int, RankEvents], rank: int, source: str, index: int) -> Place | None:
     """Return where an event is; None where it is not."""
-    row = 0
-    for timeline in timelines:
-        if timeline.rank.rank == rank:
-            location = timeline.find(source, index)
-            if location is None:
-                return None
-            number, place = location
-            return Place(int(timeline.tracks[number].row.start_ns[place]), row + number, place)
-        row += len(timeline.tracks)
+    events = ranks.get(rank, {}).get(source)
+    first = 0
+    for part in events.parts if events is not None else ():
+        if index < first + len(part):
+            return Place(part.start(index - first), rank, SOURCES.index(source), index)
+        first += len(part)
     return None
 
 
-def _matches(timelines: Sequence[RankTimeline], text: str) -> list[_Matches]:
-    """Return the matching events of each row that has some."""
-    rows, first = [], 0
-    for timeline in timelines:
-        wanted = {}
-        for source, events in timeline.events.items():
-            wanted[source] = np.zeros(len(events.names), bool)
-            wanted[source][events.names.matching(text)] = True
-        for number, track in enumerate(timeline.tracks):
-            is_wanted = wanted[track.source]
-            if is_wanted.any():
-                place = np.flatnonzero(is_wanted[timeline.events[track.source].name[track.index]])
-                if len(place):
-                    rows.append(_Matches(timeline, number, first + number, track, place))
-        first += len(timeline.tracks)
-    return rows
+def after(place: Place) -> Place:
+    """Return the place behind an event."""
+    return Place(place.start_ns, place.rank, place.source, place.index + 1)
 
 
-def _names(rows: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
+def _matches(ranks: Mapping[int, RankEvents], text: str) -> Iterator[_Matches]:
+    """Yield the parts of all ranks in which some name matches."""
+    known: dict[int, Int64] = {}  # by name table: ranks of a report share that of their ranges
+    for rank, sources in ranks.items():
+        for number, source in enumerate(SOURCES):
+            events, first = sources.get(source), 0
+            if events is None:
+                continue
+            if id(events.names) not in known:
+                known[id(events.names)] = events.names.matching(text)
+            matching = known[id(events.names)]
+            for part in events.parts:
+                numbers, count = part.counted
+                chosen = np.isin(numbers, matching)
+                if chosen.any():
+                    yield _Matches(
+                        rank, number, first, part, events.names, numbers[chosen], count[chosen]
+                    )
+                first += len(part)
+
+
+def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
     """Return the most frequent names of the matches, in short, with their counts; and how many."""
-    counts: Counter[str] = Counter()
-    names_of_rows = [
-        (row.names, *np.unique(row.number_of_name, return_counts=True)) for row in rows
-    ]
-    num_names = sum(len(number) for _, number, _ in names_of_rows)
+    counts_of: dict[int, tuple[NameTable, Int64]] = {}  # by name table
+    for part in parts:
+        nothing = np.zeros(len(part.names), np.int64)
+        counts_of.setdefault(id(part.names), (part.names, nothing))[1][part.wanted] += part.count
+    num_names = sum(int(np.count_nonzero(of_names)) for _, of_names in counts_of.values())
     if num_names > _MAX_COUNTED:
         return [], num_names
-    for names, number, count in names_of_rows:
-        for name, times in zip(number.tolist(), count.tolist(), strict=True):
-            counts[names.label(name)] += times
+    counts: Counter[str] = Counter()
+    for names, of_names in counts_of.values():
+        for number in np.flatnonzero(of_names).tolist():
+            counts[names.label(number)] += int(of_names[number])
     return counts.most_common(_MAX_NAMES), len(counts)
 
 
-def _following(
-    rows: Sequence[_Matches], at: Place, *, backwards: bool
-) -> tuple[_Matches, int] | None:
+def _following(parts: Sequence[_Matches], at: Place, *, backwards: bool) -> Place | None:
     """Return the match after or before a place, going round; None where nothing matches."""
     for start in (at, _LAST if backwards else _FIRST):
-        matches = []
-        for row in rows:
-            index = row.before(start) - 1 if backwards else row.before(start, inclusive=True)
-            if 0 <= index < len(row.place):
-                matches.append((row.at(index), row, index))
-        if matches:
-            chosen = (max if backwards else min)(matches, key=lambda one: one[0])
-            return chosen[1], chosen[2]
+        found = [part.previous(start) if backwards else part.next(start) for part in parts]
+        places = [place for place in found if place is not None]
+        if places:
+            return max(places) if backwards else min(places)
     return None
-
-
-def _event(matches: _Matches, index: int, rows: Sequence[_Matches]) -> dict[str, Any]:
-    at, track = matches.at(index), matches.track
-    return {
-        "id": event_id(matches.timeline, track.source, int(track.index[at.place])),
-        "row": f"{matches.timeline.rank.rank}.{matches.number}",
-        "start": str(at.start_ns),
-        "end": str(track.row.end_ns[at.place]),
-        "number": 1 + sum(row.before(at) for row in rows),
-    }

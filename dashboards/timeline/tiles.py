@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline import viewport
+from dashboards.timeline.model import COMMUNICATION, OPERATION
+from traceprof.communication.messages import messages
+from traceprof.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.timeline.model import RankTimeline, Track
     from dashboards.timeline.viewport import View
+    from traceprof.intervals import Int64
 
 MAX_BYTES = 290_000
 """Of a reply: below 300 kB, with room for HTTP's own headers."""
 
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
 _MAX_ALONE = 20_000
+_UNKNOWN = "Unknown"  # what a kernel does whose name does not tell
 
 # What a block and an event take at most, and a row by itself: to guess what fits.
 _BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
@@ -44,7 +49,8 @@ def tiles(
           it is covered (0 to 1000), how many events it stands for;
         * `begin`, `length`, `name`, `event`: events shown one by one: ns from the view's start and
           ns, both within the view, the number of the name, the index of the event;
-        * `names`: names by number, of events that have room for it.
+        * `names`: names by number, of events that have room for it;
+        * `labels`: by event, of those with room that say more: `AllReduce 67 MB`.
     """
     allowed = dict.fromkeys(rows, columns)
     views = {key: _view(row, start_ns, end_ns, columns) for key, row in rows.items()}
@@ -88,13 +94,14 @@ def _row(
 ) -> str:
     start_ns, end_ns = span
     row, events = track.row, timeline.events[track.source]
-    begin = np.maximum(row.start_ns[view.event], start_ns)
-    length = np.minimum(row.end_ns[view.event], end_ns) - begin
-    index = track.index[view.event]
-    name = events.name[index]
+    begin = np.maximum(row.starts(view.event), start_ns)
+    length = np.minimum(row.ends(view.event), end_ns) - begin
+    index = track.index[view.event].astype(np.int64)
+    name = events.numbers(index)
     # Of the screen's columns: a row can be cut into fewer, and into none narrower than 1 ns.
     roomy = length >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // columns)
     written: dict[str, Any] = {
+        "labels": _messages(timeline, track, index[roomy]),
         "columns": view.columns,
         "column": np.diff(view.column, prepend=0).tolist(),
         "share": view.share.tolist(),
@@ -108,3 +115,20 @@ def _row(
         },
     }
     return json.dumps(written, separators=(",", ":"))
+
+
+def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, str]:
+    """Return what communication kernels did, and carried where that is known, by event."""
+    if track.kind != COMMUNICATION or track.source != OPERATION or len(index) == 0:
+        return {}
+    said = messages(timeline.rank)
+    place = np.searchsorted(said.kernel, index)
+    labels = {}
+    for at, event in zip(place.tolist(), index.tolist(), strict=True):
+        if at == len(said) or said.kernel[at] != event:
+            continue
+        operation = said.operations[int(said.operation[at])]
+        if operation != _UNKNOWN:
+            size = f" {size_text(int(said.bytes[at]))}" if said.bytes[at] >= 0 else ""
+            labels[str(event)] = f"{operation}{said.peer_text(at)}{size}"
+    return labels

@@ -32,7 +32,7 @@ def page(title: str, lead: Children, *children: Children) -> Component:
     return html.Div(
         [
             html.H1(title),
-            html.P(lead, className="lead"),
+            *([html.P(lead, className="lead")] if lead else []),
             *_flat(children),
         ],
         className="page",
@@ -58,9 +58,9 @@ def numbers(*pairs: tuple[str, str, str]) -> Component:
 
 def time_note(address: Address) -> str:
     """Say how the charts of time are zoomed."""
-    if address.start_ns is None and address.end_ns is None:
-        return "drag to zoom in"
-    return "drag to zoom in, double-click for the whole"
+    if address.chosen.has_range:
+        return "drag to zoom in, double-click for the whole"
+    return "drag to zoom in: all pages show that time"
 
 
 def nothing(text: str, how: str = "") -> Component:
@@ -161,10 +161,9 @@ def interval_address(
 ) -> Address:
     """Return where on the timeline an interval of a rank is to be seen, with its surroundings."""
     margin = max((interval.end_ns - interval.start_ns) // 2, 500)
-    return address.to(
+    return address.to_place(
         addresses.TIMELINE,
         rank=(rank,),
-        report=(),
         start_ns=interval.start_ns - margin,
         end_ns=interval.end_ns + margin,
         finding=finding,

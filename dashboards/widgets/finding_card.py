@@ -9,7 +9,7 @@ from dash import dcc, html
 from dashboards.widgets.components import evidence_address, evidence_list
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
-from traceprof.units import duration, percent, ranks_text, size_text
+from traceprof.units import between, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.time_axis import Clock
-    from traceprof.findings import Finding, MetricValue
+    from traceprof.findings import Finding, MetricValue, Saving
 
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
 
-def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Component:
+def finding_card(
+    group: Sequence[Finding], address: Address, clock: Clock, judged: str
+) -> Component:
     """Return the card of one finding.
 
     Args:
         group: the same finding, by rank.
         address: of the page that the card is on.
         clock: of the run.
+        judged: what its share is of, such as `training`.
     """
     worst = worst_of(group)
     severity = str(worst.severity)
@@ -38,7 +41,7 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
             html.Span(severity, className=f"severity {severity}"),
             html.H3(worst.id),
             html.Span(ranks_text([finding.rank for finding in group]), className="note"),
-            html.Span(_cost(worst), className="cost"),
+            html.Span(_cost(worst, judged), className="cost"),
         ]
     )
     where = f"rank {worst.rank}: " if len(group) > 1 else ""
@@ -46,9 +49,10 @@ def finding_card(group: Sequence[Finding], address: Address, clock: Clock) -> Co
         [
             head,
             html.P(f"{where}{one_line(worst.title)}.", className="title"),
+            *_saving(worst.saving),
             html.Div(
                 [
-                    html.Div([*_evidence(worst, address, clock), *_ranks(group, address)]),
+                    html.Div([*_evidence(worst, address, clock), *_ranks(group, address, judged)]),
                     html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
                 ],
                 className="columns",
@@ -71,6 +75,17 @@ def metric_text(name: str, value: MetricValue) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
+def saving_text(saving: Saving | None) -> str:
+    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`."""
+    if saving is None:
+        return "not known"
+    if saving.high_ns <= 0:
+        return "nothing"
+    if saving.step_ns is None:
+        return f"at most {duration(saving.high_ns)}"
+    return duration(saving.step_ns)
+
+
 _UNITS: dict[tuple[str, ...], Callable[[float], str]] = {
     ("_ns",): lambda value: duration(round(value)),
     ("bytes",): lambda value: size_text(int(value)),
@@ -79,10 +94,22 @@ _UNITS: dict[tuple[str, ...], Callable[[float], str]] = {
 }
 
 
-def _cost(finding: Finding) -> str:
+def _cost(finding: Finding, judged: str) -> str:
     if not finding.impact_ns:
         return "costs nothing"
-    return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the window"
+    return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the {judged}"
+
+
+def _saving(saving: Saving | None) -> list[Component]:
+    """Say what a step would gain, and how that is known."""
+    if saving is None:
+        return []
+    if saving.step_ns is None:
+        text = f"Without it a step gains {saving_text(saving)}."
+    else:
+        limits = between(saving.low_ns or 0, saving.high_ns)
+        text = f"Without it a step gains {saving_text(saving)} ({limits}), by a replay."
+    return [html.P(text, className="note")]
 
 
 def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Component]:
@@ -114,7 +141,7 @@ def _advice(advice: Sequence[str]) -> list[Component]:
     return shown
 
 
-def _ranks(group: Sequence[Finding], address: Address) -> list[Component]:
+def _ranks(group: Sequence[Finding], address: Address, judged: str) -> list[Component]:
     if len(group) < 2:
         return []
     rows = []
@@ -136,7 +163,7 @@ def _ranks(group: Sequence[Finding], address: Address) -> list[Component]:
     heads = [
         html.Th("rank", scope="col"),
         html.Th("cost (ms)", scope="col", className="number"),
-        html.Th("of the window (%)", scope="col", className="number"),
+        html.Th(f"of the {judged} (%)", scope="col", className="number"),
         html.Th("what was found", scope="col"),
     ]
     table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)])

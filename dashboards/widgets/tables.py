@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 IDENTIFIER = -1
+PLACE = "at"
+"""The field of a column of links: what is written; the field `href` says where each leads."""
 _MAX_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
-_LETTER, _PADDING = 8.5, 36  # of a head, in pixels; no letter of it is wider on average
-_DIGIT = 8.0  # of a cell, likewise
+_LETTER, _HEAD_PADDING = 8.5, 26  # of a head, in pixels; no letter of it is wider on average
+_DIGIT, _CELL_PADDING = 8.0, 32  # of a cell, likewise
+_SMALL = 7.2  # a small letter of a cell, on average
+_MIN_WIDTH = 60
+_SMALL_WINDOW = 1200  # what a window of 1280 pixels leaves to a table
+_MIN_CUT = 120  # of a column whose text is cut
+_MAX_TEXT = 330  # pixels that text is given before it is cut; its tooltip has all of it
+_FILTER = 22  # of the button in the head
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,12 @@ class Column:
         field: of the rows.
         head: its name, with the unit in brackets.
         decimals: of its numbers; `IDENTIFIER` for numbers that only name; None for text.
-        width: in pixels, at least, or what the longest word of the head takes; 0 for long names.
+        width: of the window's that is left over each column gets a share by its width, in pixels;
+            0 for long names, which may be cut.
         tip: what the head means.
+        is_hidden: whether it is only saved.
+        may_be_cut: whether its text is cut before the table gets wider than a small window.
+        has_filter: whether rows can be chosen by its text, as by long names.
     """
 
     field: str
@@ -41,28 +53,31 @@ class Column:
     decimals: int | None = None
     width: int = 0
     tip: str = ""
+    is_hidden: bool = False
+    has_filter: bool = False
+    may_be_cut: bool = False
 
-    def definition(self, rows: Sequence[Row] = ()) -> dict[str, Any]:
+    def definition(self, rows: Sequence[Row] = (), width: int = 0) -> dict[str, Any]:
         """Return it as AG Grid takes it.
 
         Args:
-            rows: what it will show: none of its numbers is cut.
+            width: in pixels, at least; 0 for what its head and the rows need.
+            rows: what it will show: no number of it is cut, and text only where it is long.
         """
         taken: dict[str, Any] = {
             "field": self.field,
             "headerName": self.head,
             "headerTooltip": self.tip or self.head,
         }
-        # Columns share what is left of the width, and none is narrower than it says.
-        longest = max(map(len, self.head.split()))
-        width = max(self.width, round(_LETTER * longest) + _PADDING)
-        if self.decimals is not None:
-            digits = max((len(self._text(row.get(self.field))) for row in rows), default=0)
-            width = max(width, round(_DIGIT * digits) + _PADDING)
-        taken |= {"minWidth": width if self.width else 180, "flex": width if self.width else 300}
+        if self.is_hidden:
+            taken["hide"] = True
+        taken |= {"minWidth": width or self.least_width(rows), "flex": self.width or 300}
+        if self.field == PLACE:
+            return taken | {"cellRenderer": "Place", "sortable": False}
         if self.decimals is None:
-            filtered = {} if self.width else {"filter": "agTextColumnFilter"}
-            return taken | filtered | {"tooltipField": self.field}
+            if self.is_filtered:
+                taken |= {"filter": "agTextColumnFilter", "floatingFilter": True}
+            return taken | {"tooltipField": self.field}
         taken["type"] = "rightAligned"
         if self.decimals == IDENTIFIER:
             return taken
@@ -71,11 +86,46 @@ class Column:
             "valueFormatter": {"function": f"params.value == null ? '{UNKNOWN}' : {shown}"}
         }
 
-    def _text(self, value: float | None) -> str:
-        """Return a number as the table shows it."""
+    @property
+    def is_filtered(self) -> bool:
+        """Whether rows can be chosen by its text."""
+        return self.has_filter or (self.decimals is None and not self.width)
+
+    def least_width(self, rows: Sequence[Row] = ()) -> int:
+        """Return how many pixels it needs to show its head and these rows."""
+        head = _LETTER * max(map(len, self.head.split())) + _HEAD_PADDING
+        cell = max((_width(self._text(row.get(self.field))) for row in rows), default=0.0)
+        if self.decimals is None:
+            cell = min(cell, _MAX_TEXT if self.width else 180)
+            head += _FILTER if self.is_filtered else 0
+        return round(max(head, cell + _CELL_PADDING, _MIN_WIDTH))
+
+    def _text(self, value: float | str | None) -> str:
+        """Return a value as the table shows it."""
+        if self.decimals is None or isinstance(value, str):
+            return "" if value is None else str(value)
         if value is None:
             return UNKNOWN
         return str(value) if self.decimals == IDENTIFIER else f"{value:,.{self.decimals}f}"
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    """Return the least widths of columns, so that all of them fit a small window if they can."""
+    widths = [0 if column.is_hidden else column.least_width(rows) for column in columns]
+    over = sum(widths) - _SMALL_WINDOW
+    for place, column in enumerate(columns):
+        if over > 0 and not column.is_hidden and (column.may_be_cut or not column.width):
+            least = min(widths[place], _MIN_CUT)
+            taken = min(over, widths[place] - least)
+            widths[place] -= taken
+            over -= taken
+    return widths
+
+
+def _width(text: str) -> float:
+    """Return how many pixels a text takes in a cell, about."""
+    small = sum(map(str.islower, text))
+    return _SMALL * small + _DIGIT * (len(text) - small)
 
 
 def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = "") -> Component:
@@ -90,7 +140,10 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
     scrolls = len(rows) > _MAX_SHOWN
     grid = AgGrid(
         id=part_id("table", name),
-        columnDefs=[column.definition(rows) for column in columns],
+        columnDefs=[
+            column.definition(rows, width)
+            for column, width in zip(columns, _widths(columns, rows), strict=True)
+        ],
         rowData=list(rows),
         columnSize=None,
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
@@ -99,6 +152,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
             "domLayout": "normal" if scrolls else "autoHeight",
             "rowHeight": _ROW,
             "headerHeight": _HEAD,
+            "floatingFiltersHeight": 40,
             "tooltipShowDelay": 300,
             "enableCellTextSelection": True,
             "ensureDomOrder": True,
@@ -114,4 +168,8 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
 
 def _saved_as(csv: str) -> dict[str, Any]:
     """Return how a table is saved: see `saved` in tables.js for its cells."""
-    return {"fileName": csv, "processCellCallback": {"function": "saved(params)"}}
+    return {
+        "fileName": csv,
+        "allColumns": True,
+        "processCellCallback": {"function": "saved(params)"},
+    }

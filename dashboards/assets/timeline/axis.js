@@ -1,17 +1,30 @@
+// @ts-check
 // Draws the axis of time: grid lines, their times, and the marks of findings.
 import { AXIS, GUTTER, MARKS, markSpan } from "./geometry.js";
 import { duration, ticks } from "./time.js";
 
+/** @import { TimelinePainter } from "./painter.js" */
+/** @import { Grid, Mark, State, View } from "./types.d.ts" */
+
 const TICK_PIXELS = 110; // between grid lines, at least
 const LABEL_PIXELS = 24; // which half a label takes
 
-// The grid lines of a view, none before it is known what there is to show.
+/**
+ * The grid lines of a view, none before it is known what there is to show.
+ * @param {View | null} view
+ * @param {number} plotWidth
+ * @returns {Grid}
+ */
 export function gridOf(view, plotWidth) {
   if (!view) return { list: [], anchor: null };
   return ticks(view.start, view.span, (view.span * TICK_PIXELS) / plotWidth);
 }
 
-// Draw grid lines over the rows.
+/**
+ * Draw grid lines over the rows.
+ * @param {TimelinePainter} painter
+ * @param {Grid} grid
+ */
 export function drawGrid(painter, grid) {
   const { context, theme } = painter;
   context.strokeStyle = theme.line;
@@ -26,7 +39,12 @@ export function drawGrid(painter, grid) {
   context.stroke();
 }
 
-// Draw the axis over what is below it.
+/**
+ * Draw the axis over what is below it.
+ * @param {TimelinePainter} painter
+ * @param {Grid} grid
+ * @param {State} state
+ */
 export function drawAxis(painter, grid, state) {
   const { context, theme, width } = painter;
   context.fillStyle = theme.surface;
@@ -57,6 +75,10 @@ export function drawAxis(painter, grid, state) {
   context.fillRect(0, AXIS - 1, width, 1);
 }
 
+/**
+ * @param {TimelinePainter} painter
+ * @param {Mark[]} marks
+ */
 function drawMarks(painter, marks) {
   const { context, theme } = painter;
   for (const mark of marks.toReversed()) { // the costliest is first, and on top

@@ -1,4 +1,6 @@
+// @ts-check
 // Colours on the canvas: those of what ran come from palette.py, those of the page from style.css.
+/** @import { Theme } from "./types.d.ts" */
 
 export const HATCHED = "communication";
 export const INK = "#10151a"; // text on the colours of what ran, the same in light and dark
@@ -9,7 +11,11 @@ const HATCHED_WHITES = [0, 0.12, 0.24]; // hatching makes it lighter
 const THEME = ["ground", "surface", "sunken", "line", "text", "text-2", "accent", "focus",
   "highlight", "high", "medium", "low", "info"];
 
-// "#009E73" and shares of white → the colours, lighter and lighter.
+/**
+ * "#009E73" and shares of white → the colours, lighter and lighter.
+ * @param {string} color
+ * @param {number[]} whites
+ */
 export function shades(color, whites) {
   const parts = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
   return whites.map(
@@ -17,24 +23,35 @@ export function shades(color, whites) {
   );
 }
 
-// Three shades by kind of row.
+/**
+ * Three shades by kind of row.
+ * @param {Record<string, string>} colors
+ * @returns {Record<string, string[]>}
+ */
 export const shadesByKind = (colors) => Object.fromEntries(
   Object.entries(colors).map(([kind, color]) =>
     [kind, shades(color, kind === HATCHED ? HATCHED_WHITES : WHITES)]),
 );
 
-// Colours of the page around an element, which differ between light and dark.
+/**
+ * Colours of the page around an element, which differ between light and dark.
+ * @param {Element} element
+ * @returns {Theme}
+ */
 export function themeOf(element) {
   const style = getComputedStyle(element);
-  return Object.fromEntries(
-    THEME.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  return /** @type {Theme} */ (Object.fromEntries(
+    THEME.map((name) => [name, style.getPropertyValue(`--${name}`).trim()])));
 }
 
-// Diagonal lines over what communicates: it differs from the rest by more than its colour.
+/**
+ * Diagonal lines over what communicates: it differs from the rest by more than its colour.
+ * @param {CanvasRenderingContext2D} context
+ */
 export function hatching(context) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
-  const pen = tile.getContext("2d");
+  const pen = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
   pen.strokeStyle = "rgb(255 255 255 / 45%)";
   pen.lineWidth = 1.6;
   for (const shift of [-8, 0, 8]) {
@@ -42,5 +59,5 @@ export function hatching(context) {
     pen.lineTo(shift + 8, 0);
   }
   pen.stroke();
-  return context.createPattern(tile, "repeat");
+  return /** @type {CanvasPattern} */ (context.createPattern(tile, "repeat"));
 }

@@ -1,74 +1,141 @@
+// @ts-check
 // What the timeline knows: ranks and their rows, what the screen can show of them, single events.
 // Everything comes from the server that served the page; times become numbers from a base.
+import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
+
+/** @import { Collective, EventDetails, Listed, Matches, RankRows, Statistics, Strip, Summary, Tile,
+ *   TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
 const MAX_EVENTS = 500; // that are kept
 
-async function ask(path, parameters) {
-  const reply = await fetch(`/timeline/${path}?${new URLSearchParams(parameters)}`);
+/**
+ * @param {string} path
+ * @param {Record<string, any>} parameters
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+async function ask(path, parameters, signal) {
+  const reply = await fetch(`/timeline/${path}?${new URLSearchParams(parameters)}`, { signal });
   if (reply.ok) return reply.json();
   const { error } = await reply.json().catch(() => ({}));
   throw new Error(error ?? `the server answered ${reply.status} to ${path}`);
 }
 
 export class TimelineData {
-  // base: BigInt, from which times are counted; changed: called when there is more to draw.
+  /**
+   * base: BigInt, from which times are counted; changed: called when there is more to draw.
+   * @param {bigint} base
+   * @param {() => void} changed
+   */
   constructor(base, changed) {
     this.base = base;
     this.changed = changed;
+    /** @type {Map<number, RankRows>} */
     this.ranks = new Map(); // by number: {state: "loading" | "ready" | "failed", …}
+    /** @type {Map<string, Promise<RankRows>>} */
+    this.loading = new Map(); // by number and part: promises
+    /** @type {Map<string, Tile>} */
     this.tiles = new Map(); // by row
+    /** @type {Map<number, Strip>} */
+    this.strips = new Map(); // by rank
+    this.stripsInFlight = false;
+    /** @type {Map<string, Promise<EventDetails>>} */
     this.events = new Map(); // by id: promises
+    /** @type {string | null} */
     this.failure = null; // why the last tiles did not come
     this.inFlight = false;
     this.waiting = false; // after a failure, for the time to try again
+    /** @type {{ rows: string[], view: View, columns: number } | null} */
     this.wanted = null;
+    /** @type {AbortController | null} */
+    this.searching = null;
   }
 
+  /** @param {string} text */
   toOffset(text) {
     return Number(BigInt(text) - this.base);
   }
 
+  /** @param {number} offset */
   toTime(offset) {
     return this.base + BigInt(Math.round(offset));
   }
 
-  async loadRank(number) {
-    if (this.ranks.get(number)?.state === "ready") return this.ranks.get(number);
-    const loading = this.ranks.get(number)?.promise ?? this.#readRank(number);
-    this.ranks.set(number, { ...this.ranks.get(number), state: "loading", promise: loading });
-    return loading;
+  /**
+   * The rows of a rank's GPU, which are there soon; and those of its host once they are.
+   * @param {number} number
+   */
+  loadRank(number) {
+    return this.#load(number, "gpu");
   }
 
-  async #readRank(number) {
+  /**
+   * All rows of a rank.
+   * @param {number} number
+   */
+  loadHost(number) {
+    return this.#load(number, "host");
+  }
+
+  /**
+   * @param {number} number
+   * @param {string} part
+   * @returns {RankRows | Promise<RankRows>}
+   */
+  #load(number, part) {
+    const known = this.ranks.get(number);
+    if (known?.host || (known?.state === "ready" && part === "gpu")) return known;
+    const key = `${number} ${part}`;
+    if (!this.loading.has(key)) {
+      if (!known) this.ranks.set(number, { state: "loading", rows: [], evidence: [] });
+      this.loading.set(key, this.#readRank(number, part));
+    }
+    return /** @type {Promise<RankRows>} */ (this.loading.get(key));
+  }
+
+  /**
+   * @param {number} number
+   * @param {string} part
+   * @returns {Promise<RankRows>}
+   */
+  async #readRank(number, part) {
+    /** @type {RankRows} */
     let rank;
     try {
-      const reply = await ask("rank", { rank: number });
-      rank = { ...reply, state: "ready" };
+      const reply = await ask("rank", { rank: number, part });
+      rank = { ...reply, state: "ready", start: undefined, end: undefined };
       if (reply.start !== null) {
         rank.start = this.toOffset(reply.start);
         rank.end = this.toOffset(reply.end);
       }
       for (const interval of rank.evidence) {
-        interval.start = this.toOffset(interval.start);
-        interval.end = this.toOffset(interval.end);
+        interval.start = this.toOffset(String(interval.start));
+        interval.end = this.toOffset(String(interval.end));
       }
     } catch (error) {
-      rank = { state: "failed", error: error.message, rows: [], evidence: [] };
+      rank = { state: "failed", error: String(/** @type {Error} */ (error).message), rows: [], evidence: [] };
     }
-    this.ranks.set(number, rank);
+    this.loading.delete(`${number} ${part}`);
+    if (!this.ranks.get(number)?.host) this.ranks.set(number, rank);
     this.changed();
-    return rank;
+    return this.ranks.get(number) ?? rank;
   }
 
-  // Ask for what a view shows of some rows; of several requests in a row the last one counts.
+  /**
+   * Ask for what a view shows of some rows; of several requests in a row the last one counts.
+   * @param {string[]} rows
+   * @param {View} view
+   * @param {number} columns
+   */
   show(rows, view, columns) {
     this.wanted = { rows, view: { ...view }, columns };
     if (!this.inFlight && !this.waiting) this.#fetchTiles();
   }
 
   async #fetchTiles() {
+    if (!this.wanted) return;
     const { rows, view, columns } = this.wanted;
     this.wanted = null;
     if (rows.every((row) => isFresh(this.tiles.get(row), view, columns))) return;
@@ -81,51 +148,156 @@ export class TimelineData {
         end: this.toTime(request.end),
         columns: request.columns,
       });
-      for (const [row, tile] of Object.entries(reply.rows)) {
+      const tiles = /** @type {Record<string, TileReply>} */ (reply.rows);
+      for (const [row, tile] of Object.entries(tiles)) {
         this.tiles.set(row, decoded(tile, request, view, columns));
       }
       this.failure = null;
     } catch (error) {
-      this.failure = error.message;
-      this.waiting = true;
-      setTimeout(() => {
-        this.waiting = false;
-        this.changed();
-      }, RETRY_MS);
+      this.#fail(error);
     }
     this.inFlight = false;
     this.changed();
     if (this.wanted && !this.waiting) this.#fetchTiles();
   }
 
-  // What is known of an event; its times as numbers, too.
+  /**
+   * Ask for the strips of folded ranks in a view; of several requests in a row the last one counts.
+   * @param {number[]} ranks
+   * @param {View} view
+   * @param {number} columns
+   */
+  async showStrips(ranks, view, columns) {
+    const missing = ranks.filter((rank) => !isFreshStrip(this.strips.get(rank), view));
+    if (!missing.length || this.stripsInFlight || this.waiting) return;
+    this.stripsInFlight = true;
+    const { start, span } = view;
+    try {
+      // One by one: making the first strip of a rank takes a moment.
+      const rank = missing[0];
+      const shares = await ask("strips", {
+        rank, columns: Math.max(Math.round(columns / 2), 1),
+        start: this.toTime(start), end: this.toTime(start + Math.max(span, 1)),
+      });
+      this.strips.set(rank, { start, span, shares: shares[rank] });
+    } catch (error) {
+      this.#fail(error);
+    }
+    this.stripsInFlight = false;
+    this.changed();
+  }
+
+  /** @param {unknown} error */
+  #fail(error) {
+    this.failure = /** @type {Error} */ (error).message;
+    this.waiting = true;
+    setTimeout(() => {
+      this.waiting = false;
+      this.changed();
+    }, RETRY_MS);
+  }
+
+  /**
+   * What is known of an event; its times as numbers, too.
+   * @param {string} id
+   * @returns {Promise<EventDetails>}
+   */
   event(id) {
     if (!this.events.has(id)) {
-      if (this.events.size >= MAX_EVENTS) this.events.delete(this.events.keys().next().value);
+      const oldest = this.events.keys().next().value;
+      if (this.events.size >= MAX_EVENTS && oldest) this.events.delete(oldest);
       const asked = this.#readEvent(id);
       asked.catch(() => this.events.delete(id));
       this.events.set(id, asked);
     }
-    return this.events.get(id);
+    return /** @type {Promise<EventDetails>} */ (this.events.get(id));
   }
 
+  /**
+   * @param {string} id
+   * @returns {Promise<EventDetails>}
+   */
   async #readEvent(id) {
     const event = await ask("event", { id });
-    for (const timed of [event, ...event.links]) {
+    for (const timed of /** @type {EventDetails[]} */ ([event, ...event.links])) {
       timed.begin = this.toOffset(timed.start);
       timed.length = Number(timed.duration);
     }
     return event;
   }
 
-  // What many events in a piece of a row are.
+  /**
+   * What many events in a piece of a row are.
+   * @param {string} row
+   * @param {number} start
+   * @param {number} end
+   * @returns {Promise<Summary>}
+   */
   block(row, start, end) {
     return ask("block", { row, start: this.toTime(start), end: this.toTime(end) });
   }
 
-  // How many events have a text in their names, and the one next to an event or a time.
-  search(ranks, text, direction, at, from) {
+  /**
+   * How long what ran in an area, by name.
+   * @param {string[]} rows
+   * @param {number} start
+   * @param {number} end
+   * @returns {Promise<Statistics>}
+   */
+  area(rows, start, end) {
+    return ask("area", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
+  }
+
+  /**
+   * The events of an area one by one.
+   * @param {string[]} rows
+   * @param {number} start
+   * @param {number} end
+   * @returns {Promise<Listed>}
+   */
+  listed(rows, start, end) {
+    return ask("events", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
+  }
+
+  /**
+   * One collective on all of its ranks, by one of its kernels.
+   * @param {string} id
+   * @returns {Promise<Collective>}
+   */
+  collective(id) {
+    return ask("collective", { id });
+  }
+
+  /**
+   * The event after or before one in its row.
+   * @param {string} id
+   * @param {"next" | "previous"} direction
+   * @returns {Promise<{ id: string | null }>}
+   */
+  neighbour(id, direction) {
+    return ask("neighbour", { id, direction });
+  }
+
+  /**
+   * How many events have a text in their names, and the one next to an event or a time. A search
+   * that is still on its way is given up: its answer is of no interest any more.
+   * @param {number[]} ranks
+   * @param {string} text
+   * @param {string} direction
+   * @param {number} at
+   * @param {string | undefined} from
+   * @returns {Promise<Matches | null>}
+   */
+  async search(ranks, text, direction, at, from) {
+    this.searching?.abort();
+    const searching = new AbortController();
+    this.searching = searching;
     const parameters = { rank: ranks.join(","), text, direction, at: this.toTime(at) };
-    return ask("search", from ? { ...parameters, from } : parameters);
+    try {
+      return await ask("search", from ? { ...parameters, from } : parameters, searching.signal);
+    } catch (error) {
+      if (searching.signal.aborted) return null;
+      throw error;
+    }
   }
 }

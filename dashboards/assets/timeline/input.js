@@ -1,4 +1,6 @@
+// @ts-check
 // What mouse and keyboard do to the timeline.
+import { goToNeighbour, hideRow, pinRow, showCollective, showHidden } from "./commands.js";
 import { GUTTER } from "./geometry.js";
 
 const WHEEL = 1.0018; // zoom per unit of the wheel
@@ -10,10 +12,17 @@ const ZOOM = 0.7;
 const ROW_PIXELS = 26; // that an arrow key scrolls
 const TYPING_MS = 200; // after the last letter
 
+/** @import { Timeline } from "./timeline.js" */
+/** @import { Chosen, View } from "./types.d.ts" */
+
+/** @param {EventTarget | null} element */
 const isText = (element) =>
   element instanceof Element && element.closest("input, textarea, select, [contenteditable]");
 
-// Have a timeline do what the reader asks of its canvas, of its search field and by keys.
+/**
+ * Have a timeline do what the reader asks of its canvas, of its search field and by keys.
+ * @param {Timeline} timeline
+ */
 export function listenToInput(timeline) {
   listenToWheel(timeline);
   listenToDrags(timeline);
@@ -21,11 +30,17 @@ export function listenToInput(timeline) {
   listenToQuery(timeline);
 }
 
+/**
+ * @param {HTMLElement} canvas
+ * @param {MouseEvent} event
+ * @returns {[number, number]}
+ */
 function placeOn(canvas, event) {
   const box = canvas.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
+/** @param {Timeline} timeline */
 function listenToWheel(timeline) {
   const { canvas } = timeline.panel;
   canvas.addEventListener("wheel", (event) => {
@@ -43,14 +58,16 @@ function listenToWheel(timeline) {
   }, { passive: false });
 }
 
+/** @param {Timeline} timeline */
 function listenToDrags(timeline) {
   const { pointer } = timeline;
   const { canvas, scroller } = timeline.panel;
+  /** @type {{ x: number, y: number, view: View, scroll: number, selects: "area" | "zoom" | null, moved: boolean } | null} */
   let drag = null;
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || !timeline.view) return;
     const [x, y] = placeOn(canvas, event);
-    const selects = event.shiftKey && x >= GUTTER;
+    const selects = x < GUTTER ? null : event.shiftKey ? "area" : event.ctrlKey ? "zoom" : null;
     const from = { x, y, view: { ...timeline.view }, scroll: scroller.scrollTop };
     drag = { ...from, selects, moved: false };
     canvas.setPointerCapture(event.pointerId);
@@ -67,7 +84,8 @@ function listenToDrags(timeline) {
     pointer.last = null;
     pointer.x = Math.max(x, GUTTER);
     if (drag.selects) {
-      timeline.chosen = { from: drag.x, to: Math.max(x, GUTTER) };
+      const [top, bottom] = drag.selects === "area" ? [Math.min(y, drag.y), Math.max(y, drag.y)] : [];
+      timeline.chosen = { from: drag.x, to: Math.max(x, GUTTER), top, bottom };
       timeline.refresh();
       return;
     }
@@ -81,7 +99,7 @@ function listenToDrags(timeline) {
     const { chosen } = timeline;
     timeline.chosen = null;
     if (drag && !drag.moved) pointer.click(x, y);
-    else if (chosen) frameChosen(timeline, chosen);
+    else if (drag && chosen) useChosen(timeline, chosen, drag.selects);
     drag = null;
   });
   canvas.addEventListener("pointercancel", () => {
@@ -92,16 +110,24 @@ function listenToDrags(timeline) {
   canvas.addEventListener("dblclick", () => timeline.fit());
 }
 
-function frameChosen(timeline, { from, to }) {
-  const [left, right] = [Math.min(from, to), Math.max(from, to)];
-  timeline.frame(timeline.timeAt(left), timeline.timeAt(right), 1);
+/**
+ * What a drag has chosen: an area of rows that is kept, or a piece of time to zoom to.
+ * @param {Timeline} timeline
+ * @param {Chosen} chosen
+ * @param {"area" | "zoom" | null} selects
+ */
+function useChosen(timeline, { from, to, top = 0, bottom = 0 }, selects) {
+  if (selects === "area") timeline.areas.select({ x: from, y: top }, { x: to, y: bottom });
+  else timeline.frame(timeline.timeAt(Math.min(from, to)), timeline.timeAt(Math.max(from, to)), 1);
 }
 
+/** @param {Timeline} timeline */
 function listenToKeys(timeline) {
   const { query, scroller } = timeline.panel;
   const middle = () => timeline.pointer.x ?? GUTTER + timeline.painter.plotWidth / 2;
-  const zoom = (factor) => timeline.zoom(factor, timeline.timeAt(middle()));
-  const scroll = (rows) => { scroller.scrollTop += rows * ROW_PIXELS; };
+  const zoom = (/** @type {number} */ factor) => timeline.zoom(factor, timeline.timeAt(middle()));
+  const scroll = (/** @type {number} */ rows) => { scroller.scrollTop += rows * ROW_PIXELS; };
+  /** @type {Record<string, () => void>} */
   const keys = {
     w: () => zoom(ZOOM), "+": () => zoom(ZOOM), "=": () => zoom(ZOOM),
     s: () => zoom(1 / ZOOM), "-": () => zoom(1 / ZOOM),
@@ -112,9 +138,14 @@ function listenToKeys(timeline) {
     home: () => timeline.home(), f: () => timeline.fit(),
     n: () => timeline.search.go("next"), p: () => timeline.search.go("previous"),
     "/": () => { query.focus(); query.select(); },
+    ",": () => goToNeighbour(timeline, "previous"), ".": () => goToNeighbour(timeline, "next"),
+    b: () => timeline.back(), backspace: () => timeline.back(),
+    t: () => timeline.areas.statistics(), e: () => timeline.areas.list(),
+    c: () => showCollective(timeline),
+    i: () => pinRow(timeline), h: () => hideRow(timeline), u: () => showHidden(timeline),
     escape: () => timeline.deselect(),
   };
-  const onKey = (event) => {
+  const onKey = (/** @type {KeyboardEvent} */ event) => {
     if (!timeline.root.isConnected) {
       document.removeEventListener("keydown", onKey);
       return;
@@ -128,9 +159,10 @@ function listenToKeys(timeline) {
   document.addEventListener("keydown", onKey);
 }
 
+/** @param {Timeline} timeline */
 function listenToQuery(timeline) {
   const { canvas, names, query } = timeline.panel;
-  let typing = null;
+  let typing = 0;
   query.addEventListener("input", () => {
     clearTimeout(typing);
     typing = setTimeout(() => {

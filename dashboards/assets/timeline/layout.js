@@ -1,48 +1,120 @@
+// @ts-check
 // Which rows of the timeline stand where: ranks, and in them groups of tracks that can be folded.
 import { grouped } from "./time.js";
+
+/** @import { Add, RankRows, Row, Track } from "./types.d.ts" */
 
 const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15 };
 const GAP = 2; // below a track
 const OPERATIONS = "op"; // the source of what the GPU did
 
 export class TimelineLayout {
-  // numbers: the ranks'; labels: by number; compares: whether several ranks were asked for: then
-  // what their GPUs did is shown at first.
+  /**
+   * numbers: the ranks'; labels: by number; compares: whether several ranks were asked for: then
+   * what their GPUs did is shown at first.
+   * @param {number[]} numbers
+   * @param {Record<number, string>} labels
+   * @param {boolean} compares
+   */
   constructor(numbers, labels, compares) {
-    Object.assign(this, { numbers, labels, compares });
+    this.numbers = numbers;
+    this.labels = labels;
+    this.compares = compares;
+    /** @type {Set<string>} */
+    this.hidden = new Set(); // tracks, by key
+    /** @type {string[]} */
+    this.pinned = []; // likewise, from the top
+    /** @type {Map<string, boolean>} */
     this.folds = new Map(); // by group: whether the reader folded it
+    /** @type {Row[]} */
     this.rows = [];
   }
 
-  // Lay out the rows of all ranks, each with its place `y`; returns their height together.
+  /**
+   * Lay out the rows of all ranks, each with its place `y`; returns their height together.
+   * @param {Set<number>} opened
+   * @param {Map<number, RankRows>} ranks
+   */
   place(opened, ranks) {
     this.rows = [];
     let y = 0;
+    /** @type {Add} */
     const add = (type, height, row) => {
-      this.rows.push({ type, y, height, ...row });
+      this.rows.push({ type, y, top: y, height, ...row });
       y += height + (type === "track" ? GAP : 0);
     };
+    for (const key of this.pinned) this.#placePinned(key, ranks, add);
+    if (this.pinned.length) y += 4;
     for (const number of this.numbers) {
       const folded = !opened.has(number);
       if (this.numbers.length > 1) {
-        const label = this.labels[number];
+        const label = this.labels[number] ?? `rank ${number}`;
         add("rank", HEIGHTS.rank, { label, number, folded, foldable: true });
       }
       const rank = ranks.get(number);
       const message = this.#message(number, rank);
       if (folded) continue;
-      if (message) add("message", HEIGHTS.message, { label: message, number });
-      else this.#placeRank(number, rank.rows, add);
+      if (message || !rank) add("message", HEIGHTS.message, { label: message ?? "", number });
+      else {
+        this.#placeRank(number, rank.rows, add);
+        if (!rank.host) this.#placeHost(number, add);
+      }
     }
     return y;
   }
 
+  /**
+   * @param {number} number
+   * @param {RankRows | undefined} rank
+   */
   #message(number, rank) {
     if (rank?.state === "failed") return rank.error;
     if (rank?.state !== "ready") return `Reading the rows of rank ${number} …`;
-    return rank.rows.length ? null : "This report holds no event of this rank.";
+    return rank.rows.length || !rank.host ? null : "This report holds no event of this rank.";
   }
 
+  /**
+   * @param {string} key of a track
+   * @param {Map<number, RankRows>} ranks
+   * @param {Add} add
+   */
+  #placePinned(key, ranks, add) {
+    const number = Number(key.split(".")[0]);
+    const track = ranks.get(number)?.rows.find(({ row }) => row === key);
+    if (!track) return;
+    const label = this.numbers.length > 1 ? `rank ${number} · ${track.label}` : track.label;
+    const height = track.source === OPERATIONS ? HEIGHTS.gpu : HEIGHTS.host;
+    add("track", height, { label, track, number, pinned: true });
+  }
+
+  /**
+   * Pin a track to the top, or no more.
+   * @param {string} key
+   */
+  pin(key) {
+    const others = this.pinned.filter((pinned) => pinned !== key);
+    this.pinned = others.length < this.pinned.length ? others : [...this.pinned, key];
+  }
+
+  /**
+   * Stands for the host's threads until they are read.
+   * @param {number} number
+   * @param {Add} add
+   */
+  #placeHost(number, add) {
+    const key = `${number} host`;
+    const folded = this.folds.get(key) ?? this.compares;
+    add("group", HEIGHTS.group, { label: "host threads", key, folded, foldable: true, number });
+    if (!folded) {
+      add("message", HEIGHTS.message, { label: "Reading what the host did …", number });
+    }
+  }
+
+  /**
+   * @param {number} number
+   * @param {Track[]} tracks
+   * @param {Add} add
+   */
   #placeRank(number, tracks, add) {
     let group = "";
     for (const track of tracks) {
@@ -58,13 +130,17 @@ export class TimelineLayout {
           { label: track.group, key, folded, foldable: true, number, note, hides });
       }
       group = track.group;
-      if (!folded) {
+      if (!folded && !this.hidden.has(track.row)) {
         add("track", isGpu ? HEIGHTS.gpu : HEIGHTS.host, { label: track.label, track, number });
       }
     }
   }
 
-  // The row of a track; where it is folded, what it is folded into.
+  /**
+   * The row of a track; where it is folded, what it is folded into.
+   * @param {string} key
+   * @returns {Row | undefined}
+   */
   rowOf(key) {
     return this.rows.find((row) =>
       row.track
@@ -72,8 +148,17 @@ export class TimelineLayout {
         : row.folded && row.hides?.some((track) => track.row === key));
   }
 
-  // Fold a group, or unfold it.
+  // The ranks that are open and whose hosts' rows are missing.
+  get withoutHost() {
+    return this.rows.filter((row) => row.type === "group" && row.key === `${row.number} host` &&
+      !row.folded).map((row) => row.number);
+  }
+
+  /**
+   * Fold a group, or unfold it.
+   * @param {Row} group
+   */
   fold(group) {
-    this.folds.set(group.key, !group.folded);
+    if (group.key) this.folds.set(group.key, !group.folded);
   }
 }

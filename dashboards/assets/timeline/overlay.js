@@ -1,10 +1,18 @@
+// @ts-check
 // Draws what lies over the rows: evidence, what is selected and linked to it, and the pointer.
 import { AXIS, GUTTER, MARKS } from "./geometry.js";
 import { duration, seconds } from "./time.js";
 
+/** @import { TimelinePainter } from "./painter.js" */
+/** @import { Band, BriefEvent, Interval, Row, State } from "./types.d.ts" */
+
 const MIN_WIDTH = 2; // of what is marked
 
-// Draw the evidence of the finding that is shown: across the rows of its rank.
+/**
+ * Draw the evidence of the finding that is shown: across the rows of its rank.
+ * @param {TimelinePainter} painter
+ * @param {Band[]} bands
+ */
 export function drawBands(painter, bands) {
   const { context, theme } = painter;
   for (const { start, end, top, bottom, chosen } of bands) {
@@ -20,11 +28,21 @@ export function drawBands(painter, bands) {
   }
 }
 
+/** @param {BriefEvent} event */
 const intervalOf = ({ row, begin, length }) => ({ row, start: begin, end: begin + length });
 
-// Draw frames around what the pointer is on, what is selected, and what that is linked to.
+/**
+ * Draw frames around what the pointer is on, what is selected, and what that is linked to.
+ * @param {TimelinePainter} painter
+ * @param {State} state
+ */
 export function drawOutlines(painter, { hover, selected, rowOf }) {
   const { context, theme } = painter;
+  /**
+   * @param {Interval & { row: string }} interval
+   * @param {string} color
+   * @param {number} lineWidth
+   */
   const outline = ({ row: key, start, end }, color, lineWidth) => {
     const row = rowOf(key);
     if (!row) return;
@@ -40,25 +58,41 @@ export function drawOutlines(painter, { hover, selected, rowOf }) {
   outline(intervalOf(selected), theme.text, 2.5);
 }
 
-// Draw arrows from the call that launches to the operation that is launched. Where one of them is
-// out of view, say how far.
-export function drawLinks(painter, { selected, rowOf }) {
-  const isOutside = (x) => x < GUTTER || x > painter.width;
-  for (const other of selected?.links ?? []) {
-    const [call, operation] = selected.kind === "host" ? [selected, other] : [other, selected];
+/**
+ * Draw arrows from the call that launches to the operation that is launched, and from what a stream
+ * waited for to what it ran then. Where one of them is out of view, say how far.
+ * @param {TimelinePainter} painter
+ * @param {State} state
+ */
+export function drawLinks(painter, { selected, together, rowOf }) {
+  if (!selected || together) return;
+  const isOutside = (/** @type {number} */ x) => x < GUTTER || x > painter.width;
+  for (const other of selected.links) {
+    const isSource = other.relation === "launched by" || other.relation === "waited for";
+    const isLaunch = other.relation.startsWith("launched");
+    /** @type {[BriefEvent, BriefEvent]} */
+    const [call, operation] = isSource ? [other, selected] : [selected, other];
+    const leaves = call.begin + (isLaunch ? 0 : call.length);
     const from = rowOf(call.row);
     const to = rowOf(operation.row);
     if (!from || !to) continue;
-    const [x1, x2] = [painter.x(call.begin), painter.x(operation.begin)];
-    const away = duration(Math.abs(operation.begin - call.begin));
+    const [x1, x2] = [painter.x(leaves), painter.x(operation.begin)];
+    const away = duration(Math.abs(operation.begin - leaves));
     if (isOutside(x1) && isOutside(x2)) continue;
-    if (isOutside(x1)) drawHint(painter, `launched ${away} earlier`, x1, from);
+    if (isOutside(x1)) drawHint(painter, `${isLaunch ? "launched" : "ended"} ${away} earlier`, x1, from);
     else if (isOutside(x2)) drawHint(painter, `starts ${away} later`, x2, to);
-    else drawArrow(painter, x1, from.top + from.height, x2, to.top);
+    else if (from.top <= to.top) drawArrow(painter, x1, from.top + from.height, x2, to.top);
+    else drawArrow(painter, x1, from.top, x2, to.top + to.height);
   }
 }
 
-// Say in a row, at the edge of the view, what is beyond it.
+/**
+ * Say in a row, at the edge of the view, what is beyond it.
+ * @param {TimelinePainter} painter
+ * @param {string} text
+ * @param {number} x
+ * @param {Row} row
+ */
 function drawHint(painter, text, x, row) {
   const isLeft = x < GUTTER;
   const width = painter.context.measureText(text).width + 22;
@@ -66,25 +100,37 @@ function drawHint(painter, text, x, row) {
   drawTag(painter, isLeft ? `← ${text}` : `${text} →`, middle, row.top + row.height / 2);
 }
 
+/**
+ * @param {TimelinePainter} painter
+ * @param {number} x1
+ * @param {number} y1
+ * @param {number} x2
+ * @param {number} y2
+ */
 function drawArrow({ context, theme }, x1, y1, x2, y2) {
-  const bend = Math.max(Math.abs(y2 - y1) / 2, 18);
-  for (const [color, lineWidth] of [[theme.surface, 5], [theme.text, 1.8]]) {
+  const way = y2 < y1 ? -1 : 1; // downward
+  const bend = Math.max(Math.abs(y2 - y1) / 2, 18) * way;
+  for (const [color, lineWidth] of /** @type {[string, number][]} */ ([[theme.surface, 5], [theme.text, 1.8]])) {
     context.strokeStyle = color;
     context.lineWidth = lineWidth;
     context.beginPath();
     context.moveTo(x1, y1);
-    context.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2 - 5);
+    context.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2 - 5 * way);
     context.stroke();
   }
   context.fillStyle = theme.text;
   context.beginPath();
   context.moveTo(x2, y2);
-  context.lineTo(x2 - 4.5, y2 - 8);
-  context.lineTo(x2 + 4.5, y2 - 8);
+  context.lineTo(x2 - 4.5, y2 - 8 * way);
+  context.lineTo(x2 + 4.5, y2 - 8 * way);
   context.fill();
 }
 
-// Draw the piece that is being chosen to zoom to, else the pointer's time.
+/**
+ * Draw the piece that is being chosen to zoom to, else the pointer's time.
+ * @param {TimelinePainter} painter
+ * @param {State} state
+ */
 export function drawPointer(painter, { view, pointerX, chosen }) {
   const { context, theme, height, plotWidth } = painter;
   if (pointerX === null || !view) return;
@@ -92,7 +138,8 @@ export function drawPointer(painter, { view, pointerX, chosen }) {
     const [left, right] = [Math.min(chosen.from, chosen.to), Math.max(chosen.from, chosen.to)];
     context.globalAlpha = 0.18;
     context.fillStyle = theme.accent;
-    context.fillRect(left, AXIS, right - left, height - AXIS);
+    const top = chosen.top ?? AXIS;
+    context.fillRect(left, top, right - left, (chosen.bottom ?? height) - top);
     context.globalAlpha = 1;
     const length = ((right - left) / plotWidth) * view.span;
     drawTag(painter, duration(length), (left + right) / 2, AXIS + 12);
@@ -105,6 +152,12 @@ export function drawPointer(painter, { view, pointerX, chosen }) {
   drawTag(painter, seconds(painter.timeAt(pointerX)), pointerX, 18);
 }
 
+/**
+ * @param {TimelinePainter} painter
+ * @param {string} text
+ * @param {number} x
+ * @param {number} y
+ */
 function drawTag({ context, theme, width: whole }, text, x, y) {
   const width = context.measureText(text).width + 12;
   const left = Math.min(Math.max(x - width / 2, GUTTER), whole - width);
@@ -112,4 +165,80 @@ function drawTag({ context, theme, width: whole }, text, x, y) {
   context.fillRect(left, y - 9, width, 18);
   context.fillStyle = theme.surface;
   context.fillText(text, left + 6, y + 0.5);
+}
+
+/**
+ * Draw the area that is kept: its rows in its piece of time.
+ * @param {TimelinePainter} painter
+ * @param {State} state
+ */
+export function drawArea(painter, { area, rowOf }) {
+  if (!area) return;
+  const { context, theme } = painter;
+  const left = painter.x(area.start);
+  const width = painter.x(area.end) - left;
+  context.fillStyle = theme.accent;
+  for (const key of area.rows) {
+    const row = rowOf(key);
+    if (!row?.track) continue;
+    context.globalAlpha = 0.14;
+    context.fillRect(left, row.top, width, row.height);
+  }
+  context.globalAlpha = 0.9;
+  for (const edge of [left, left + width]) context.fillRect(edge - 0.75, AXIS, 1.5, painter.height);
+  context.globalAlpha = 1;
+}
+
+/**
+ * Draw a collective on all of its ranks: how long each waited, and arrows from the last to come.
+ * @param {TimelinePainter} painter
+ * @param {State} state
+ */
+export function drawTogether(painter, { together, rowOf }) {
+  if (!together) return;
+  const { context, theme } = painter;
+  const last = together.members.find(({ isLast }) => isLast);
+  const from = last?.row ? rowOf(last.row) : undefined;
+  for (const member of together.members) {
+    const row = member.row ? rowOf(member.row) : undefined;
+    if (!row) continue;
+    const [left, right] = [painter.x(member.begin), painter.x(member.begin + member.length)];
+    context.strokeStyle = member.isLast ? theme.high : theme.text;
+    context.lineWidth = member.isLast ? 3 : 1.5;
+    context.strokeRect(left - 1, row.top, right - left + 2, row.height);
+    if (!last || !from || member === last) continue;
+    // When the last one came, by the member's own clock, which may be another machine's.
+    const arrival = painter.x(member.begin + Number(member.wait ?? 0));
+    if (arrival > left) { // until the last one comes
+      context.globalAlpha = 0.55;
+      context.fillStyle = theme.surface;
+      context.fillRect(left, row.top + 1, Math.min(arrival, right) - left, row.height - 2);
+      context.globalAlpha = 1;
+    }
+    const isBelow = row.top > from.top;
+    drawLine(painter, [painter.x(last.begin), isBelow ? from.top + from.height : from.top],
+      [arrival, isBelow ? row.top : row.top + row.height]);
+  }
+}
+
+/**
+ * An arrow, upright or nearly so.
+ * @param {TimelinePainter} painter
+ * @param {[number, number]} from
+ * @param {[number, number]} to
+ */
+function drawLine({ context, theme }, [x1, y1], [x2, y2]) {
+  const way = Math.sign(y2 - y1);
+  context.strokeStyle = theme.high;
+  context.fillStyle = theme.high;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.moveTo(x1, y1);
+  context.lineTo(x2, y2 - way * 5);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(x2, y2);
+  context.lineTo(x2 - 4, y2 - way * 7);
+  context.lineTo(x2 + 4, y2 - way * 7);
+  context.fill();
 }

@@ -1,8 +1,12 @@
+// @ts-check
 // Draws the timeline on a canvas: names are written with fillText only, never made markup.
 import { drawAxis, drawGrid, gridOf } from "./axis.js";
 import { HATCHED, INK, hatching, shadesByKind, themeOf } from "./colors.js";
 import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
-import { drawBands, drawLinks, drawOutlines, drawPointer } from "./overlay.js";
+import { drawArea, drawBands, drawLinks, drawOutlines, drawPointer, drawTogether } from "./overlay.js";
+import { drawStrip } from "./strips.js";
+
+/** @import { Row, State, Strip, Theme, Tile } from "./types.d.ts" */
 
 const FONT = "11.5px system-ui, 'Liberation Sans', sans-serif";
 const MIN_WIDTH = 0.7; // of a block or an event
@@ -10,7 +14,12 @@ const MIN_LABELLED = 22; // width of an event that may have its name in it
 const MIN_ROOM = 14; // for a name
 const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to show
 
-// As much of a text as fits, measured once, since most letters are about as wide.
+/**
+ * As much of a text as fits, measured once, since most letters are about as wide.
+ * @param {string} text
+ * @param {number} room
+ * @param {(text: string) => number} measure
+ */
 export function fitting(text, room, measure) {
   const width = measure(text);
   if (width <= room) return text;
@@ -19,15 +28,22 @@ export function fitting(text, room, measure) {
 }
 
 export class TimelinePainter {
-  // colors: by kind of row, from palette.py.
+  /**
+   * colors: by kind of row, from palette.py.
+   * @param {HTMLCanvasElement} canvas
+   * @param {Record<string, string>} colors
+   */
   constructor(canvas, colors) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d");
+    this.context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    this.width = 0;
+    this.height = 0;
     this.shades = shadesByKind(colors);
     this.hatching = hatching(this.context);
     this.view = BEFORE_VIEW;
-    this.x = (time) => xOf(time, this.view, this.plotWidth);
-    this.restyle();
+    this.x = (/** @type {number} */ time) => xOf(time, this.view, this.plotWidth);
+    /** @type {Theme} */
+    this.theme = themeOf(canvas);
   }
 
   // Take the colours of the theme.
@@ -35,9 +51,14 @@ export class TimelinePainter {
     this.theme = themeOf(this.canvas);
   }
 
+  /**
+   * @param {number} width
+   * @param {number} height
+   */
   resize(width, height) {
     const ratio = window.devicePixelRatio || 1;
-    [this.width, this.height] = [width, height];
+    this.width = width;
+    this.height = height;
     this.canvas.width = Math.round(width * ratio);
     this.canvas.height = Math.round(height * ratio);
     this.canvas.style.width = `${width}px`;
@@ -48,11 +69,15 @@ export class TimelinePainter {
     return Math.max(this.width - GUTTER, 1);
   }
 
+  /** @param {number} x */
   timeAt(x) {
     return timeAt(x, this.view, this.plotWidth);
   }
 
-  // state: see timeline.js, which makes it.
+  /**
+   * state: see timeline.js, which makes it.
+   * @param {State} state
+   */
   draw(state) {
     const { context, theme, width, height } = this;
     const ratio = window.devicePixelRatio || 1;
@@ -66,16 +91,26 @@ export class TimelinePainter {
     drawGrid(this, grid);
     this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
       drawBands(this, state.bands);
-      for (const row of state.rows) if (row.track) this.#row(row, state.tiles);
+      for (const row of state.rows) if (row.track && !row.pinned) this.#row(row, state.tiles);
+      drawArea(this, state);
+      drawTogether(this, state);
       drawOutlines(this, state);
     });
-    this.clip(0, AXIS, width, height - AXIS, () => this.#names(state.rows));
+    this.clip(0, AXIS, width, height - AXIS, () => this.#names(state));
+    this.#pinned(state);
     this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => drawLinks(this, state));
     drawAxis(this, grid, state);
     drawPointer(this, state);
   }
 
-  // Paint inside of a rectangle only.
+  /**
+   * Paint inside of a rectangle only.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} width
+   * @param {number} height
+   * @param {() => void} paint
+   */
   clip(x, y, width, height, paint) {
     const { context } = this;
     context.save();
@@ -86,24 +121,34 @@ export class TimelinePainter {
     context.restore();
   }
 
+  /** @param {Row} row */
   #isInSight({ top, height }) {
     return top + height >= AXIS && top <= this.height;
   }
 
+  /**
+   * @param {Row} row
+   * @param {Map<string, Tile>} tiles
+   */
   #row(row, tiles) {
-    if (!this.#isInSight(row)) return;
+    if (!row.track || !this.#isInSight(row)) return;
     const tile = tiles.get(row.track.row);
     if (!tile) {
       this.context.fillStyle = this.theme.sunken;
       this.context.fillRect(GUTTER, row.top + 2, this.plotWidth, row.height - 4);
       return;
     }
-    this.#blocks(tile, row);
-    this.#events(tile, row);
+    this.#blocks(tile, row, row.track.kind);
+    this.#events(tile, row, row.track.kind);
   }
 
-  // Columns in which short events are merged: as high as the share of the column they cover.
-  #blocks(tile, { track, top, height }) {
+  /**
+   * Columns in which short events are merged: as high as the share of the column they cover.
+   * @param {Tile} tile
+   * @param {Row} row
+   * @param {string} kind
+   */
+  #blocks(tile, { top, height }, kind) {
     const { context } = this;
     const unit = tile.span / tile.columns;
     const bottom = top + height - 1;
@@ -116,11 +161,17 @@ export class TimelinePainter {
       const covered = Math.max((tile.share[index] / 1000) * (height - 2), 2);
       context.rect(left, bottom - covered, Math.max(right - left, MIN_WIDTH), covered);
     }
-    this.#fill(track.kind, 0);
+    this.#fill(kind, 0);
   }
 
-  #events(tile, { track, top, height }) {
+  /**
+   * @param {Tile} tile
+   * @param {Row} row
+   * @param {string} kind
+   */
+  #events(tile, { top, height }, kind) {
     const { context } = this;
+    /** @type {[number, number, string][]} */
     const labels = [];
     for (const shade of [0, 1, 2]) {
       context.beginPath();
@@ -133,10 +184,10 @@ export class TimelinePainter {
         // A gap to the neighbour, where there is room for one.
         const width = right - left > 4 ? right - left - 1 : Math.max(right - left, MIN_WIDTH);
         context.rect(left, top + 1, width, height - 2);
-        const name = tile.names[tile.name[index]];
+        const name = tile.labels?.[tile.event[index]] ?? tile.names[tile.name[index]];
         if (name !== undefined && width > MIN_LABELLED) labels.push([left, width, name]);
       }
-      this.#fill(track.kind, shade);
+      this.#fill(kind, shade);
     }
     context.fillStyle = INK;
     for (const [left, width, name] of labels) {
@@ -146,6 +197,10 @@ export class TimelinePainter {
     }
   }
 
+  /**
+   * @param {string} kind
+   * @param {number} shade
+   */
   #fill(kind, shade) {
     const { context } = this;
     context.fillStyle = (this.shades[kind] ?? this.shades.host)[shade];
@@ -156,34 +211,68 @@ export class TimelinePainter {
     }
   }
 
+  /**
+   * @param {string} text
+   * @param {number} room
+   */
   #fitting(text, room) {
     return fitting(text, room, (written) => this.context.measureText(written).width);
   }
 
-  // What stands before the rows, and the rows that only have a name.
-  #names(rows) {
+  /**
+   * What stands before the rows, and the rows that only have a name.
+   * @param {State} state
+   */
+  #names({ rows, strips }) {
     const { context, theme } = this;
     context.fillStyle = theme.surface;
     context.fillRect(0, AXIS, GUTTER, this.height);
     context.fillStyle = theme.line;
     context.fillRect(GUTTER - 1, AXIS, 1, this.height);
     for (const row of rows) {
-      if (!this.#isInSight(row)) continue;
+      if (row.pinned || !this.#isInSight(row)) continue;
       if (row.track) this.#trackName(row);
-      else this.#heading(row);
+      else this.#heading(row, strips);
     }
   }
 
+  /**
+   * Rows that stay where they are, over the others.
+   * @param {State} state
+   */
+  #pinned({ rows, tiles }) {
+    const { context, theme } = this;
+    const pinned = rows.filter((row) => row.pinned);
+    const last = pinned.at(-1);
+    if (!last) return;
+    const bottom = last.top + last.height + 3;
+    context.fillStyle = theme.sunken;
+    context.fillRect(0, AXIS, this.width, bottom - AXIS);
+    this.clip(GUTTER, AXIS, this.plotWidth, bottom - AXIS, () => {
+      for (const row of pinned) this.#row(row, tiles);
+    });
+    for (const row of pinned) this.#trackName(row);
+    context.fillStyle = theme.accent;
+    context.fillRect(0, bottom - 1, this.width, 1);
+  }
+
+  /** @param {Row} row */
   #trackName({ label, track, top, height }) {
     const { context, theme } = this;
     context.fillStyle = theme["text-2"];
     context.fillText(this.#fitting(label, GUTTER - 34), 26, top + height / 2 + 0.5);
-    context.fillStyle = (this.shades[track.kind] ?? this.shades.host)[0];
+    context.fillStyle = (this.shades[track?.kind ?? "host"] ?? this.shades.host)[0];
     context.fillRect(GUTTER - 5, top + 1, 3, height - 2);
   }
 
-  #heading({ type, label, note, foldable, folded, top, height }) {
+  /**
+   * @param {Row} row
+   * @param {Map<number, Strip>} strips
+   */
+  #heading(row, strips) {
     const { context, theme } = this;
+    const { type, label, note, foldable, folded, top, height } = row;
+    const strip = type === "rank" && folded ? strips.get(row.number) : undefined;
     const isRank = type === "rank";
     const indent = isRank ? 8 : 14;
     const middle = top + height / 2 + 0.5;
@@ -192,7 +281,8 @@ export class TimelinePainter {
     context.fillStyle = theme.text;
     context.font = isRank ? `600 ${FONT}` : FONT;
     const text = (foldable ? (folded ? "▸ " : "▾ ") : "") + label;
-    context.fillText(this.#fitting(text, this.width - 20), indent, middle);
+    context.fillText(this.#fitting(text, (strip ? GUTTER : this.width) - 20), indent, middle);
+    if (strip) drawStrip(this, row, strip);
     context.font = FONT;
     if (note) {
       context.fillStyle = theme["text-2"];

@@ -1,31 +1,31 @@
+// @ts-check
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
+import { button, make } from "./elements.js";
+import { areaContent, collectiveContent, eventsContent } from "./lists.js";
 import { duration, exactly, grouped, seconds } from "./time.js";
 
+/** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, Listed, Matches, Statistics,
+ *   Summary, Together } from "./types.d.ts" */
+
 const LEGEND = [["compute", "compute"], ["communication", "communication"],
-  ["copy", "copies, memory sets"], ["host", "CUDA API"], ["nvtx", "NVTX"]];
+  ["copy", "copies"], ["host", "CUDA API"], ["nvtx", "NVTX"]];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
-  ["Shift + drag", "zoom to a piece"], ["↑ ↓", "other rows"], ["Home", "whole run"],
-  ["F", "fit the selection"], ["/ · N P", "search, next, previous"], ["Esc", "select nothing"],
+  ["Shift + drag", "area: what ran there"], ["Ctrl + drag", "zoom to a piece"],
+  ["B", "view before"], ["Home", "whole run"], ["↑ ↓", "scroll"], [", .", "previous, next event"],
+  ["F", "fit the selection"], ["T E", "statistics, events"], ["C", "collective on all ranks"],
+  ["I H U", "pin a row, hide it, show all"], ["/ · N P", "search, next, previous"],
+  ["Esc", "select nothing"],
 ];
 
-// An element with attributes, and texts or elements inside.
-function make(tag, attributes = {}, ...inside) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value);
-  }
-  element.append(...inside);
-  return element;
-}
-
-const button = (text, title, act) =>
-  make("button", { type: "button", title, "aria-label": title, onclick: act }, text);
-
 export class TimelinePanel {
-  // actions: what buttons do; see timeline.js.
+  /**
+   * actions: what buttons do; see timeline.js.
+   * @param {HTMLElement} root
+   * @param {Record<string, string>} colors
+   * @param {Actions} actions
+   */
   constructor(root, colors, actions) {
     this.actions = actions;
     this.query = make("input", {
@@ -33,6 +33,7 @@ export class TimelinePanel {
       maxlength: 200, spellcheck: "false",
     });
     this.matches = make("span", { class: "note", role: "status" });
+    this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
     const legend = LEGEND.map(([kind, text]) => {
       const swatch = make("span", { class: `swatch ${kind}` });
@@ -56,6 +57,10 @@ export class TimelinePanel {
         button("›", "next match (N)", () => actions.search("next")),
         this.matches,
         make("ul", { class: "legend" }, ...legend),
+        this.hidden,
+        button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
+        button("events", "the events in the area or in the view, one by one (E)", actions.events),
+        button("back", "back to the view before (B)", actions.back),
         button("−", "zoom out (S)", () => actions.zoom(2)),
         button("+", "zoom in (W)", () => actions.zoom(0.5)),
         button("fit", "fit the selection (F)", actions.fit),
@@ -67,6 +72,7 @@ export class TimelinePanel {
 
   // -- what is selected -----------------------------------------------------------------------
 
+  /** @param {...HTMLElement} inside */
   #show(...inside) {
     const isHelp = inside[0].className === "timeline-keys";
     this.detail.classList.toggle("help", isHelp); // low, and higher once something is selected
@@ -80,27 +86,67 @@ export class TimelinePanel {
     );
   }
 
+  /**
+   * @param {Area} area
+   * @param {Statistics} statistics
+   * @param {(key: string) => string} nameOf of a row
+   */
+  showArea(area, statistics, nameOf) {
+    this.#show(...areaContent(area, statistics, nameOf, this.actions));
+  }
+
+  /**
+   * @param {Area} area
+   * @param {Listed} listed
+   * @param {(key: string) => string} nameOf of a row
+   */
+  showEvents(area, listed, nameOf) {
+    this.#show(...eventsContent(area, listed, nameOf, this.actions));
+  }
+
+  /** @param {Together} together */
+  showCollective(together) {
+    this.#show(...collectiveContent(together, this.actions));
+  }
+
+  /** @param {number} count of rows that are hidden */
+  showHiddenCount(count) {
+    this.hidden.hidden = count === 0;
+    this.hidden.textContent = `${count} hidden`;
+    this.hidden.setAttribute("aria-label", `show the ${count} hidden rows (U)`);
+  }
+
+  /** @param {string} text */
   showMessage(text) {
     this.#show(make("p", { class: "note" }, text));
   }
 
+  /** @param {EventDetails} event */
   showEvent(event) {
+    /** @type {[string, string][]} */
     const facts = [
       ["start", `${seconds(event.begin)} · ${event.start} ns`],
       ["duration", exactly(event.length)],
       ...event.facts,
     ];
     const links = event.links.map((other) =>
-      button(`${event.kind === "host" ? "launched" : "launched by"} ${other.label}`,
+      button(`${other.relation} ${other.label}`,
         `show both, and select ${other.label}`, () => this.actions.follow(other)));
+    const together = event.kind === "communication" && event.id.includes(".op.")
+      ? [button("on all ranks", "show this collective on all of its ranks (C)", this.actions.collective)]
+      : [];
     this.#show(
-      make("header", {}, this.#swatch(event.kind), make("h2", {}, event.label),
+      make("header", {}, this.#swatch(event.kind), make("h2", {}, event.label), ...together,
         button("fit", "fit the selection (F)", this.actions.fit), ...links),
       this.#facts(facts),
       ...(event.name === event.label ? [] : [make("code", {}, event.name)]),
     );
   }
 
+  /**
+   * @param {Block} block
+   * @param {Summary} summary
+   */
   showBlock(block, summary) {
     const rows = summary.names.map(({ name, count, total, longest }) =>
       make("tr", {}, make("td", {}, name),
@@ -119,7 +165,12 @@ export class TimelinePanel {
     );
   }
 
-  // evidence: all of one finding; index: which of it is shown.
+  /**
+   * evidence: all of one finding; index: which of it is shown.
+   * @param {number} rank
+   * @param {Evidence[]} evidence
+   * @param {number} index
+   */
   showEvidence(rank, evidence, index) {
     const { finding, severity, label, start, end } = evidence[index];
     const others = evidence.map((interval, number) => {
@@ -137,12 +188,14 @@ export class TimelinePanel {
     );
   }
 
+  /** @param {string} kind */
   #swatch(kind) {
     const swatch = make("span", { class: `swatch ${kind}` });
     swatch.style.backgroundColor = this.actions.color(kind);
     return swatch;
   }
 
+  /** @param {[string, string][]} facts */
   #facts(facts) {
     return make("dl", { class: "timeline-facts" },
       ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
@@ -150,7 +203,12 @@ export class TimelinePanel {
 
   // -- what the pointer is on -----------------------------------------------------------------
 
-  // lines: the first one stands out.
+  /**
+   * lines: the first one stands out.
+   * @param {string[]} lines
+   * @param {number} x
+   * @param {number} y
+   */
   showTooltip(lines, x, y) {
     this.tooltip.replaceChildren(...lines.map((text, index) =>
       make(index ? "div" : "strong", {}, text)));
@@ -168,12 +226,15 @@ export class TimelinePanel {
 
   // -- what the search finds ------------------------------------------------------------------
 
-  // matches: the server's answer to a search.
+  /**
+   * matches: the server's answer to a search.
+   * @param {Matches} matches
+   */
   showMatches(matches) {
     const { count, next, names, num_names: numNames } = matches;
-    this.matches.textContent = next
-      ? `${grouped(next.number)} of ${grouped(count)}`
-      : "nothing has this in its name";
+    // Where there are very many, it is not counted which of them it is.
+    const which = next?.number ? `${grouped(next.number)} of ` : "";
+    this.matches.textContent = next ? `${which}${grouped(count)}` : "nothing has this in its name";
     const listed = names.map((name) =>
       make("li", {}, make("button", {
         type: "button", title: name.label, onclick: () => this.actions.searchFor(name.label),

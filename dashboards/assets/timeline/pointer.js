@@ -1,40 +1,72 @@
+// @ts-check
 // What the pointer is on, what the tooltip says of it, and what a click there does.
 import { AXIS, GUTTER, NEAR, markAt, rowAt } from "./geometry.js";
 import { shownAt } from "./tiles.js";
 import { duration, grouped } from "./time.js";
 
+/** @import { Timeline } from "./timeline.js" */
+/** @import { EventDetails, Hit, Row, Summary } from "./types.d.ts" */
+
 const HOVER_MS = 60;
 const MAX_FACTS = 9;
 
 export class TimelinePointer {
+  /** @param {Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
+    /** @type {number | null} */
     this.x = null; // where it is in the plot
+    /** @type {[number, number, number, number] | null} */
     this.last = null; // where it was seen last: on the canvas, in the window
+    this.describing = 0;
+    /** @type {Hit | null} */
     this.hover = null; // the event or block that it is on
   }
 
-  // What is drawn at a place: a row, and the event (with its id) or block there.
+  /** The key of the row that it is on, or null. */
+  get row() {
+    const row = this.last && rowAt(this.timeline.rows, this.last[1]);
+    return row?.track?.row ?? null;
+  }
+
+  /**
+   * What is drawn at a place: a row, and the event (with its id) or block there.
+   * @param {number} x
+   * @param {number} y
+   * @returns {{ row?: Row, mark?: Hit }}
+   */
   #hit(x, y) {
     const { timeline } = this;
     const row = rowAt(timeline.rows, y);
     if (y < AXIS || !row?.track || x < GUTTER) return { row };
     const tile = timeline.data.tiles.get(row.track.row);
     if (!tile) return { row };
+    if (!timeline.view) return { row };
     const near = (NEAR * timeline.view.span) / timeline.painter.plotWidth;
     const shown = shownAt(tile, timeline.timeAt(x), near);
     if (!shown) return { row };
+    /** @type {Hit} */
     const mark = { ...shown, row: row.track.row };
     if (shown.event !== undefined) mark.id = `${row.number}.${row.track.source}.${shown.event}`;
     return { row, mark };
   }
 
-  // The mark of a finding on the axis.
+  /**
+   * The mark of a finding on the axis.
+   * @param {number} x
+   * @param {number} y
+   */
   #markAt(x, y) {
     const { painter, marks } = this.timeline;
     return markAt(marks, painter.x, x, y);
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   * @param {number} pageX
+   * @param {number} pageY
+   */
   move(x, y, pageX, pageY) {
     const { timeline, hover } = this;
     const { canvas } = timeline.panel;
@@ -76,6 +108,11 @@ export class TimelinePointer {
     this.timeline.refresh();
   }
 
+  /**
+   * @param {Hit} mark
+   * @param {number} x
+   * @param {number} y
+   */
   async #describe(mark, x, y) {
     const { data, panel } = this.timeline;
     try {
@@ -88,6 +125,10 @@ export class TimelinePointer {
     }
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   click(x, y) {
     const { timeline } = this;
     const finding = this.#markAt(x, y);
@@ -95,21 +136,28 @@ export class TimelinePointer {
     if (finding) timeline.showEvidence(finding.rank, finding.source);
     else if (row?.foldable) timeline.fold(row);
     else if (mark?.id) timeline.select(mark.id);
-    else if (mark) timeline.selectBlock(mark);
+    else if (mark) timeline.selectBlock({ ...mark, share: mark.share ?? 0 });
     else timeline.deselect();
   }
 }
 
-// What the tooltip says of an event.
+/**
+ * What the tooltip says of an event.
+ * @param {EventDetails} event
+ */
 export function eventLines(event) {
   const facts = event.facts.slice(0, MAX_FACTS).map(([name, value]) => `${name}: ${value}`);
   return [event.label, [duration(event.length), event.group].filter(Boolean).join(" · "), ...facts];
 }
 
-// What the tooltip says of a block, from the server's summary of it.
+/**
+ * What the tooltip says of a block, from the server's summary of it.
+ * @param {Hit} mark
+ * @param {Summary} summary
+ */
 export function blockLines(mark, summary) {
   const events = `${grouped(summary.count)} ${summary.count === 1 ? "event" : "events"}`;
-  const covered = `${(mark.share / 10).toFixed(1)} % covered`;
+  const covered = `${((mark.share ?? 0) / 10).toFixed(1)} % covered`;
   return [
     `${events} in ${duration(mark.end - mark.start)}, ${covered}`,
     ...summary.names.map(({ name, count, total }) =>

@@ -1,17 +1,24 @@
-// Searches the ranks that are open for events by their names.
+// @ts-check
+// Searches all ranks that can be chosen for events by their names.
+/** @import { Timeline } from "./timeline.js" */
+/** @import { Matches } from "./types.d.ts" */
 
 export class TimelineSearch {
+  /** @param {Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
   }
 
   // Say how many match, without going anywhere.
   async count() {
-    const matches = await this.#ask("next", null);
+    const matches = await this.#ask("next");
     if (matches) this.timeline.panel.showMatches(matches);
   }
 
-  // Select the next or the previous match.
+  /**
+   * Select the next or the previous match.
+   * @param {"next" | "previous"} direction
+   */
   async go(direction) {
     const { panel, selected } = this.timeline;
     const matches = await this.#ask(direction, selected?.id);
@@ -21,23 +28,31 @@ export class TimelineSearch {
     if (matches.next) await this.timeline.select(matches.next.id, { go: true });
   }
 
-  // Search for a name that the panel lists; of a long one it shows the beginning.
+  /**
+   * Search for a name that the panel lists; of a long one it shows the beginning.
+   * @param {string} label
+   */
   goTo(label) {
     this.timeline.panel.query.value = label.replace(/…$/, "");
     this.go("next");
   }
 
+  /**
+   * @param {string} direction
+   * @param {string} [from]
+   * @returns {Promise<Matches | null>}
+   */
   async #ask(direction, from) {
-    const { data, opened, panel, view } = this.timeline;
+    const { data, numbers, panel, view } = this.timeline;
     const text = panel.query.value;
     if (!text || !view) {
       panel.forgetMatches();
       return null;
     }
     try {
-      return await data.search([...opened], text, direction, view.start, from);
+      return await data.search(numbers, text, direction, view.start, from);
     } catch (error) {
-      panel.showMessage(error.message);
+      panel.showMessage(/** @type {Error} */ (error).message);
       return null;
     }
   }

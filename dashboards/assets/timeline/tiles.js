@@ -1,10 +1,16 @@
+// @ts-check
 // Tiles: what the screen can show of one row of events, around one view. dashboards/timeline/tiles.py
 // makes them. Here they are read, asked for, and searched for what is drawn at a time.
+/** @import { Shown, Tile, TileReply, View } from "./types.d.ts" */
 
 const MARGIN = 0.25; // of the view, asked for on either side: panning shows something at once
 const MIN_MARGIN = 0.1; // what must be left of it, else it is asked for anew
 
-// What to ask for to show a view in so many columns: whole ns from the base.
+/**
+ * What to ask for to show a view in so many columns: whole ns from the base.
+ * @param {View} view
+ * @param {number} columns
+ */
 export function requestFor(view, columns) {
   return {
     start: Math.floor(view.start - view.span * MARGIN),
@@ -13,8 +19,15 @@ export function requestFor(view, columns) {
   };
 }
 
-// The tile of a reply: its columns counted from the tile's start rather than from one another, and
-// what it was asked for.
+/**
+ * The tile of a reply: its columns counted from the tile's start rather than from one another, and
+ * what it was asked for.
+ * @param {TileReply} reply
+ * @param {{ start: number, end: number }} request
+ * @param {View} view
+ * @param {number} columns
+ * @returns {Tile}
+ */
 export function decoded(reply, { start, end }, view, columns) {
   let column = 0;
   const counted = reply.column.map((distance) => (column += distance));
@@ -22,26 +35,44 @@ export function decoded(reply, { start, end }, view, columns) {
   return { ...reply, ...asked, column: counted, start, span: end - start };
 }
 
-// Whether a tile shows a view as it should be shown.
+/**
+ * Whether a tile shows a view as it should be shown.
+ * @param {Tile | undefined} tile
+ * @param {View} view
+ * @param {number} columns
+ */
 export function isFresh(tile, view, columns) {
-  return Boolean(tile) && tile.asked === columns && tile.viewSpan === view.span &&
+  return tile !== undefined && tile.asked === columns && tile.viewSpan === view.span &&
     tile.start <= view.start - view.span * MIN_MARGIN &&
     tile.start + tile.span >= view.start + view.span * (1 + MIN_MARGIN);
 }
 
-// The event of a tile nearest to a time, at most `near` ns away: {index, distance}, or null.
+/**
+ * The event of a tile nearest to a time, at most `near` ns away: {index, distance}, or null.
+ * @param {Tile} tile
+ * @param {number} offset
+ * @param {number} near
+ * @returns {{ index: number, distance: number } | null}
+ */
 function nearest(tile, offset, near) {
+  /** @type {{ index: number, distance: number } | null} */
   let best = null;
-  tile.begin.forEach((begin, index) => {
+  for (const [index, begin] of tile.begin.entries()) {
     const distance = Math.max(begin - offset, offset - begin - tile.length[index], 0);
     if (distance <= near && (!best || distance <= best.distance)) best = { index, distance };
-  });
+  }
   return best;
 }
 
-// What a tile shows at a time: {start, end, event} of an event, {start, end, share} of a block of
-// short ones (share in thousandths), or null. An event that runs then comes before a block, a
-// block before an event that is at most `near` ns away.
+/**
+ * What a tile shows at a time: {start, end, event} of an event, {start, end, share} of a block of
+ * short ones (share in thousandths), or null. An event that runs then comes before a block, a
+ * block before an event that is at most `near` ns away.
+ * @param {Tile} tile
+ * @param {number} time
+ * @param {number} near
+ * @returns {Shown | null}
+ */
 export function shownAt(tile, time, near) {
   const offset = time - tile.start;
   const event = nearest(tile, offset, near);

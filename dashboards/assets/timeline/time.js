@@ -1,15 +1,30 @@
+// @ts-check
 // Time on the timeline. A view's times are numbers: nanoseconds from a base, so that they are whole
 // and exact up to 2^53 (104 days). Times of the report can be UTC and are BigInt.
+/** @import { Grid } from "./types.d.ts" */
+/** @type {[string, number][]} */
 const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+/** @type {[string, number]} */
+const NANOSECOND = ["ns", 1];
 const MAX_DECIMALS = 4; // of a time in seconds on the axis
 const THIN_SPACE = "\u2009";
 
-const unitOf = (ns) => UNITS.find(([, scale]) => ns >= scale) ?? UNITS.at(-1);
+/**
+ * @param {number} ns
+ * @returns {[string, number]}
+ */
+const unitOf = (ns) => UNITS.find(([, scale]) => ns >= scale) ?? NANOSECOND;
 
-// 12345678 → "12 345 678", with thin spaces.
+/**
+ * 12345678 → "12 345 678", with thin spaces.
+ * @param {number | string} digits
+ */
 export const grouped = (digits) => String(digits).replaceAll(/\B(?=(\d{3})+(?!\d))/g, THIN_SPACE);
 
-// A duration with three significant digits and its unit, as units.duration writes it.
+/**
+ * A duration with three significant digits and its unit, as units.duration writes it.
+ * @param {number} ns
+ */
 export function duration(ns) {
   const [unit, scale] = unitOf(Math.abs(ns));
   const value = ns / scale;
@@ -19,10 +34,17 @@ export function duration(ns) {
   return `${value.toFixed(digits)} ${unit}`;
 }
 
-// A duration and, where that is rounded, the nanoseconds: "1.59 ms (1 593 948 ns)".
+/**
+ * A duration and, where that is rounded, the nanoseconds: "1.59 ms (1 593 948 ns)".
+ * @param {number} ns
+ */
 export const exactly = (ns) => (ns >= 1000 ? `${duration(ns)} (${grouped(ns)} ns)` : duration(ns));
 
-// A time in seconds to the nanosecond, or to so many decimals: "1.593 948 425 s".
+/**
+ * A time in seconds to the nanosecond, or to so many decimals: "1.593 948 425 s".
+ * @param {number} ns
+ * @param {number} [decimals]
+ */
 export function seconds(ns, decimals = 9) {
   const whole = Math.abs(Math.round(ns));
   const fraction = String(whole % 1e9).padStart(9, "0").slice(0, decimals);
@@ -31,23 +53,33 @@ export function seconds(ns, decimals = 9) {
   return `${sign}${grouped(Math.floor(whole / 1e9))}${groups ? `.${groups}` : ""} s`;
 }
 
-// How far apart grid lines are: 1, 2 or 5 times a power of ten, at least `minimum` ns.
+/**
+ * How far apart grid lines are: 1, 2 or 5 times a power of ten, at least `minimum` ns.
+ * @param {number} minimum
+ * @returns {number}
+ */
 export function tickStep(minimum) {
   const power = 10 ** Math.floor(Math.log10(Math.max(minimum, 1)));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= minimum * 0.999);
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= minimum * 0.999) ?? power;
 }
 
-// Grid lines of a view, at least `minimum` ns apart, with labels short enough to stand side by
-// side: `list` of {at, label}. Where a time in seconds would need too many digits, labels count
-// from `anchor`, which is null otherwise.
+/**
+ * Grid lines of a view, at least `minimum` ns apart, with labels short enough to stand side by
+ * side: `list` of {at, label}. Where a time in seconds would need too many digits, labels count
+ * from `anchor`, which is null otherwise.
+ * @param {number} start
+ * @param {number} span
+ * @param {number} minimum
+ * @returns {Grid}
+ */
 export function ticks(start, span, minimum) {
   const step = tickStep(minimum);
   const decimals = Math.max(0, Math.min(9, 9 - Math.floor(Math.log10(step))));
   const [unit, scale] = unitOf(step);
   const counts = decimals > MAX_DECIMALS;
   const whole = scale * 1000; // of the next larger unit
-  const anchor = counts ? Math.floor(start / whole) * whole : null;
-  const label = (at) =>
+  const anchor = Math.floor(start / whole) * whole;
+  const label = (/** @type {number} */ at) =>
     counts ? `+${grouped(Math.round((at - anchor) / scale))} ${unit}` : seconds(at, decimals);
   const list = [];
   for (let at = Math.ceil(start / step) * step; at <= start + span; at += step) {

@@ -1,10 +1,14 @@
+// @ts-check
 // The timeline: what is in view, what is selected, and what mouse, keyboard and address do to it.
 // mount.js makes one of the page's element for it. Its parts: data.js asks the server and tiles.js
 // reads what it answers, layout.js says which row stands where, view.js and geometry.js do the
 // arithmetic, painter.js draws, panel.js is what stands around, pointer.js and input.js are mouse
 // and keyboard, search.js searches.
 import { withTimeline } from "../address.js";
+import { actionsOf } from "./actions.js";
 import { TimelineData } from "./data.js";
+import { TimelineAreas } from "./areas.js";
+import { bandsOf, marksOf } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
 import { TimelineLayout } from "./layout.js";
@@ -12,47 +16,68 @@ import { TimelinePainter } from "./painter.js";
 import { TimelinePanel } from "./panel.js";
 import { TimelinePointer } from "./pointer.js";
 import { TimelineSearch } from "./search.js";
-import { bringingIn, clamped, extentOf, framed, holds, panned, zoomed } from "./view.js";
+import { TimelineTogether } from "./together.js";
+import { ViewHistory, bringingIn, clamped, extentOf, framed, holds, panned, zoomed } from "./view.js";
+
+/** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Interval, Mark, RankRows, Row, View } from "./types.d.ts" */
 
 const NOTE_MS = 250;
 const EVIDENCE_SHARE = 0.5; // of the view; the same for links from other pages
 const BLOCK_SHARE = 0.9;
-const LINK_SHARE = 0.8;
 const MARGIN = 30; // pixels above or below a row that is brought into sight
 const FOOT = 8; // pixels below the last row
 const AHEAD = 100; // pixels outside of sight, in which rows are asked for
 
+/** @param {string} name */
 const parameter = (name) => new URLSearchParams(location.search).get(name);
+/**
+ * @param {string | null} text
+ * @returns {text is string}
+ */
 const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
 
 export class Timeline {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root;
-    this.numbers = JSON.parse(root.dataset.ranks);
-    this.opened = new Set(JSON.parse(root.dataset.opened));
-    this.layout = new TimelineLayout(
-      this.numbers, JSON.parse(root.dataset.labels), this.opened.size > 1);
-    this.colors = JSON.parse(root.dataset.colors);
-    this.timeLabel = root.dataset.time;
-    this.data = new TimelineData(BigInt(root.dataset.base), () => {
+    const given = (/** @type {string} */ name) => JSON.parse(root.dataset[name] ?? "null");
+    /** @type {number[]} */
+    this.numbers = given("ranks");
+    /** @type {Set<number>} */
+    this.opened = new Set(given("opened"));
+    this.layout = new TimelineLayout(this.numbers, given("labels"), this.opened.size > 1);
+    /** @type {Record<string, string>} */
+    this.colors = given("colors");
+    this.timeLabel = root.dataset.time ?? "";
+    this.data = new TimelineData(BigInt(root.dataset.base ?? "0"), () => {
+      if (this.showsWhole) this.#showWhole(); // of which more is known now
       if (!this.chosen) this.pointer.again();
       this.refresh();
     });
-    this.panel = new TimelinePanel(root, this.colors, {
-      color: (kind) => this.colors[kind],
-      search: (direction) => this.search.go(direction),
-      searchFor: (label) => this.search.goTo(label),
-      follow: (event) => this.follow(event),
-      evidence: (rank, evidence) => this.showEvidence(rank, evidence),
-      zoom: (factor) => this.view && this.zoom(factor, this.view.start + this.view.span / 2),
-      fit: () => this.fit(),
-      home: () => this.view && this.home(),
-    });
+    this.panel = new TimelinePanel(root, this.colors, actionsOf(this));
     this.painter = new TimelinePainter(this.panel.canvas, this.colors);
     this.pointer = new TimelinePointer(this);
     this.search = new TimelineSearch(this);
+    this.areas = new TimelineAreas(this);
+    this.together = new TimelineTogether(this);
+    this.views = new ViewHistory();
+    /** @type {View | null} */
     this.view = null;
-    this.marks = this.bands = [];
+    this.showsWhole = false;
+    /** @type {Mark[]} */
+    this.marks = [];
+    /** @type {Band[]} */
+    this.bands = [];
+    this.frameAsked = 0;
+    /** @type {EventDetails | null} */
+    this.selected = null;
+    /** @type {Block | null} */
+    this.block = null;
+    /** @type {(Evidence & { rank: number }) | null} */
+    this.chosenEvidence = null;
+    /** @type {Chosen | null} */
+    this.chosen = null; // while it is dragged
+    this.noting = 0;
     this.forgetSelection();
     this.#listen();
     this.start();
@@ -68,11 +93,16 @@ export class Timeline {
     this.panel.showMessage("Reading the rows …");
     const ranks = await Promise.all([...this.opened].map((number) => this.data.loadRank(number)));
     this.panel.showNothing();
-    const [start, end] = ["start", "end"].map((name) =>
-      isNumber(parameter(name)) ? this.data.toOffset(parameter(name)) : null);
-    const extent = this.extent();
-    const from = start ?? extent.start;
-    this.setView({ start: from, span: (end ?? extent.end) - from });
+    const [start, end] = ["start", "end"].map((name) => {
+      const text = parameter(name);
+      return isNumber(text) ? this.data.toOffset(text) : null;
+    });
+    if (start === null && end === null) this.#showWhole();
+    else {
+      const extent = this.extent();
+      const from = start ?? extent.start;
+      this.setView({ start: from, span: (end ?? extent.end) - from });
+    }
     const select = parameter("select");
     const finding = parameter("finding");
     if (select) await this.select(select, { scroll: true });
@@ -81,7 +111,8 @@ export class Timeline {
       const named = (ranks[0]?.evidence ?? []).filter((evidence) =>
         evidence.finding === finding && evidence.evidence === index);
       // A rank can have the same finding of several links: what is in view is meant.
-      const shown = named.find((evidence) => holds(this.view, evidence)) ?? named[0];
+      const shown =
+        named.find((evidence) => this.view && holds(this.view, evidence)) ?? named[0];
       if (shown) this.chooseEvidence([...this.opened][0], shown);
     }
     if (this.panel.query.value) this.search.count();
@@ -90,9 +121,8 @@ export class Timeline {
   // Keep the address up to date: a jump can be undone by going back, a movement is only noted.
   note(jump = false) {
     clearTimeout(this.noting);
-    if (!this.view) return;
     const write = () => {
-      if (!this.root.isConnected) return;
+      if (!this.root.isConnected || !this.view) return;
       const href = withTimeline(location.href, {
         start: this.data.toTime(this.view.start),
         end: this.data.toTime(this.view.start + Math.max(this.view.span, 1)),
@@ -113,27 +143,56 @@ export class Timeline {
     return extentOf([...this.opened].map((number) => this.data.ranks.get(number)));
   }
 
-  setView(view, { jump = false } = {}) {
+  /**
+   * @param {View} view
+   * @param {{ jump?: boolean, whole?: boolean }} [how]
+   */
+  setView(view, { jump = false, whole = false } = {}) {
+    if (this.view && !whole) this.views.note(this.view, performance.now(), jump);
+    this.showsWhole = whole; // until the reader zooms or moves
     this.view = clamped(view, this.extent());
     this.pointer.forget();
     this.note(jump);
     this.refresh();
   }
 
+  /**
+   * @param {number} factor
+   * @param {number} [at] the time that stays where it is; the middle of the view
+   */
   zoom(factor, at) {
-    this.setView(zoomed(this.view, factor, at, this.extent()));
+    if (!this.view) return;
+    const fixed = at ?? this.view.start + this.view.span / 2;
+    this.setView(zoomed(this.view, factor, fixed, this.extent()));
   }
 
+  /** @param {number} share */
   pan(share) {
-    this.setView(panned(this.view, share));
+    if (this.view) this.setView(panned(this.view, share));
   }
 
   home() {
-    const { start, end } = this.extent();
-    this.setView({ start, span: end - start }, { jump: true });
+    this.#showWhole({ jump: true });
   }
 
-  // Have a piece of time fill so much of the view.
+  #showWhole({ jump = false } = {}) {
+    const { start, end } = this.extent();
+    this.setView({ start, span: end - start }, { jump, whole: true });
+  }
+
+  /** Back to the view before. */
+  back() {
+    const view = this.views.back();
+    if (view) this.setView(view, { jump: true });
+    this.views.forgetNote();
+  }
+
+  /**
+   * Have a piece of time fill so much of the view.
+   * @param {number} start
+   * @param {number} end
+   * @param {number} [share]
+   */
   frame(start, end, share) {
     this.setView(framed(start, end, share), { jump: true });
   }
@@ -145,8 +204,9 @@ export class Timeline {
     else if (chosenEvidence) this.frame(chosenEvidence.start, chosenEvidence.end, EVIDENCE_SHARE);
   }
 
+  /** @param {number} x */
   timeAt(x) {
-    return timeAt(x, this.view, this.painter.plotWidth);
+    return this.view ? timeAt(x, this.view, this.painter.plotWidth) : 0;
   }
 
   // -- rows -------------------------------------------------------------------------------------
@@ -155,10 +215,12 @@ export class Timeline {
     return this.layout.rows;
   }
 
+  /** @param {string} key */
   rowOf(key) {
     return this.layout.rowOf(key);
   }
 
+  /** @param {Row} row */
   fold(row) {
     if (row.type !== "rank") this.layout.fold(row);
     else if (!this.opened.delete(row.number)) {
@@ -168,7 +230,10 @@ export class Timeline {
     this.refresh();
   }
 
-  // Open what a row is folded into and bring it into sight.
+  /**
+   * Open what a row is folded into and bring it into sight.
+   * @param {string} key
+   */
   reveal(key) {
     const row = this.rowOf(key);
     if (!row) return;
@@ -176,7 +241,7 @@ export class Timeline {
       this.layout.fold(row);
       this.#place();
     }
-    const { y, height } = this.rowOf(key);
+    const { y, height } = this.rowOf(key) ?? row;
     const { scroller } = this.panel;
     const room = scroller.clientHeight - AXIS;
     if (y < scroller.scrollTop) scroller.scrollTop = y - MARGIN;
@@ -187,8 +252,8 @@ export class Timeline {
 
   // Draw anew, once for all that changes until the next frame.
   refresh() {
-    this.frameAsked ??= requestAnimationFrame(() => {
-      this.frameAsked = null;
+    this.frameAsked ||= requestAnimationFrame(() => {
+      this.frameAsked = 0;
       if (this.root.isConnected) this.#draw();
     });
   }
@@ -197,7 +262,7 @@ export class Timeline {
     const { scroller, spacer } = this.panel;
     const below = this.layout.place(this.opened, this.data.ranks) + AXIS + FOOT;
     spacer.style.height = `${Math.max(below - scroller.clientHeight, 0)}px`;
-    for (const row of this.rows) row.top = AXIS + row.y - scroller.scrollTop;
+    for (const row of this.rows) row.top = AXIS + row.y - (row.pinned ? 0 : scroller.scrollTop);
   }
 
   #draw() {
@@ -207,7 +272,8 @@ export class Timeline {
       this.painter.resize(width, height);
     }
     this.#place();
-    this.#placeEvidence();
+    this.marks = marksOf(this.opened, this.data.ranks, this.chosenEvidence);
+    this.bands = bandsOf(this.marks, this.rows, this.chosenEvidence);
     this.painter.draw({
       view: this.view,
       rows: this.rows,
@@ -220,39 +286,33 @@ export class Timeline {
       pointerX: this.pointer.x,
       chosen: this.chosen,
       timeLabel: this.timeLabel,
+      strips: this.data.strips,
+      area: this.areas.area,
+      together: this.together.shown,
     });
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>
-      row.track && row.top + row.height > AXIS - AHEAD && row.top < height + AHEAD);
-    this.data.show(nearby.map((row) => row.track.row), this.view, this.painter.plotWidth);
+      row.top + row.height > AXIS - AHEAD && row.top < height + AHEAD);
+    for (const number of this.layout.withoutHost) this.data.loadHost(number);
+    const keys = nearby.flatMap((row) => (row.track ? [row.track.row] : []));
+    const folded = nearby.filter((row) => row.type === "rank" && row.folded);
+    this.data.showStrips(folded.map((row) => row.number), this.view, this.painter.plotWidth);
+    this.data.show(keys, this.view, this.painter.plotWidth);
     this.root.dataset.state = this.data.failure ? "failed" : "ready";
     if (this.data.failure) {
       this.panel.showMessage(`The dashboard cannot be reached: ${this.data.failure}`);
     }
   }
 
-  // Marks of all evidence on the axis, and bands over the rows of the finding that is shown.
-  #placeEvidence() {
-    this.marks = [...this.opened].flatMap((number) =>
-      (this.data.ranks.get(number)?.evidence ?? []).map((evidence) =>
-        ({ ...evidence, rank: number, source: evidence, chosen: this.#isChosen(evidence) })));
-    this.bands = this.marks
-      .filter((mark) => mark.number === this.chosenEvidence?.number)
-      .map((mark) => ({ ...mark, ...this.#heightOf(mark.rank) }));
-  }
-
-  #heightOf(number) {
-    const rows = this.rows.filter((row) => row.number === number);
-    return {
-      top: rows[0]?.top ?? 0,
-      bottom: Math.max(...rows.map((row) => row.top + row.height)),
-    };
-  }
-
   // -- selecting --------------------------------------------------------------------------------
 
   forgetSelection() {
-    this.selected = this.block = this.chosenEvidence = this.chosen = null;
+    this.selected = null;
+    this.block = null;
+    this.chosenEvidence = null;
+    this.chosen = null;
+    this.areas.area = null;
+    this.together.shown = null;
     this.panel.showNothing();
   }
 
@@ -262,7 +322,11 @@ export class Timeline {
     this.refresh();
   }
 
-  // go: bring it into view; scroll: bring its row into sight.
+  /**
+   * go: bring it into view; scroll: bring its row into sight.
+   * @param {string} id
+   * @param {{ go?: boolean, scroll?: boolean }} [how]
+   */
   async select(id, { go = false, scroll = false } = {}) {
     const rank = Number(id.split(".")[0]);
     let event;
@@ -270,8 +334,9 @@ export class Timeline {
       if (!this.opened.has(rank) && this.numbers.includes(rank)) this.opened.add(rank);
       await this.data.loadRank(rank);
       event = await this.data.event(id);
+      await this.data.loadHost(rank); // the server has read it for the event
     } catch (error) {
-      this.panel.showMessage(error.message);
+      this.panel.showMessage(/** @type {Error} */ (error).message);
       return;
     }
     this.forgetSelection();
@@ -286,21 +351,14 @@ export class Timeline {
     this.refresh();
   }
 
-  // Go from the selected event to one that it is linked to, with both in view.
-  async follow(event) {
-    const { selected } = this;
-    const start = Math.min(selected.begin, event.begin);
-    const end = Math.max(selected.begin + selected.length, event.begin + event.length);
-    if (!holds(this.view, { start, end })) this.frame(start, end, LINK_SHARE);
-    await this.select(event.id, { scroll: true });
-  }
-
+  /** @param {Interval} interval */
   #bringIntoView(interval) {
-    const view = bringingIn(this.view, interval, this.painter.plotWidth);
+    const view = this.view && bringingIn(this.view, interval, this.painter.plotWidth);
     if (view) this.setView(view, { jump: true });
     else this.note(true);
   }
 
+  /** @param {Block} block */
   async selectBlock(block) {
     this.forgetSelection();
     this.block = block;
@@ -312,15 +370,14 @@ export class Timeline {
     this.note();
   }
 
-  #isChosen({ number, evidence }) {
-    const { chosenEvidence } = this;
-    return chosenEvidence?.number === number && chosenEvidence.evidence === evidence;
-  }
-
+  /**
+   * @param {number} rank
+   * @param {Evidence} evidence
+   */
   chooseEvidence(rank, evidence) {
     this.forgetSelection();
     this.chosenEvidence = { ...evidence, rank };
-    const { evidence: ofRank, rows } = this.data.ranks.get(rank);
+    const { evidence: ofRank, rows } = this.data.ranks.get(rank) ?? { evidence: [], rows: [] };
     const ofFinding = ofRank.filter((other) => other.number === evidence.number);
     this.panel.showEvidence(rank, ofFinding, ofFinding.indexOf(evidence));
     // Most findings are about what the GPU did: its last row, and those above it.
@@ -330,6 +387,10 @@ export class Timeline {
     this.refresh();
   }
 
+  /**
+   * @param {number} rank
+   * @param {Evidence} evidence
+   */
   showEvidence(rank, evidence) {
     this.chooseEvidence(rank, evidence);
     this.frame(evidence.start, evidence.end, EVIDENCE_SHARE);

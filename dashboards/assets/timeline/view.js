@@ -1,5 +1,7 @@
+// @ts-check
 // Arithmetic of views: a view is {start, span}, an extent or an interval {start, end}, all in ns.
 // Functions return new views and change nothing.
+/** @import { Interval, View } from "./types.d.ts" */
 
 const MIN_SPAN = 10; // of a view
 const MIN_EXTENT = 1000;
@@ -9,7 +11,12 @@ const FRAMED = 0.6; // of a view, which an interval fills
 const FOUND = 0.04; // likewise, where one sees what is around
 const MIN_PIXELS = 3; // of an event that can be seen
 
-// The view with its span and its place inside the limits.
+/**
+ * The view with its span and its place inside the limits.
+ * @param {View} view
+ * @param {Interval} extent
+ * @returns {View}
+ */
 export function clamped({ start, span }, extent) {
   const whole = Math.max(extent.end - extent.start, MIN_EXTENT);
   const within = Math.min(Math.max(span, MIN_SPAN), whole * MAX_SPAN);
@@ -18,26 +25,54 @@ export function clamped({ start, span }, extent) {
   return { start: Math.min(Math.max(start, first), last), span: within };
 }
 
-// The view `factor` times as wide, with the time `at` where it was.
+/**
+ * The view `factor` times as wide, with the time `at` where it was.
+ * @param {View} view
+ * @param {number} factor
+ * @param {number} at
+ * @param {Interval} extent
+ * @returns {View}
+ */
 export function zoomed({ start, span }, factor, at, extent) {
   const wide = clamped({ start, span: span * factor }, extent).span;
   return { start: at - ((at - start) / span) * wide, span: wide };
 }
 
-// The view moved by a share of itself.
+/**
+ * The view moved by a share of itself.
+ * @param {View} view
+ * @param {number} share
+ * @returns {View}
+ */
 export const panned = ({ start, span }, share) => ({ start: start + share * span, span });
 
-// A view of which an interval fills a share, in its middle.
+/**
+ * A view of which an interval fills a share, in its middle.
+ * @param {number} start
+ * @param {number} end
+ * @param {number} [share]
+ * @returns {View}
+ */
 export function framed(start, end, share = FRAMED) {
   const span = Math.max(end - start, MIN_SPAN) / share;
   return { start: (start + end) / 2 - span / 2, span };
 }
 
+/**
+ * @param {View} view
+ * @param {Interval} interval
+ */
 export const holds = (view, { start, end }) =>
   start >= view.start && end <= view.start + view.span;
 
-// The view that brings an interval in sight, null where it is: moved, and zoomed only where the
-// interval would be too narrow or too wide to be seen. `width`: of the view, in pixels.
+/**
+ * The view that brings an interval in sight, null where it is: moved, and zoomed only where the
+ * interval would be too narrow or too wide to be seen. `width`: of the view, in pixels.
+ * @param {View} view
+ * @param {Interval} interval
+ * @param {number} width
+ * @returns {View | null}
+ */
 export function bringingIn(view, interval, width) {
   const { start, end } = interval;
   const share = (end - start) / view.span;
@@ -46,12 +81,52 @@ export function bringingIn(view, interval, width) {
   return { start: (start + end) / 2 - view.span / 2, span: view.span };
 }
 
-// The extent of those that have one.
+/**
+ * The extent of those that have one.
+ * @param {({ start?: number, end?: number } | undefined)[]} ranks
+ * @returns {Interval}
+ */
 export function extentOf(ranks) {
-  const known = ranks.filter((rank) => rank?.start !== undefined);
+  const known = ranks.flatMap((rank) =>
+    (rank?.start === undefined || rank.end === undefined ? [] : [{ start: rank.start, end: rank.end }]));
   if (!known.length) return { start: 0, end: 1e9 };
   return {
     start: Math.min(...known.map((rank) => rank.start)),
     end: Math.max(...known.map((rank) => rank.end)),
   };
+}
+
+const PAUSE_MS = 700; // after which a movement is one of its own
+const MAX_VIEWS = 50;
+
+/** The views that were left, to go back to. A drag or a turn of the wheel makes many: one is kept. */
+export class ViewHistory {
+  constructor() {
+    /** @type {View[]} */
+    this.views = [];
+    this.last = -Infinity;
+  }
+
+  /**
+   * Note a view that is left.
+   * @param {View} view
+   * @param {number} now ms
+   * @param {boolean} jump whether it is left at once, not by moving
+   */
+  note(view, now, jump) {
+    if (jump || now - this.last > PAUSE_MS) this.views.push({ ...view });
+    if (this.views.length > MAX_VIEWS) this.views.shift();
+    this.last = now;
+  }
+
+  /** The view to go back to; undefined where there is none. */
+  back() {
+    return this.views.pop();
+  }
+
+  /** Forget the last one that was noted: going back is nothing to go back from. */
+  forgetNote() {
+    this.views.pop();
+    this.last = -Infinity;
+  }
 }

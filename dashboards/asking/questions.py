@@ -1,0 +1,128 @@
+"""Questions about a run that take their time, and the answers as far as they are there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dashboards.asking.compare import CompareQuestion, compared_with
+from dashboards.asking.what_if import WhatIfQuestion, replayed
+from traceprof.errors import TraceprofError
+
+if TYPE_CHECKING:
+    from traceprof.analysis import Analysis
+    from traceprof.run.opening import Run
+
+Ask = Callable[[Any], Any]  # a question in, its answer out
+
+_log = logging.getLogger("traceprof.dashboard")
+_MAX_KEPT = 64  # answers
+_MAX_RUNS = 2
+
+
+def answered(analysis: Analysis, question: WhatIfQuestion | CompareQuestion) -> object:
+    """Answer a question about a run whose reports are open.
+
+    Raises:
+        TraceprofError: it cannot be answered.
+    """
+    if isinstance(question, CompareQuestion):
+        return compared_with(analysis, question)
+    return replayed(analysis, question)
+
+
+@dataclass
+class Asked:
+    """What was asked.
+
+    Attributes:
+        answer: None as long as there is none.
+        error: why there will be none.
+        is_over: whether there is one of the two.
+    """
+
+    answer: Any = None
+    error: str | None = None
+    is_over: bool = False
+
+
+class Questions:
+    """What was asked of one run.
+
+    Args:
+        ask: answers; it takes its time.
+        compared: with what the run is to be compared, if with anything.
+    """
+
+    def __init__(self, ask: Ask, compared: CompareQuestion | None = None) -> None:
+        self.compared = compared
+        self._ask = ask
+        self._asked: dict[Hashable, Asked] = {}
+        self._lock = threading.Lock()
+        self._one_by_one = threading.Lock()
+
+    def about(self, question: Hashable) -> Asked:
+        """Return what became of a question, which is asked now if it was not before."""
+        with self._lock:
+            asked = self._asked.get(question)
+            if asked is None:
+                asked = self._asked[question] = Asked()
+                while len(self._asked) > _MAX_KEPT:
+                    del self._asked[next(iter(self._asked))]
+                work = threading.Thread(
+                    target=self._answer, args=(question, asked), name="asking", daemon=True
+                )
+                work.start()
+        return asked
+
+    def _answer(self, question: Hashable, asked: Asked) -> None:
+        with self._one_by_one:
+            try:
+                asked.answer = self._ask(question)
+            except TraceprofError as error:
+                asked.error = f"{error.what}: {error.why}"
+            except Exception:  # noqa: BLE001  (said in the page and in the log)
+                _log.exception("cannot answer")
+                asked.error = "an internal error, which the terminal that runs traceprof shows"
+            finally:
+                asked.is_over = True
+
+
+_of_run: OrderedDict[int, tuple[Run, Questions]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def answer_by(analysis: Analysis, ask: Ask | None, compared: CompareQuestion | None = None) -> None:
+    """Have questions about a run answered by somebody else: by the process that analysed it.
+
+    Args:
+        analysis: the run.
+        ask: answers; this process does where not given.
+        compared: with what the run is to be compared.
+    """
+    with _lock:
+        _keep(analysis.run, Questions(ask or _here(analysis), compared))
+
+
+def questions_about(analysis: Analysis) -> Questions:
+    """Return what is asked of a run; where nobody else answers, this process does."""
+    with _lock:
+        run, questions = _of_run.get(id(analysis.run), (None, None))
+        if run is not analysis.run or questions is None:
+            questions = Questions(_here(analysis))
+            _keep(analysis.run, questions)
+        return questions
+
+
+def _here(analysis: Analysis) -> Ask:
+    return lambda question: answered(analysis, question)
+
+
+def _keep(run: Run, questions: Questions) -> None:
+    _of_run[id(run)] = run, questions
+    while len(_of_run) > _MAX_RUNS:
+        _of_run.popitem(last=False)

@@ -1,0 +1,36 @@
+"""What would a step take if?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from traceprof.whatif.answers import answer
+from traceprof.whatif.assumptions import combined, parse
+
+if TYPE_CHECKING:
+    from traceprof.analysis import Analysis
+    from traceprof.whatif.answers import WhatIf
+
+
+class WhatIfQuestion(NamedTuple):
+    """What a step would take under assumptions.
+
+    Attributes:
+        assumed: as `traceprof whatif --assume` takes them; every single one where empty.
+    """
+
+    assumed: tuple[str, ...]
+
+
+def replayed(analysis: Analysis, question: WhatIfQuestion) -> WhatIf:
+    """Answer what a step would take under assumptions: each, and if there are several, all.
+
+    Args:
+        analysis: of a run whose reports are open.
+        question: what is assumed.
+
+    Raises:
+        UsageError: there is no such assumption.
+    """
+    chosen = [parse(text) for text in question.assumed]
+    return answer(analysis, [*chosen, combined(chosen)] if len(chosen) > 1 else chosen)

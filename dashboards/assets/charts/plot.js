@@ -1,0 +1,110 @@
+// @ts-check
+// Rows of uPlot charts under one axis: the same width, one pointer, the colours of the theme.
+// @ts-types="../vendor/uPlot/uPlot.d.ts"
+import uPlot from "../vendor/uPlot/uPlot.esm.js";
+import { make, themeColor } from "./frame.js";
+
+const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
+const FOOT = 34; // of the x axis and its title, below the last row
+const LEFT = 58; // for the numbers of the y axis
+
+const textColor = () => themeColor("text-2");
+
+/**
+ * Options that all rows have.
+ * @param {{ height: number, width: number, isLast: boolean, axis: string, unit: string,
+ *   top: number, sync: string, zooms: boolean }} row top: of the y axis
+ * @param {Partial<uPlot.Options>} more
+ * @returns {uPlot.Options}
+ */
+export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms }, more) {
+  const lines = { stroke: () => themeColor("line"), width: 1 };
+  return /** @type {uPlot.Options} */ ({
+    width,
+    height: height + (isLast ? FOOT : 6),
+    padding: [8, 10, isLast ? null : 4, 0],
+    legend: { show: false },
+    cursor: {
+      y: false,
+      points: { show: false },
+      drag: { x: zooms, y: false },
+      sync: { key: sync, setSeries: false },
+    },
+    scales: { x: { time: false }, y: { range: [0, top] } },
+    axes: [
+      {
+        stroke: textColor, font: FONT, labelFont: FONT, labelSize: 14, size: isLast ? 20 : 0,
+        show: isLast, label: axis, grid: lines, ticks: { ...lines, size: 4 },
+      },
+      {
+        stroke: textColor, font: FONT, labelFont: FONT, size: LEFT - 16, labelSize: 16, label: unit, gap: 3,
+        space: 18, grid: lines, ticks: { ...lines, size: 3 },
+      },
+    ],
+    ...more,
+  });
+}
+
+/** Rows of charts, one below the other. */
+export class Rows {
+  /**
+   * @param {HTMLElement} root
+   * @param {string} label what they show, for those who do not see it
+   */
+  constructor(root, label) {
+    this.root = root;
+    root.replaceChildren();
+    root.tabIndex = 0;
+    root.setAttribute("role", "application");
+    root.setAttribute("aria-label", label);
+    /** @type {uPlot[]} */
+    this.charts = [];
+    this.resizer = new ResizeObserver(() => this.#resize());
+    this.resizer.observe(root);
+  }
+
+  get width() {
+    return Math.max(this.root.clientWidth, 200);
+  }
+
+  /**
+   * Add a row below the others.
+   * @param {string} title
+   * @param {uPlot.Options} options
+   * @param {uPlot.AlignedData} data
+   */
+  add(title, options, data) {
+    const box = make("div", "plot-row", make("div", "plot-title", title));
+    this.root.append(box);
+    const chart = new uPlot(options, data, box);
+    this.charts.push(chart);
+    return chart;
+  }
+
+  #resize() {
+    for (const chart of this.charts) {
+      if (chart.width !== this.width) chart.setSize({ width: this.width, height: chart.height });
+    }
+  }
+
+  redraw() {
+    for (const chart of this.charts) chart.redraw(false, true);
+  }
+
+  dispose() {
+    this.resizer.disconnect();
+    for (const chart of this.charts) chart.destroy();
+  }
+}
+
+/**
+ * Have the arrow keys move through the columns of a chart, Enter lead where a click does.
+ * @param {HTMLElement} root
+ * @param {(event: KeyboardEvent) => boolean} act whether it did something
+ */
+export function listenToKeys(root, act) {
+  root.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (act(event)) event.preventDefault();
+  });
+}

@@ -1,0 +1,210 @@
+// @ts-check
+// Bars of parts that add up, a row for each rank: steps, by where their time went.
+// @ts-types="../vendor/uPlot/uPlot.d.ts"
+import uPlot from "../vendor/uPlot/uPlot.esm.js";
+import { Note, follow, make, text } from "./frame.js";
+import { Rows, listenToKeys, rowOptions } from "./plot.js";
+
+/** @import { StackRow, Stacks, Values } from "./types.d.ts" */
+
+const HEIGHT = 90; // of a row
+const HEADROOM = 1.05;
+const WHOLE = Array.from({ length: 30 }, (_, index) => ([1, 2, 5][index % 3] ?? 1) * 10 ** Math.floor(index / 3));
+const GAP_BELOW = 100; // bars, of which one can see gaps
+
+/**
+ * Sums from the bottom up to each part, without the parts that are left out.
+ * @param {Values[]} parts
+ * @param {Set<number>} without
+ * @returns {number[][]}
+ */
+export function stacked(parts, without) {
+  /** @type {number[]} */
+  let below = (parts[0] ?? []).map(() => 0);
+  return parts.map((part, number) => {
+    if (!without.has(number)) below = below.map((sum, index) => sum + (part[index] ?? 0));
+    return below;
+  });
+}
+
+const highest = (/** @type {number[]} */ values) =>
+  values.reduce((most, value) => Math.max(most, value), 0);
+
+/**
+ * What is said of a bar.
+ * @param {StackRow} row
+ * @param {number} index of the bar
+ * @param {Stacks} drawn
+ */
+export function barLines(row, index, { parts, unit }) {
+  const values = row.parts.map((part) => part[index] ?? 0);
+  const whole = values.reduce((sum, value) => sum + value, 0);
+  const [least, most] = [row.least[index] ?? 0, row.most[index] ?? 0];
+  const range = least < most ? [`steps of ${text(least)} to ${text(most)} ${unit}`] : [];
+  return [
+    `${row.title}, ${row.labels[index]}`,
+    `${text(whole)} ${unit}`,
+    ...parts.map(({ name }, number) => {
+      const value = values[number] ?? 0;
+      return `${name}: ${text(value)} ${unit} (${((100 * value) / (whole || 1)).toFixed(1)} %)`;
+    }).toReversed(),
+    ...range,
+  ];
+}
+
+export class StacksChart {
+  /**
+   * @param {HTMLElement} root
+   * @param {Stacks} drawn
+   * @param {string} label
+   */
+  constructor(root, drawn, label) {
+    this.drawn = drawn;
+    this.without = new Set();
+    this.rows = new Rows(root, `${label}; arrow keys move through it, Enter shows a step`);
+    root.append(this.#legend());
+    this.at = { row: 0, index: -1 };
+    this.top = highest(drawn.rows.map((row) => highest(row.most))) * HEADROOM || 1;
+    const sync = `stacks-${Math.random()}`;
+    drawn.rows.forEach((row, number) => this.#add(row, number, sync));
+    this.note = new Note(root);
+    root.addEventListener("mouseleave", () => this.note.hide());
+    listenToKeys(root, (event) => this.#onKey(event));
+  }
+
+  #legend() {
+    const { parts, rows } = this.drawn;
+    const entries = parts.map(({ name, color }, number) => {
+      const swatch = make("span", "swatch");
+      swatch.style.backgroundColor = color;
+      const button = make("button", "", swatch, name);
+      button.type = "button";
+      button.setAttribute("aria-pressed", "true");
+      button.addEventListener("click", () => this.#toggle(number, button));
+      return make("li", "", button);
+    });
+    const isGrouped = rows.some((row) => row.most.some((most, index) => most > (row.least[index] ?? most)));
+    if (isGrouped) entries.push(make("li", "", "– longest of the steps in a bar"));
+    return make("ul", "legend plot-legend", ...entries);
+  }
+
+  /**
+   * @param {number} number
+   * @param {HTMLElement} button
+   */
+  #toggle(number, button) {
+    const isShown = this.without.delete(number);
+    if (!isShown) this.without.add(number);
+    button.setAttribute("aria-pressed", String(isShown));
+    this.rows.charts.forEach((chart, row) => chart.setData(this.#data(row), false));
+    this.redraw();
+  }
+
+  /**
+   * The columns of a row as uPlot takes them: whatever is higher is drawn first, and overdrawn.
+   * @param {number} number
+   * @returns {uPlot.AlignedData}
+   */
+  #data(number) {
+    const row = /** @type {StackRow} */ (this.drawn.rows[number]);
+    const isGrouped = row.most.some((most, index) => most > (row.least[index] ?? most));
+    const longest = this.without.size === 0 && isGrouped ? row.most : row.most.map(() => null);
+    return [row.x, ...stacked(row.parts, this.without).toReversed(), longest];
+  }
+
+  /**
+   * @param {StackRow} row
+   * @param {number} number
+   * @param {string} sync
+   */
+  #add(row, number, sync) {
+    const { parts, rows, unit, axis } = this.drawn;
+    const paths = uPlot.paths.bars?.({
+      size: [row.x.length < GAP_BELOW ? 0.88 : 1, Infinity], gap: 0,
+    });
+    const [first = 0, second = first + 1] = row.x;
+    const half = row.x.length > 1 ? (second - first) / 2 : 0.5;
+    const last = row.x.at(-1) ?? first;
+    const options = rowOptions({
+      height: HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit,
+      top: this.top, sync, zooms: true,
+    }, {
+      series: [
+        {},
+        ...parts.toReversed().map(({ color }) => ({
+          fill: color, width: 0, ...(paths ? { paths } : {}), points: { show: false },
+        })),
+        { paths: () => null, points: { show: true, size: 3, width: 1, stroke: "#999999" } },
+      ],
+      hooks: { setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, number)] },
+    });
+    const [bottom] = /** @type {[uPlot.Axis]} */ (options.axes);
+    bottom.incrs = WHOLE; // there are no steps between steps
+    bottom.grid = { show: false };
+    // Half a bar stands before the first step and after the last one.
+    options.scales = {
+      ...options.scales,
+      x: {
+        time: false,
+        range: (_chart, from, to) => (from === to ? [from - 0.5, to + 0.5]
+          : [from === first ? from - half : from, to === last ? to + half : to]),
+      },
+    };
+    const chart = this.rows.add(row.title, options, this.#data(number));
+    chart.over.style.cursor = "pointer";
+    let downAt = 0;
+    chart.over.addEventListener("mousedown", (event) => { downAt = event.clientX; });
+    chart.over.addEventListener("click", (event) => {
+      const index = chart.cursor.idx;
+      if (Math.abs(event.clientX - downAt) > 4 || typeof index !== "number") return;
+      follow(row, index, this.drawn.base);
+    });
+  }
+
+  /**
+   * @param {uPlot} chart
+   * @param {number} number
+   */
+  #onCursor(chart, number) {
+    const { idx, left = -1, top = -1, event } = /** @type {uPlot.Cursor} */ (chart.cursor);
+    // Of the rows that share the pointer, it is in one.
+    if (!event || typeof idx !== "number" || left < 0 || top < 0) return;
+    if (!(event.target instanceof Node) || !chart.over.contains(event.target)) return;
+    const row = this.drawn.rows[number];
+    if (row) this.note.show(barLines(row, idx, this.drawn), event.clientX, event.clientY);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #onKey({ key, target }) {
+    if (target !== this.rows.root) return false; // a button of the legend
+    const steps = /** @type {Record<string, [number, number]>} */ ({
+      ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
+    })[key];
+    const { rows, base } = this.drawn;
+    if (key === "Enter") {
+      const row = rows[this.at.row];
+      if (row && this.at.index >= 0) follow(row, this.at.index, base);
+      return true;
+    }
+    if (!steps) return false;
+    this.at.row = Math.min(Math.max(this.at.row + steps[0], 0), rows.length - 1);
+    const row = /** @type {StackRow} */ (rows[this.at.row]);
+    this.at.index = Math.min(Math.max(this.at.index + steps[1], 0), row.x.length - 1);
+    const chart = /** @type {uPlot} */ (this.rows.charts[this.at.row]);
+    const left = chart.valToPos(row.x[this.at.index] ?? 0, "x");
+    const box = chart.over.getBoundingClientRect();
+    chart.setCursor({ left, top: box.height / 2 });
+    const lines = barLines(row, this.at.index, this.drawn);
+    this.note.show(lines, box.left + left, box.top + box.height / 2);
+    this.note.say(lines);
+    return true;
+  }
+
+  redraw() {
+    this.rows.redraw();
+  }
+
+  dispose() {
+    this.rows.dispose();
+  }
+}

@@ -1,0 +1,15 @@
+// @ts-check
+// Going from one view to another: the address says what is shown.
+
+/**
+ * Go to a view, unless it is null; the browser's way back leads here.
+ * @param {string | null} href
+ * @param {{ stay?: boolean }} [how] stay: where the reader has scrolled to
+ */
+export function go(href, { stay = false } = {}) {
+  if (href === null || href === location.pathname + location.search) return;
+  history.pushState({}, "", href);
+  // Dash's own links announce a new address by this event; its router listens for it.
+  window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+  if (!stay) window.scrollTo(0, 0);
+}

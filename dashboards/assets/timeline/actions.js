@@ -1,0 +1,27 @@
+// @ts-check
+// What the buttons around the canvas do.
+import { follow, showCollective, showHidden } from "./commands.js";
+/** @import { Timeline } from "./timeline.js" */
+/** @import { Actions } from "./types.d.ts" */
+
+/**
+ * @param {Timeline} timeline
+ * @returns {Actions}
+ */
+export const actionsOf = (timeline) => ({
+  color: (kind) => timeline.colors[kind] ?? "",
+  search: (direction) => timeline.search.go(direction),
+  searchFor: (label) => timeline.search.goTo(label),
+  follow: (event) => follow(timeline, event),
+  evidence: (rank, evidence) => timeline.showEvidence(rank, evidence),
+  zoom: (factor) => timeline.zoom(factor),
+  fit: () => timeline.fit(),
+  home: () => timeline.home(),
+  back: () => timeline.back(),
+  area: () => timeline.areas.statistics(),
+  events: () => timeline.areas.list(),
+  collective: () => showCollective(timeline),
+  select: (id) => timeline.select(id, { go: true }),
+  frame: ({ start, end }) => timeline.frame(start, end, 1),
+  showHidden: () => showHidden(timeline),
+});

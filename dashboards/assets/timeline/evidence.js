@@ -1,0 +1,35 @@
+// @ts-check
+// Where the evidence of findings stands: marks on the axis, bands over the rows of one finding.
+/** @import { Band, Evidence, Mark, RankRows, Row } from "./types.d.ts" */
+
+/**
+ * Marks of all evidence of the ranks that are open.
+ * @param {Set<number>} opened
+ * @param {Map<number, RankRows>} ranks
+ * @param {(Evidence & { rank: number }) | null} shown the one that is selected
+ * @returns {Mark[]}
+ */
+export function marksOf(opened, ranks, shown) {
+  const isChosen = (/** @type {Evidence} */ { number, evidence }) =>
+    shown?.number === number && shown.evidence === evidence;
+  return [...opened].flatMap((rank) =>
+    (ranks.get(rank)?.evidence ?? []).map((evidence) =>
+      ({ ...evidence, rank, source: evidence, chosen: isChosen(evidence) })));
+}
+
+/**
+ * Bands over all rows of a rank, of the finding that is shown.
+ * @param {Mark[]} marks
+ * @param {Row[]} rows
+ * @param {Evidence | null} shown
+ * @returns {Band[]}
+ */
+export const bandsOf = (marks, rows, shown) =>
+  marks.filter((mark) => mark.number === shown?.number).map((mark) => {
+    const rowsOfRank = rows.filter((row) => row.number === mark.rank);
+    return {
+      ...mark,
+      top: rowsOfRank[0]?.top ?? 0,
+      bottom: Math.max(...rowsOfRank.map((row) => row.top + row.height)),
+    };
+  });

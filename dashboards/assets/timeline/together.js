@@ -1,0 +1,66 @@
+// @ts-check
+// One collective on all of its ranks: the last one to come ends the wait of all others.
+import { duration } from "./time.js";
+/** @import { Timeline } from "./timeline.js" */
+/** @import { Collective, EventDetails, Together } from "./types.d.ts" */
+
+const MAX_OPENED = 16; // ranks that are opened for it
+const SHARE = 0.5; // of the view
+
+/**
+ * What is said of a member.
+ * @param {Collective} collective
+ * @param {number} index of the member
+ */
+export function memberText({ last, members }, index) {
+  const { rank, wait } = members[index];
+  if (wait === null) return "how long it waited is not known: the clocks leave it open";
+  if (rank === last) return "came last";
+  return `waited ${duration(Number(wait))}`;
+}
+
+export class TimelineTogether {
+  /** @param {Timeline} timeline */
+  constructor(timeline) {
+    this.timeline = timeline;
+    /** @type {Together | null} */
+    this.shown = null;
+  }
+
+  /**
+   * Show a communication kernel's collective on all of its ranks.
+   * @param {EventDetails} event
+   */
+  async show(event) {
+    const { timeline } = this;
+    const { data, panel } = timeline;
+    /** @type {Collective} */
+    let collective;
+    try {
+      collective = await data.collective(event.id);
+    } catch (error) {
+      panel.showMessage(/** @type {Error} */ (error).message);
+      return;
+    }
+    const members = collective.members.map((member) => {
+      const begin = data.toOffset(member.start);
+      return {
+        ...member, begin, length: data.toOffset(member.end) - begin,
+        isLast: member.rank === collective.last,
+      };
+    });
+    for (const { rank } of members.slice(0, MAX_OPENED)) {
+      if (timeline.numbers.includes(rank)) timeline.opened.add(rank);
+    }
+    timeline.layout.compares = true; // only what the GPUs did, so that they are near each other
+    await Promise.all([...timeline.opened].map((rank) => data.loadRank(rank)));
+    timeline.forgetSelection();
+    timeline.selected = event;
+    this.shown = { ...collective, members };
+    panel.showCollective(this.shown);
+    timeline.frame(Math.min(...members.map(({ begin }) => begin)),
+      Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);
+    timeline.reveal(event.row);
+    timeline.refresh();
+  }
+}

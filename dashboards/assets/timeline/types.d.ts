@@ -1,0 +1,214 @@
+// What the parts of the timeline hand to each other. Times are ns from the page's base.
+
+export interface View { start: number; span: number }
+
+export interface Interval { start: number; end: number }
+
+/** A row of events, as dashboards/timeline/server.py describes it. */
+export interface Track {
+  row: string;
+  group: string;
+  label: string;
+  kind: string;
+  source: string;
+  events: number;
+  folded: boolean;
+}
+
+/** An interval of a finding's evidence. */
+export interface Evidence extends Interval {
+  finding: string;
+  number: number;
+  evidence: number;
+  severity: Severity;
+  label: string;
+}
+
+export interface Mark extends Evidence { rank: number; source: Evidence; chosen: boolean }
+
+export interface Band extends Mark { top: number; bottom: number }
+
+/** What is known of a rank. */
+export interface RankRows {
+  state: "loading" | "ready" | "failed";
+  /** Whether the rows of its host are there. */
+  host?: boolean;
+  error?: string;
+  start?: number;
+  end?: number;
+  rows: Track[];
+  evidence: Evidence[];
+}
+
+/** A row on the screen: `y` within all rows, `top` on the canvas. */
+export interface Row {
+  type: "rank" | "group" | "track" | "message";
+  y: number;
+  top: number;
+  height: number;
+  label: string;
+  number: number;
+  track?: Track;
+  key?: string;
+  folded?: boolean;
+  foldable?: boolean;
+  note?: string;
+  hides?: Track[];
+  /** Whether it stays on top of the others. */
+  pinned?: boolean;
+}
+
+/** What a reply shows of one row: see dashboards/timeline/tiles.py. */
+export interface TileReply {
+  columns: number;
+  column: number[];
+  share: number[];
+  count: number[];
+  begin: number[];
+  length: number[];
+  name: number[];
+  event: number[];
+  names: Record<string, string>;
+  /** By event, where it says more than its name. */
+  labels: Record<string, string>;
+}
+
+export interface Tile extends TileReply { start: number; span: number; asked: number; viewSpan: number }
+
+/** What is drawn at a place: an event, or a block of short ones. */
+export interface Shown extends Interval { event?: number; share?: number }
+
+export interface Hit extends Shown { row: string; id?: string }
+
+export interface Block extends Interval { row: string; share: number }
+
+/** An event, without what is known of it beyond its place. */
+export interface BriefEvent {
+  id: string;
+  row: string;
+  group: string;
+  kind: string;
+  name: string;
+  label: string;
+  start: string;
+  end: string;
+  duration: string;
+  begin: number;
+  length: number;
+}
+
+/** How it is linked to the event that is described. */
+export interface LinkedEvent extends BriefEvent {
+  relation: "launched by" | "launched" | "waited for" | "awaited by";
+}
+
+export interface EventDetails extends BriefEvent {
+  facts: [string, string][];
+  links: LinkedEvent[];
+}
+
+export interface Summary {
+  count: number;
+  num_names: number;
+  id?: string;
+  names: { name: string; count: number; total: string; longest: string }[];
+}
+
+export interface Matches {
+  count: number;
+  num_names: number;
+  names: { label: string; count: number }[];
+  next: { id: string; start: string; number: number | null } | null;
+}
+
+export interface Grid { list: { at: number; label: string }[]; anchor: string | null }
+
+/** The colours of the page, by their names in style.css. */
+export type Theme = Record<"ground" | "surface" | "sunken" | "line" | "text" | "text-2" | "accent" |
+  "focus" | "highlight" | Severity, string>;
+
+/** What a finding's marks are coloured by. */
+export type Severity = "high" | "medium" | "low" | "info";
+
+/** Adds a row below those that are placed. */
+export type Add = (type: Row["type"], height: number, row: Omit<Row, "type" | "y" | "top" | "height">) => void;
+
+/** All that is drawn. */
+export interface State {
+  view: View | null;
+  rows: Row[];
+  rowOf: (key: string) => Row | undefined;
+  tiles: Map<string, Tile>;
+  marks: Mark[];
+  bands: Band[];
+  hover: (Interval & { row: string }) | null;
+  selected: EventDetails | null;
+  pointerX: number | null;
+  chosen: Chosen | null;
+  timeLabel: string;
+  strips: Map<number, Strip>;
+  area: Area | null;
+  together: Together | null;
+}
+
+/** What is being dragged over: all rows, or those between two heights. */
+export interface Chosen { from: number; to: number; top?: number; bottom?: number }
+
+/** What the buttons around the canvas do. */
+export interface Actions {
+  color(kind: string): string;
+  search(direction: "next" | "previous"): void;
+  searchFor(label: string): void;
+  follow(event: BriefEvent): void;
+  evidence(rank: number, evidence: Evidence): void;
+  zoom(factor: number): void;
+  fit(): void;
+  home(): void;
+  back(): void;
+  area(): void;
+  events(): void;
+  collective(): void;
+  select(id: string): void;
+  frame(interval: Interval): void;
+  showHidden(): void;
+}
+
+/** What a folded rank did in a view: by kind, how much of each column, in thousandths. */
+export interface Strip extends View { shares: Record<string, number[]> }
+
+/** Rows, by key, in a piece of time. */
+export interface Area extends Interval { rows: string[] }
+
+export interface Statistics {
+  count: number;
+  num_names: number;
+  names: { source: string; name: string; count: number; total: string; longest: string; share: number }[];
+  rows: { row: string; count: number; busy: string; idle: string }[];
+}
+
+export interface Listed {
+  count: number;
+  events: { id: string; row: string; label: string; start: string; duration: string }[];
+}
+
+export interface Member {
+  rank: number;
+  id: string;
+  row: string | null;
+  start: string;
+  end: string;
+  wait: string | null;
+}
+
+/** One collective on all of its ranks; `last` came last. */
+export interface Collective {
+  operation: string;
+  group: string | null;
+  last: number | null;
+  num_members: number;
+  members: Member[];
+}
+
+export interface Together extends Collective {
+  members: (Member & { begin: number; length: number; isLast: boolean })[];
+}

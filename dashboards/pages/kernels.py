@@ -1,0 +1,257 @@
+"""Kernels: which take the time, what they do, and what communication beside them costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from dash import html
+
+from dashboards import address as addresses
+from dashboards.view import View
+from dashboards.widgets.components import card, nothing, page
+from dashboards.widgets.palette import CATEGORIES
+from dashboards.widgets.tables import Column, table
+from traceprof.analyses import overlap_slowdown
+from traceprof.errors import one_line
+from traceprof.findings import share
+from traceprof.kernel_names import function_name
+from traceprof.reports.kernels_text import arithmetic_text, kernel_title
+from traceprof.trace.model.parts import Part
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analyses.kernel_table import KernelTable, KernelUse
+    from traceprof.analysis import Analysis
+    from traceprof.run.rank import Rank
+
+PATH = "/kernels"
+TITLE = "Kernels"
+
+_MAX_ROWS = 1000  # names; the rest is added up
+_MAX_NAME = 300  # characters: templates can have thousands
+
+_KERNELS = (
+    Column("title", "kernel", tip="its function, and what it does where the function says little"),
+    Column("at", "on the timeline", None, 90, "the first one, with the next ones to search for"),
+    Column("category", "category", None, 110, "by its name", has_filter=True),
+    Column("precision", "computes in", None, 100, "by its name", has_filter=True),
+    Column("time", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
+    Column("share", "of all (%)", 1, 80, "of the time in all kernels"),
+    Column("step", "in a step (ms)", 3, 90, "the mean over training steps and ranks"),
+    Column("count", "count", 0, 80, "of all ranks"),
+    Column("median", "median (µs)", 1, 90, "on the rank where it takes longest"),
+    Column("beside", "beside comm. (ms)", 3, 90, "ran while something communicated, compared with"
+           " the same kernel alone; the mean over the ranks"),
+    Column("slowdown", "slower there (×)", 2, 80, "time taken beside communication ÷ alone"),
+)  # fmt: skip
+_BY_RANK = (
+    Column("most", "most (ms)", 3, 80, "on the rank where it takes longest"),
+    Column("rank", "on rank", 0, 70),
+)
+
+
+class Use(NamedTuple):
+    """The kernels of one name on all ranks that are looked at.
+
+    Attributes:
+        name: the demangled name.
+        of_ranks: what they took on each rank that has any, with its number.
+    """
+
+    name: str
+    of_ranks: list[tuple[int, KernelUse]]
+
+    @property
+    def total_ns(self) -> int:
+        """The sum of their durations."""
+        return sum(use.total_ns for _, use in self.of_ranks)
+
+    @property
+    def worst(self) -> tuple[int, KernelUse]:
+        """The rank on which they take longest together, and what they take there."""
+        return max(self.of_ranks, key=lambda item: (item[1].total_ns, -item[0]))
+
+
+class Beside(NamedTuple):
+    """Kernels of one name that ran beside communication and could be compared.
+
+    Attributes:
+        taken_ns: the sum of their durations.
+        excess_ns: how much more that is than the same kernels take alone.
+    """
+
+    taken_ns: float = 0
+    excess_ns: float = 0
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    tables = view.kernels
+    lead = (
+        "The time in kernels, by name: what runs longest is worth the first look. Kernels that run"
+        " at the same time count each by itself."
+    )
+    uses = used(tables)
+    if not uses:
+        empty = nothing(
+            "No kernel ran in this time.", view.analysis.run.how_to_collect(Part.GPU_OPERATIONS)
+        )
+        return page(TITLE, lead, card("Kernels", empty))
+    total = sum(use.total_ns for use in uses)
+    return page(TITLE, lead, _categories(uses, total), _table(view, uses, total, len(tables)))
+
+
+def used(tables: Iterable[KernelTable]) -> list[Use]:
+    """Return what the kernels of each name took on all ranks, the longest together first."""
+    by_name: dict[str, list[tuple[int, KernelUse]]] = {}
+    for of_rank in tables:
+        for use in of_rank:
+            by_name.setdefault(use.name, []).append((of_rank.rank, use))
+    uses = [Use(name, of_ranks) for name, of_ranks in by_name.items()]
+    return sorted(uses, key=lambda use: (-use.total_ns, use.name))
+
+
+def beside_communication(view: View) -> dict[str, Beside]:
+    """Return by name what kernels beside communication took, of those that also ran alone."""
+    by_name: dict[str, Beside] = {}
+    for result in view.of(overlap_slowdown):
+        for one in result.signatures:
+            before = by_name.get(one.name, Beside())
+            by_name[one.name] = Beside(
+                before.taken_ns + one.overlapped_ns, before.excess_ns + one.excess_ns
+            )
+    return by_name
+
+
+def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int, int]]:
+    """Return start and end of the first kernel of each name that starts in a span of time."""
+    kernels = rank.operations.kernels
+    first, stop = np.searchsorted(kernels.start_ns, (start_ns, end_ns), side="left").tolist()
+    places = np.arange(first, stop)
+    signatures = kernels.packed_signature.at(places)
+    # Of several that are assigned to one signature the last one stays: so the first one comes last.
+    first_place = np.full(len(kernels.name_of_signature), -1, np.int64)
+    first_place[signatures[::-1]] = places[::-1]
+    found: dict[str, tuple[int, int]] = {}
+    known = np.flatnonzero(first_place >= 0)
+    starts = kernels.start_ns[first_place[known]].tolist()
+    ends = kernels.ends(first_place[known]).tolist()
+    for signature, start, end in zip(known.tolist(), starts, ends, strict=True):
+        name = rank.kernel_names[int(kernels.name_of_signature[signature])]
+        if name not in found or start < found[name][0]:
+            found[name] = start, end
+    return found
+
+
+def _categories(uses: Sequence[Use], total_ns: int) -> Component:
+    spent: dict[str, int] = {}
+    for use in uses:
+        kind = use.of_ranks[0][1].kind
+        name = str(kind.category) if kind.is_known else "not known by name"
+        spent[name] = spent.get(name, 0) + use.total_ns
+    ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    bar = html.Div(
+        [
+            html.Span(
+                style={
+                    "width": f"{100 * share(time, total_ns):.4f}%",
+                    "background": CATEGORIES.get(name, CATEGORIES["other"]),
+                },
+                title=f"{name}: {percent(share(time, total_ns))}",
+            )
+            for name, time in ordered
+        ],
+        className="bar",
+    )
+    legend = html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(
+                        className="swatch",
+                        style={"background": CATEGORIES.get(name, CATEGORIES["other"])},
+                    ),
+                    f"{name} {percent(share(time, total_ns))}",
+                ]
+            )
+            for name, time in ordered
+        ],
+        className="legend",
+    )
+    return card("By category", bar, legend, note="by what names tell")
+
+
+def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:
+    beside = beside_communication(view)
+    columns = [
+        column
+        for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
+        if column.field not in {"beside", "slowdown"} or beside
+        if column.field != "step" or any(one.per_step_ns is not None for one in _all_uses(uses))
+    ]
+    places = _places(view, uses[:_MAX_ROWS])
+    rows = [_row(use, beside.get(use.name), total_ns, num_ranks) for use in uses[:_MAX_ROWS]]
+    for row, use in zip(rows, uses, strict=False):
+        row["at"], row["href"] = "show", places[use.name]
+    note = f"the mean over {num_ranks} ranks" if num_ranks > 1 else ""
+    parts: list[Any] = [table("kernels", columns, rows, "kernels.csv")]
+    rest = uses[_MAX_ROWS:]
+    if rest:
+        spent = sum(use.total_ns for use in rest) // num_ranks
+        parts.append(f"{len(rest)} names more, {duration(spent)} together")
+    return card("By name", *parts, note=note)
+
+
+def _all_uses(uses: Sequence[Use]) -> Iterable[KernelUse]:
+    return (one for use in uses for _, one in use.of_ranks)
+
+
+def _row(use: Use, beside: Beside | None, total_ns: int, num_ranks: int) -> dict[str, Any]:
+    number, worst = use.worst
+    kind = worst.kind
+    per_step = [one.per_step_ns for _, one in use.of_ranks if one.per_step_ns is not None]
+    expected = beside.taken_ns - beside.excess_ns if beside is not None else 0
+    return {
+        "title": one_line(kernel_title(use.name), _MAX_NAME),
+        "category": str(kind.category) if kind.is_known else "not known",
+        "precision": arithmetic_text(kind),
+        "time": use.total_ns / num_ranks / 1e6,
+        "share": 100 * share(use.total_ns, total_ns),
+        "step": sum(per_step) / num_ranks / 1e6 if per_step else None,
+        "count": sum(one.count for _, one in use.of_ranks),
+        "median": worst.median_ns / 1e3,
+        "beside": None if beside is None else beside.taken_ns / num_ranks / 1e6,
+        "slowdown": beside.taken_ns / expected if beside is not None and expected > 0 else None,
+        "most": worst.total_ns / 1e6,
+        "rank": number,
+    }
+
+
+def _places(view: View, uses: Sequence[Use]) -> dict[str, str]:
+    """Return where on the timeline the first kernel of each name is, where it takes longest."""
+    by_rank: dict[int, list[str]] = {}
+    for use in uses:
+        by_rank.setdefault(use.worst[0], []).append(use.name)
+    places = {}
+    for number, names in by_rank.items():
+        rank = view.rank(number)
+        first = first_of_each(rank, *view.window(rank.window.start_ns, rank.window.end_ns + 1))
+        for name in names:
+            start, end = first[name]
+            margin = max(end - start, 500)
+            place = view.address.to_place(
+                addresses.TIMELINE,
+                rank=(number,),
+                start_ns=start - margin,
+                end_ns=end + margin,
+                search=function_name(name)[:_MAX_NAME],
+            )
+            places[name] = place.href()
+    return places

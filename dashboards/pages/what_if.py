@@ -1,0 +1,289 @@
+"""What if: what a step would take if something were otherwise, and whether that can be said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dash import dcc, html
+
+from dashboards import address as addresses
+from dashboards.asking.questions import Asked, questions_about
+from dashboards.asking.what_if import WhatIfQuestion
+from dashboards.view import View
+from dashboards.widgets.components import card, nothing, page
+from dashboards.widgets.palette import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
+from traceprof.errors import one_line
+from traceprof.reports.whatif_text import GATES, change_text, path_shares
+from traceprof.units import duration, percent
+from traceprof.whatif.assumptions import names, parse, singles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.address import Address
+    from traceprof.analysis import Analysis
+    from traceprof.whatif.answers import Answer, WhatIf
+    from traceprof.whatif.checked import Baseline
+
+PATH = addresses.WHAT_IF
+TITLE = "What if"
+SEPARATOR = ";"
+"""Between assumptions in an address."""
+
+_POLL_MS = 700
+_EXAMPLES = "link=4x; kernel:gemm=0.5x; no-sync+no-data-loading"
+_PATH_COLORS = {
+    "compute": COMPUTE,
+    "communication": COMMUNICATION,
+    "copies": COPY,
+    "the host": HOST,
+    "delays between them": IDLE,
+}
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page: what can be assumed, and the answers as soon as they are there.
+
+    Raises:
+        UsageError: the address assumes what there is not.
+    """
+    view = View(analysis, address)
+    assumed = assumed_in(address)
+    lead = (
+        "The steps are replayed as they were recorded, with something changed: which call launched"
+        " which operation, what streams and threads waited for, and where ranks met. The whole run"
+        " is replayed, whatever ranks and time are chosen."
+    )
+    if not view.analysis.run.ranks:
+        return page(TITLE, lead, nothing("No report holds GPU work: there is nothing to replay."))
+    question = questions_about(analysis).about(WhatIfQuestion(assumed))
+    return page(
+        TITLE,
+        lead,
+        _form(assumed),
+        html.Div(answers(question), id="what-if-answers"),
+        dcc.Interval(id="what-if-poll", interval=_POLL_MS, disabled=question.is_over),
+    )
+
+
+def assumed_in(address: Address) -> tuple[str, ...]:
+    """Return what an address assumes; nothing stands for every assumption by itself.
+
+    Raises:
+        UsageError: there is no such assumption.
+    """
+    texts = tuple(filter(None, (part.strip() for part in (address.assume or "").split(SEPARATOR))))
+    for text in texts:
+        parse(text)
+    return texts
+
+
+def answers(question: Asked) -> list[Component]:
+    """Return the answers, or that they are being worked out."""
+    if not question.is_over:
+        return [
+            html.Div(
+                [html.P("Replaying the steps …"), html.Progress()],
+                className="loading",
+                role="status",
+            )
+        ]
+    if question.answer is None:
+        return [card("No answer", nothing(one_line(question.error or "")))]
+    asked: WhatIf = question.answer
+    parts = [] if asked.baseline is None else [_gates(asked.baseline)]
+    if asked.refused is not None:
+        why = f"This cannot be said from this report: {one_line(asked.refused)}."
+        how = one_line(asked.how_to_collect or "")
+        return [card("What a step would take", nothing(why, how)), *parts]
+    return [_steps(asked), *parts, *_critical_path(asked)]
+
+
+# -- what can be assumed --------------------------------------------------------------------------
+
+
+def _form(assumed: Sequence[str]) -> Component:
+    alone = [one.text for one in singles()]
+    meanings = names()
+    others = [text for text in assumed if text not in alone]
+    options = [
+        {
+            "label": html.Span([html.Code(text), f" {meanings.get(text, '')}"]),
+            "value": text,
+        }
+        for text in alone
+    ]
+    return card(
+        "Assume",
+        dcc.Checklist(
+            id="what-if-ticked",
+            options=options,
+            value=[text for text in assumed if text in alone],
+            className="assumptions",
+        ),
+        html.Div(
+            [
+                html.Label(
+                    [
+                        "other assumptions ",
+                        dcc.Input(
+                            id="what-if-others",
+                            type="text",
+                            value=f"{SEPARATOR} ".join(others),
+                            placeholder=f"such as {_EXAMPLES}",
+                        ),
+                    ]
+                ),
+                html.Button("Replay", id="what-if-ask", className="plain"),
+            ],
+            className="ask",
+        ),
+        note="several are answered each by itself, then all together; none: each of them",
+    )
+
+
+# -- the answers ----------------------------------------------------------------------------------
+
+
+def _gates(baseline: Baseline) -> Component:
+    rows = [
+        html.Tr(
+            [
+                html.Th(gate.name, scope="row"),
+                html.Td(
+                    "holds" if gate.holds else "fails", className="holds" if gate.holds else "fails"
+                ),
+                html.Td(
+                    f"{GATES[gate.name]} "
+                    + ("an unknown share" if gate.value is None else percent(abs(gate.value)))
+                ),
+                html.Td(f"limit {percent(gate.limit)}", className="number"),
+            ]
+        )
+        for gate in baseline.gates
+    ]
+    return card(
+        "Can the replay be believed?",
+        html.Table(html.Tbody(rows), className="gates"),
+        note="where a check fails, nothing is answered",
+    )
+
+
+def _steps(asked: WhatIf) -> Component:
+    baseline = asked.baseline
+    assert baseline is not None  # noqa: S101  (what is not refused has one)
+    steps = f"the median of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
+    told = sorted(
+        (answer for answer in asked.answers if not answer.is_too_small and answer.refused is None),
+        key=lambda answer: answer.change_ns or 0,
+    )
+    same = [answer.assume for answer in asked.answers if answer.is_too_small]
+    refused = [answer for answer in asked.answers if answer.refused is not None]
+    most = max([baseline.step_ns, *(answer.high_ns or 0 for answer in told)])
+    parts: list[Any] = []
+    if told:
+        head = html.Tr(
+            [
+                html.Th("if", scope="col"),
+                html.Th("a step takes", scope="col"),
+                html.Th("", scope="col"),
+                html.Th("from – to", scope="col", className="number"),  # noqa: RUF001
+                html.Th("change", scope="col", className="number"),
+                html.Th("", scope="col"),
+            ]
+        )
+        as_it_is = html.Tr(
+            [
+                html.Th("as it is", scope="row"),
+                html.Td(duration(baseline.step_ns), className="number"),
+                html.Td(_step_bar(baseline.step_ns, None, None, most), className="bar-cell"),
+                html.Td(""),
+                html.Td(""),
+                html.Td(steps, className="note"),
+            ]
+        )
+        body = html.Tbody([as_it_is, *(_row(answer, most) for answer in told)])
+        parts.append(html.Table([html.Thead(head), body], className="what-if"))
+    else:
+        parts.append(nothing("None of these would change the step by more than the replay misses."))
+    if same:
+        parts.append(
+            html.P(f"Changes nothing, or too little to be told: {', '.join(map(one_line, same))}.")
+        )
+    parts += [
+        html.P(f"{one_line(answer.assume)}: cannot be said: {one_line(answer.refused or '')}")
+        for answer in refused
+    ]
+    return card("What a step would take", *parts)
+
+
+def _row(answer: Answer, most: int) -> Component:
+    low, high = answer.low_ns or 0, answer.high_ns or 0
+    why = "a limit that no change reaches" if answer.is_bound else ""
+    notes = "; ".join(filter(None, (why, answer.note)))
+    return html.Tr(
+        [
+            html.Th(html.Code(one_line(answer.assume)), scope="row"),
+            html.Td(duration(answer.step_ns or 0), className="number"),
+            html.Td(
+                _step_bar(
+                    answer.step_ns or 0,
+                    None if answer.is_bound else low,
+                    None if answer.is_bound else high,
+                    most,
+                ),
+                className="bar-cell",
+            ),
+            html.Td(
+                "" if answer.is_bound else f"{duration(low)} – {duration(high)}",  # noqa: RUF001
+                className="number",
+            ),
+            html.Td(change_text(answer), className="number"),
+            html.Td(notes, className="note"),
+        ]
+    )
+
+
+def _step_bar(step_ns: int, low_ns: int | None, high_ns: int | None, most_ns: int) -> Component:
+    """Return a bar as long as the step, with its interval upon it."""
+
+    def percent_of(time_ns: int) -> str:
+        return f"{100 * time_ns / max(most_ns, 1):.3f}%"
+
+    parts = [html.Span(className="step", style={"width": percent_of(step_ns)})]
+    if low_ns is not None and high_ns is not None:
+        place = {"left": percent_of(low_ns), "width": percent_of(high_ns - low_ns)}
+        parts.append(html.Span(className="interval", style=place))
+    return html.Div(parts, className="step-bar")
+
+
+def _critical_path(asked: WhatIf) -> list[Component]:
+    shares = path_shares(asked)
+    if not shares:
+        return []
+    bar = html.Div(
+        [
+            html.Span(
+                style={"width": f"{100 * part:.3f}%", "background": _PATH_COLORS[name]},
+                title=f"{name}: {percent(part)}",
+            )
+            for name, part in shares.items()
+        ],
+        className="bar",
+    )
+    legend = html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(className="swatch", style={"background": _PATH_COLORS[name]}),
+                    f"{name} {percent(part)}",
+                ]
+            )
+            for name, part in shares.items()
+        ],
+        className="legend",
+    )
+    note = "what the end of the steps waited for, of all ranks: a change elsewhere brings nothing"
+    return [card("The critical path", bar, legend, note=note)]

@@ -1,0 +1,71 @@
+"""What was measured within the time range that the reader chose, measured when it is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from traceprof.analyses import kernel_table
+from traceprof.analyses.registry import RANK_ANALYSES
+from traceprof.run.windows import time_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dashboards.address import Scope
+    from traceprof.analyses.kernel_table import KernelTable
+    from traceprof.analyses.results import Judge, Result
+    from traceprof.run.rank import Rank, Window
+
+    Key = tuple[int, str, int, int]
+
+Measured = TypeVar("Measured")
+_MAX_KEPT = 4096  # results
+_BY_NAME = {analysis.name: analysis for analysis in RANK_ANALYSES}
+_lock = threading.Lock()
+_kept: OrderedDict[Key, object] = OrderedDict()
+
+
+def measured_within(rank: Rank, module: Judge[Result], scope: Scope) -> Result | None:
+    """Return what an analysis measures of a rank in the time chosen.
+
+    Args:
+        rank: of an open report.
+        module: one of `ANALYSES` that measures ranks.
+        scope: what is chosen.
+
+    Returns:
+        None where the analysis is not for this rank, or the rank did nothing in that time.
+    """
+    analysis = _BY_NAME[module.__name__]
+    if rank.device is None and not analysis.is_for_cpu:
+        return None
+    if not all(rank.trace.holds(part) for part in analysis.requires):
+        return None
+    return cast("Result | None", _measured(rank, scope, analysis.name, analysis.run))
+
+
+def kernels_within(rank: Rank, scope: Scope) -> KernelTable | None:
+    """Return what the kernels of a rank took in the time chosen; None where it did nothing then."""
+    if rank.device is None:
+        return None
+    return _measured(rank, scope, kernel_table.__name__, kernel_table.run)
+
+
+def _measured(
+    rank: Rank, scope: Scope, name: str, run: Callable[[Rank, Window], Measured]
+) -> Measured | None:
+    window, whole = time_window(rank, (scope.start_ns, scope.end_ns)), rank.window
+    if window.end_ns <= whole.start_ns or window.start_ns > whole.end_ns or not window.length_ns:
+        return None
+    key = (id(rank), name, window.start_ns, window.end_ns)
+    # One at a time: what a rank was measured from takes memory, and is let go of afterwards.
+    with _lock:
+        if key not in _kept:
+            _kept[key] = (rank, run(rank, window))
+            rank.release()
+        _kept.move_to_end(key)
+        if len(_kept) > _MAX_KEPT:
+            _kept.popitem(last=False)
+        return cast("tuple[Rank, Measured]", _kept[key])[1]

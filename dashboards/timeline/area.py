@@ -1,0 +1,147 @@
+"""What some rows did in a piece of time: how long by name, busy and idle, and event by event."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dashboards.timeline.detail import event_id
+from dashboards.timeline.model import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dashboards.timeline.model import RankTimeline, Track
+    from traceprof.intervals import Int64
+
+    Rows = Mapping[str, tuple[RankTimeline, Track]]
+
+MAX_NAMES = 100
+MAX_LISTED = 200
+
+
+@dataclass(slots=True)
+class _OfName:
+    count: int = 0
+    total_ns: int = 0
+    longest_ns: int = 0
+
+
+def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Return how long what ran in an area, by name, and how long each row was busy and idle.
+
+    Of an event that goes beyond the area the part inside of it counts.
+
+    Args:
+        rows: by key.
+        start_ns: the area's first nanosecond.
+        end_ns: one past its last.
+
+    Returns:
+        `count` of the events; `names`, by source, then those that take most time first: `source`,
+        `name`, `count`, `total`, `longest` and `share` of the time of all events of the source
+        (0 to 1); `num_names`; and `rows`: for each `row` its `count`, `busy` and `idle`. Times are
+        ns, as text.
+    """
+    by_name: defaultdict[tuple[str, str], _OfName] = defaultdict(_OfName)
+    of_rows = []
+    for key, (timeline, track) in rows.items():
+        inside, length = _clipped(track, start_ns, end_ns)
+        limits = np.array([start_ns, end_ns])
+        covered = track.row.covered_before(limits, track.row.started_before(limits))
+        busy = int(covered[1] - covered[0])
+        of_rows.append(
+            {
+                "row": key,
+                "count": len(inside),
+                "busy": str(busy),
+                "idle": str(end_ns - start_ns - busy),
+            }
+        )
+        events = timeline.events[track.source]
+        numbers, of_name, count = np.unique(
+            events.numbers(track.index[inside].astype(np.int64)),
+            return_inverse=True,
+            return_counts=True,
+        )
+        total, longest = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
+        np.add.at(total, of_name, length)
+        np.maximum.at(longest, of_name, length)
+        for place, number in enumerate(numbers.tolist()):
+            entry = by_name[track.source, events.names.label(number)]
+            entry.count += int(count[place])
+            entry.total_ns += int(total[place])
+            entry.longest_ns = max(entry.longest_ns, int(longest[place]))
+    whole: Counter[str] = Counter()
+    for (source, _), entry in by_name.items():
+        whole[source] += entry.total_ns
+    ordered = sorted(
+        by_name.items(),
+        key=lambda item: (SOURCES.index(item[0][0]), -item[1].total_ns, item[0][1]),
+    )
+    return {
+        "count": sum(entry.count for entry in by_name.values()),
+        "num_names": len(by_name),
+        "names": [
+            {
+                "source": source,
+                "name": name,
+                "count": entry.count,
+                "total": str(entry.total_ns),
+                "longest": str(entry.longest_ns),
+                "share": entry.total_ns / whole[source] if whole[source] else 0.0,
+            }
+            for (source, name), entry in ordered[:MAX_NAMES]
+        ],
+        "rows": of_rows,
+    }
+
+
+def listed(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Return the events of an area one by one, by their start, two hundred at most.
+
+    Args:
+        rows: by key.
+        start_ns: the area's first nanosecond.
+        end_ns: one past its last.
+
+    Returns:
+        `count` of the events and `events`, the first of them: `id`, `row`, `label`, `start` and
+        `duration` (ns, as text).
+    """
+    count, entries = 0, []
+    for key, (timeline, track) in rows.items():
+        running, starting = track.row.in_view(start_ns, end_ns)
+        stop = min(starting.stop, starting.start + MAX_LISTED)
+        first = np.concatenate((running[:MAX_LISTED], np.arange(starting.start, stop)))
+        count += len(running) + starting.stop - starting.start
+        starts = track.row.starts(first)
+        entries += [
+            (int(start), key, timeline, track, int(place))
+            for start, place in zip(starts.tolist(), first.tolist(), strict=True)
+        ]
+    entries.sort(key=lambda entry: entry[:2])
+    return {
+        "count": count,
+        "events": [
+            {
+                "id": event_id(timeline, track.source, int(track.index[place])),
+                "row": key,
+                "label": timeline.events[track.source].label_of(int(track.index[place])),
+                "start": str(start),
+                "duration": str(int(track.row.length[place])),
+            }
+            for start, key, timeline, track, place in entries[:MAX_LISTED]
+        ],
+    }
+
+
+def _clipped(track: Track, start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
+    """Return the places of a row's events in an area, and how long each is inside of it."""
+    running, starting = track.row.in_view(start_ns, end_ns)
+    inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
+    start = np.maximum(track.row.starts(inside), start_ns)
+    return inside, np.minimum(track.row.ends(inside), end_ns) - start

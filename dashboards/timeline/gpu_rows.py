@@ -1,0 +1,86 @@
+"""The rows of what one rank's GPU did: its training steps, and its streams by what they do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dashboards.timeline.events import operation_events, step_events
+from dashboards.timeline.model import (
+    GPU_KINDS,
+    OPERATION,
+    STEP,
+    STEPS,
+    RankTimeline,
+    Track,
+)
+from dashboards.timeline.row import Row
+from dashboards.view import MAX_NAME
+from traceprof.errors import one_line
+from traceprof.trace.grouping import groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dashboards.timeline.model import Int32
+    from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import Rank
+
+
+def read_gpu(rank: Rank, steps: Sequence[StepMeasures]) -> RankTimeline:
+    """Return the timeline of a rank without what its host did: that takes longer to read.
+
+    Args:
+        rank: the rank.
+        steps: its training steps.
+
+    Raises:
+        TraceFormatError: the report is damaged where the analysis had not read it yet.
+    """
+    events, tracks = {OPERATION: operation_events(rank)}, []
+    if steps:
+        events[STEP] = step_events(steps)
+        start = np.array([step.measures.window_start_ns for step in steps], np.int64)
+        length = np.array([step.measures.window_ns for step in steps], np.int64)
+        index = np.arange(len(steps), dtype=np.int32)
+        row = Row.of(start, start + length)
+        tracks.append(Track("", "steps on the GPU", STEPS, STEP, index, row))
+    tracks += _stream_tracks(rank)
+    return RankTimeline(rank, tuple(tracks), events, None, tuple(steps))
+
+
+def _stream_tracks(rank: Rank) -> Iterator[Track]:
+    """Yield the rows of each stream: what computes, what communicates, what copies."""
+    kernels, copies, memsets, graphs = rank.operations.groups
+    compute, communication, copy = range(len(GPU_KINDS))
+    kinds = (
+        rank.is_communication_kernel.astype(np.int8),
+        np.where(rank.is_peer_copy, communication, copy),
+        np.full(len(memsets), copy),
+        np.full(len(graphs), compute),
+    )
+    pieces: dict[tuple[int, int], list[tuple[Int32, Int64, Int64]]] = defaultdict(list)
+    first = 0
+    for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
+        stream, start, length = group.stream, group.starts.values, group.packed_length
+        for rows in groups(stream, kind) if len(group) else ():
+            key = int(stream[rows[0]]), int(kind[rows[0]])
+            begin = start[rows]
+            pieces[key].append(((rows + first).astype(np.int32), begin, begin + length.at(rows)))
+        first += len(group)
+    for key in sorted(pieces):
+        parts = pieces.pop(key)
+        index, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if len(parts) > 1:
+            order = np.argsort(start, kind="stable")
+            index, start, end = index[order], start[order], end[order]
+        number, name = key[0], GPU_KINDS[key[1]]
+        row = Row.of(start, end)
+        yield Track(_gpu_label(rank), f"stream {number} · {name}", name, OPERATION, index, row)
+
+
+def _gpu_label(rank: Rank) -> str:
+    return f"GPU {rank.device}" + (f" · {one_line(rank.gpu, MAX_NAME)}" if rank.gpu else "")

@@ -1,0 +1,146 @@
+"""The rows of what one rank's host threads did: NVTX ranges and API calls, by how they nest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dashboards.timeline.events import call_events, range_events
+from dashboards.timeline.model import CALL, HOST, NVTX, RANGE, RankTimeline, Track
+from dashboards.timeline.names import NameTable
+from dashboards.timeline.row import Row
+from dashboards.view import MAX_NAME
+from traceprof import lanes
+from traceprof.errors import one_line
+from traceprof.trace.grouping import groups
+from traceprof.trace.model.special_values import OPEN_END
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dashboards.timeline.model import Int32
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import Rank
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.ranges import RangeTable
+
+_MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
+_MAX_PACKED = 8
+_OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
+
+
+def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> RankTimeline:
+    """Return a timeline with the rows of the host below those of the GPU.
+
+    The busiest threads come first, the main one before the others; the rest is folded.
+
+    Args:
+        timeline: of a rank's GPU.
+        range_names: the names of the report's NVTX ranges, where they are shared with other ranks.
+
+    Raises:
+        TraceFormatError: the report is damaged where the analysis had not read it yet.
+    """
+    rank = timeline.rank
+    calls, ranges = rank.calls, rank.trace.range_table(rank.process)
+    events = dict(timeline.events)
+    if ranges is not None:
+        events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names))
+    if calls is not None:
+        events[CALL] = call_events(calls, rank.trace.api_names)
+    busiest, others = _threads(rank, calls, ranges)
+    tracks = (*timeline.tracks, *busiest, *(replace(other, is_folded=True) for other in others))
+    return RankTimeline(rank, tracks, events, ranges, timeline.steps, has_host=True)
+
+
+def _threads(
+    rank: Rank, calls: ApiCalls | None, ranges: RangeTable | None
+) -> tuple[list[Track], list[Track]]:
+    """Return the rows of the busiest threads, the main one first, and those of the others."""
+    calls_of = _by_thread(calls.thread) if calls is not None else {}
+    ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
+    nothing = np.empty(0, np.int32)
+
+    def busyness(thread: int) -> tuple[int, int, int]:
+        num_calls = len(calls_of.get(thread, nothing))
+        return -num_calls, -len(ranges_of.get(thread, nothing)), thread
+
+    def latest() -> int:
+        """Return when the last operation or call was over."""
+        ends = [group.last_end_ns for group in rank.operations.groups if len(group)]
+        if calls is not None and len(calls):
+            ends.append(int(calls.packed_length.add_to(calls.starts.values).max()))
+        return max(ends, default=0)
+
+    def tracks(threads: Sequence[int]) -> Iterator[Track]:
+        for thread in threads:
+            group = _thread_label(rank, thread)
+            if ranges is not None and thread in ranges_of:
+                yield from _range_tracks(group, ranges, ranges_of[thread], latest)
+            if calls is not None and thread in calls_of:
+                yield from _call_tracks(group, calls, calls_of[thread])
+
+    threads = sorted({*calls_of, *ranges_of}, key=busyness)
+    busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
+    busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
+    return list(tracks(busiest)), list(tracks(others))
+
+
+def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
+    rows = index.astype(np.int64)
+    start = calls.starts.at(rows)
+    end = start + calls.packed_length.at(rows)
+    del rows
+    order = lanes.order(start, end)
+    if order is not None:
+        index, start, end = index[order], start[order], end[order]
+    lane = lanes.nested(start, end, _MAX_NESTED)
+    yield from _lanes(group, "CUDA API", HOST, CALL, lane, index, start, end)
+
+
+def _range_tracks(
+    group: str, ranges: RangeTable, index: Int32, latest: Callable[[], int]
+) -> Iterator[Track]:
+    start, end = ranges.start_ns[index], ranges.end_ns[index]
+    is_open = end == OPEN_END
+    if is_open.any():
+        end = np.where(is_open, np.maximum(start, latest()), end)
+    order = lanes.order(start, end)
+    if order is not None:
+        index, start, end = index[order], start[order], end[order]
+    nests = ranges.nests[index]
+    for chosen, label, split, most in (
+        (~nests, "NVTX start/end", lanes.packed, _MAX_PACKED),
+        (nests, "NVTX", lanes.nested, _MAX_NESTED),
+    ):
+        if chosen.any():
+            lane = split(start[chosen], end[chosen], most)
+            times = start[chosen], end[chosen]
+            yield from _lanes(group, label, NVTX, RANGE, lane, index[chosen], *times)
+
+
+def _lanes(
+    group: str, label: str, kind: str, source: str, lane: Int64, index: Int32, start: Int64,
+    end: Int64,
+) -> Iterator[Track]:  # fmt: skip
+    """Yield a row for each lane."""
+    numbers = np.flatnonzero(np.bincount(lane)).tolist()
+    for number in numbers:
+        in_lane = lane == number if len(numbers) > 1 else slice(None)
+        row = Row.of(start[in_lane], end[in_lane])
+        name = f"{label} · level {number + 1}" if number else label
+        yield Track(group, name, kind, source, index[in_lane], row)
+
+
+def _by_thread(thread: Int64) -> dict[int, Int32]:
+    if len(thread) == 0:
+        return {}
+    return {int(thread[rows[0]]): rows.astype(np.int32) for rows in groups(thread)}
+
+
+def _thread_label(rank: Rank, thread: int) -> str:
+    name = rank.trace.thread_names.get(thread)
+    number = rank.trace.thread_number(thread)
+    return f"thread {number} · {one_line(name, MAX_NAME)}" if name else f"thread {number}"

@@ -1,0 +1,198 @@
+"""The times of one row of events, in as few bytes as they need: a rank has millions of events.
+
+Events stand in runs of 256. Of each run a base is kept, and of each event numbers above it, of one,
+two or four bytes; where those do not suffice, of eight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traceprof import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Narrow = npt.NDArray[Any]
+
+_SHIFT = 8
+_RUN = 1 << _SHIFT
+_EVERY = slice(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """The times of n events in order of their start, with what makes any view of them quick.
+
+    Attributes:
+        base_ns: int64[runs], the start of each run's first event.
+        start: [n], each event's start above its run's base.
+        length: [n], how long each event lasts, ns.
+        covered_base_ns: int64[runs'], how much the events before each run cover together; one more
+            than there are runs where the last run is full, as for `covered`.
+        covered: [n + 1], how much is covered by those events of the run that come before.
+        longest_ns: int64[runs], the longest event of each run.
+        reach_ns: int64[n], the latest end so far; None where no event begins before another's end.
+    """
+
+    base_ns: Int64
+    start: Narrow
+    length: Narrow
+    covered_base_ns: Int64
+    covered: Narrow
+    longest_ns: Int64
+    reach_ns: Int64 | None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def of(cls, start_ns: Int64, end_ns: Int64) -> Row:
+        """Return the row of n events given as two int64[n], ordered by start."""
+        length = end_ns - start_ns
+        firsts = np.arange(0, len(start_ns), _RUN)
+        longest = np.maximum.reduceat(length, firsts) if len(firsts) else length
+        packed_length, added, reach = _narrow(length), length, None
+        if (start_ns[1:] < end_ns[:-1]).any():
+            reach = np.maximum.accumulate(end_ns)
+            # What each event adds to the union of those before it.
+            begin = np.maximum(start_ns[1:], reach[:-1])
+            added = np.append(length[:1], np.maximum(end_ns[1:] - begin, 0))
+        covered = np.zeros(len(start_ns) + 1, np.int64)
+        np.cumsum(added, out=covered[1:])
+        covered_base = covered[::_RUN].copy()
+        base = start_ns[firsts]
+        return cls(
+            base,
+            _narrow(_above(start_ns, base)),
+            packed_length,
+            covered_base,
+            _narrow(_above(covered, covered_base)),
+            longest,
+            reach,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes, but for its runs."""
+        reach = 0 if self.reach_ns is None else self.reach_ns.nbytes
+        return self.start.nbytes + self.length.nbytes + self.covered.nbytes + reach
+
+    @property
+    def start_ns(self) -> Int64:
+        """When each event begins, int64[n], made anew each time."""
+        return self.starts(_EVERY)
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each event is over, int64[n], made anew each time."""
+        return self.ends(_EVERY)
+
+    @property
+    def first_ns(self) -> int:
+        """The first start; there has to be an event."""
+        return int(self.base_ns[0])
+
+    @property
+    def last_ns(self) -> int:
+        """The last end; there has to be an event."""
+        return int(self._reaches(np.array([len(self) - 1]))[0])
+
+    def starts(self, index: Int64 | slice) -> Int64:
+        """Return when some of the events begin, int64[m]."""
+        if isinstance(index, slice):
+            index = np.arange(len(self))[index]
+        starts: Int64 = self.base_ns[index >> _SHIFT] + self.start[index]
+        return starts
+
+    def ends(self, index: Int64 | slice) -> Int64:
+        """Return when some of the events are over, int64[m]."""
+        return self.starts(index) + self.length[index]
+
+    def started_before(self, times_ns: Int64) -> Int64:
+        """Return how many events began before each of some times, int64[m]."""
+        if len(self) == 0:
+            return np.zeros(len(times_ns), np.int64)
+        run = np.searchsorted(self.base_ns, times_ns) - 1  # the last that began before
+        above = times_ns - self.base_ns[np.maximum(run, 0)]
+        low = np.maximum(run, 0) << _SHIFT  # as many began before at least
+        high = np.minimum(low + _RUN, len(self))
+        for _ in range(_SHIFT + 1):
+            middle = (low + high) >> 1
+            is_open = low < high
+            began = is_open & (self.start[np.minimum(middle, len(self) - 1)] < above)
+            low = np.where(began, middle + 1, low)
+            high = np.where(is_open & ~began, middle, high)
+        return np.where(run < 0, 0, low)
+
+    def covered_before(self, times_ns: Int64, started: Int64) -> Int64:
+        """Return how much the events cover before each time: int64[m] ns.
+
+        Args:
+            times_ns: int64[m].
+            started: int64[m], how many events started before each.
+        """
+        covered: Int64 = self.covered_base_ns[started >> _SHIFT] + self.covered[started]
+        some = started > 0
+        # Those that started before a time and go on after it cover all up to the latest end.
+        covered[some] -= np.maximum(self._reaches(started[some] - 1) - times_ns[some], 0)
+        return covered
+
+    def in_view(self, start_ns: int, end_ns: int) -> tuple[Int64, slice]:
+        """Return the events of a view [start, end).
+
+        Returns:
+            Indices of those that started before the view and go on in it, int64[m]; and the slice
+            of those that start in it, of no length among them.
+        """
+        if len(self) == 0:
+            return np.empty(0, np.int64), slice(0, 0)
+        first, stop = self.started_before(np.array([start_ns, end_ns])).tolist()
+        # All before these end before the view.
+        begin = max(first - 1, 0)
+        if self.reach_ns is not None:
+            begin = int(np.searchsorted(self.reach_ns[:first], start_ns, side="right"))
+        before = np.arange(begin, first)
+        return before[self.ends(before) > start_ns], slice(first, max(first, stop))
+
+    def at_least(self, events: slice, least_ns: int) -> Int64:
+        """Return which of a slice of the events last so long, int64[m], in order."""
+        runs = slice(events.start >> _SHIFT, -(-events.stop // _RUN))
+        candidates = runs.start + np.flatnonzero(self.longest_ns[runs] >= least_ns)
+        indices = (candidates[:, None] * _RUN + np.arange(_RUN)).ravel()
+        indices = indices[(indices >= events.start) & (indices < events.stop)]
+        long: Int64 = indices[self.length[indices] >= least_ns]
+        return long
+
+    def _reaches(self, index: Int64) -> Int64:
+        return self.ends(index) if self.reach_ns is None else self.reach_ns[index]
+
+
+def merged(rows: Sequence[Row]) -> Row:
+    """Return when any of some rows had an event."""
+    start = np.concatenate([row.start_ns for row in rows])
+    end = np.concatenate([row.end_ns for row in rows])
+    union = intervals.union(start, end)
+    return Row.of(union.start_ns, union.end_ns)
+
+
+def _above(values: Int64, base: Int64) -> Int64:
+    """Return values above the base of the run that each is in."""
+    above: Int64 = values - np.repeat(base, _RUN)[: len(values)]
+    return above
+
+
+def _narrow(values: Int64) -> Narrow:
+    """Return values that are not negative in the narrowest type that holds them all."""
+    most = int(values.max(initial=0))
+    for kind in (np.uint8, np.uint16, np.uint32):
+        if most <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values

@@ -1,0 +1,143 @@
+"""The timelines of the ranks last asked for, each made once, whoever asks, and one beside another.
+
+What is asked of a rank that is there must not wait for another that is being made. Of one report
+one thread reads at a time: its file has one reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING
+
+from dashboards.timeline.events import call_events, operation_events, range_events, step_events
+from dashboards.timeline.gpu_rows import read_gpu
+from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.names import NameTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from dashboards.timeline.events import Events
+    from dashboards.timeline.model import RankTimeline
+    from traceprof.analysis import Analysis
+    from traceprof.run.opening import Rank
+    from traceprof.trace.model.ranges import RangeTable
+
+_MAX_BYTES = 600_000_000  # of the rows that are kept
+
+
+class Timelines:
+    """The timelines of an analysis; numbers of ranks are those of `numbers`."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self._ranks = {
+            rank.rank: rank for rank in sorted(analysis.run.ranks, key=lambda rank: rank.rank)
+        }
+        self._steps = {result.rank: result.steps for result in analysis.result.breakdown}
+        self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
+        self._events: dict[int, Mapping[str, Events]] = {}
+        self._range_names: dict[int, NameTable] = {}
+        self._lock = threading.Lock()  # of what is kept; never held while something is made
+        self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """The numbers of the run's ranks, ascending."""
+        return self._ranks.keys()
+
+    def gpu(self, number: int) -> RankTimeline:
+        """Return what is there of a rank's timeline: its GPU's rows at least, which come first."""
+        rank = self._ranks[number]
+        return self._made(number, lambda _: True, lambda _: self._read_gpu(rank))
+
+    def whole(self, number: int) -> RankTimeline:
+        """Return a rank's timeline with the rows of its host."""
+        rank = self._ranks[number]
+
+        def complete(known: RankTimeline | None) -> RankTimeline:
+            timeline = known or self._read_gpu(rank)
+            with self._reader(rank):
+                return with_host(timeline, self._names(rank))
+
+        return self._made(number, lambda timeline: timeline.has_host, complete)
+
+    def events(self, number: int) -> Mapping[str, Events]:
+        """Return the events of a rank by their source, whether its rows were made or not.
+
+        The first time the ranges of the report are read, which can take a second.
+        """
+        rank = self._ranks[number]
+        with self._lock:
+            known = self._events.get(number)
+        if known is not None:
+            return known
+        with self._reader(rank):
+            events = {OPERATION: operation_events(rank)}
+            if self._steps.get(number):
+                events[STEP] = step_events(self._steps[number])
+            calls, names = rank.calls, self._names(rank)
+            if calls is not None:
+                events[CALL] = call_events(calls, rank.trace.api_names)
+            ranges = rank.trace.range_table(rank.process)
+            if ranges is not None and names is not None:
+                events[RANGE] = range_events(ranges, names)
+        with self._lock:
+            return self._events.setdefault(number, events)
+
+    def _made(
+        self,
+        number: int,
+        is_enough: Callable[[RankTimeline], bool],
+        make: Callable[[RankTimeline | None], RankTimeline],
+    ) -> RankTimeline:
+        """Return what is kept of a rank where it is enough, else what is made of it."""
+        timeline = self._known(number)
+        if timeline is not None and is_enough(timeline):
+            return timeline
+        with self._lock:
+            making = self._making[number]
+        with making:
+            timeline = self._known(number)  # another thread may have made it meanwhile
+            if timeline is not None and is_enough(timeline):
+                return timeline
+            timeline = make(timeline)
+            self._keep(number, timeline)
+            return timeline
+
+    def _known(self, number: int) -> RankTimeline | None:
+        with self._lock:
+            if number in self._kept:
+                self._kept.move_to_end(number)
+            return self._kept.get(number)
+
+    def _keep(self, number: int, timeline: RankTimeline) -> None:
+        with self._lock:
+            self._kept[number] = timeline
+            self._kept.move_to_end(number)
+            while len(self._kept) > 1 and self._nbytes > _MAX_BYTES:
+                self._kept.popitem(last=False)
+
+    @property
+    def _nbytes(self) -> int:
+        return sum(timeline.nbytes for timeline in self._kept.values())
+
+    def _reader(self, rank: Rank) -> threading.Lock:
+        """Return what must be held by who reads a report."""
+        with self._lock:
+            return self._reading[rank.report]
+
+    def _read_gpu(self, rank: Rank) -> RankTimeline:
+        return read_gpu(rank, self._steps.get(rank.rank, ()))
+
+    def _names(self, rank: Rank) -> NameTable | None:
+        """Return the names of a report's ranges, which its ranks share."""
+        if rank.report not in self._range_names:
+            ranges: RangeTable | None = rank.trace.range_table(rank.process)
+            if ranges is None:
+                return None
+            self._range_names[rank.report] = NameTable(ranges.names)
+        return self._range_names[rank.report]

@@ -1,0 +1,32 @@
+"""What a whole rank did, in one row: how much of each column it computed, communicated, copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dashboards.timeline.viewport import edges
+
+if TYPE_CHECKING:
+    from dashboards.timeline.model import RankTimeline
+
+
+def strip(timeline: RankTimeline, start_ns: int, end_ns: int, columns: int) -> dict[str, Any]:
+    """Return what a rank did between two times.
+
+    Args:
+        timeline: of its GPU.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last.
+        columns: how many there are to fill.
+
+    Returns:
+        For each of `GPU_KINDS` that the rank did: how much of each column it took, in thousandths.
+    """
+    borders = edges(start_ns, end_ns, columns)
+    shares = {}
+    for kind, row in timeline.kind_rows.items():
+        covered = np.diff(row.covered_before(borders, row.started_before(borders)))
+        shares[kind] = (1000 * covered // np.diff(borders)).tolist()
+    return shares

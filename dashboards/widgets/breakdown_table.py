@@ -1,0 +1,215 @@
+"""Where the time went: a row for each rank, or for many ranks the machines and who stands out."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from dash import dcc, html
+
+from dashboards.view import device_text
+from dashboards.widgets.components import UNKNOWN, card
+from dashboards.widgets.palette import PARTS
+from dashboards.widgets.terms import PART_MEANINGS
+from traceprof.reports.time_text import outside_the_training
+from traceprof.units import duration, percent, ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.view import View
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
+
+TITLE = "Where the time went"
+MAX_ROWS = 8
+"""Ranks that have a row of their own at once."""
+_MAX_OUTLIERS = 6
+_MIN_AWAY = 0.02  # of the window, and three times the ranks' middle deviation
+_LOST = PARTS[1:]  # which are no compute
+
+
+class Outlier(NamedTuple):
+    """A rank that stands out.
+
+    Attributes:
+        rank: its number.
+        part: the name of the part of its time.
+        share: of its window, 0 to 1.
+        middle: the median of all ranks.
+    """
+
+    rank: int
+    part: str
+    share: float
+    middle: float
+
+
+def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
+    """Return where the time of ranks went, at least of one."""
+    outside = [html.P(line, className="note") for line in outside_the_training(results)]
+    if view.address.chosen.has_range:
+        outside = []
+    if len(results) <= MAX_ROWS:
+        return card(TITLE, _legend(), _scrolled(_table(view, results)), *outside)
+    worst = sorted(results, key=lambda result: (-_lost(result.whole), result.rank))
+    every = html.Details(
+        [
+            html.Summary(f"All {len(worst)} ranks, those that lose most first"),
+            _scrolled(_table(view, worst)),
+        ]
+    )
+    return card(
+        TITLE, _legend(), _machines(view, results), *_outliers(view, results), every, *outside
+    )
+
+
+def outliers(results: Sequence[BreakdownResult]) -> list[Outlier]:
+    """Return the ranks of whose time a part is far from the middle, the farthest first.
+
+    That is by 2 % of the window, and by three times the median distance of the ranks.
+    """
+    found = []
+    for measure, name, _ in _LOST:
+        shares = [result.whole.fraction(measure) for result in results]
+        middle = median(shares)
+        away = max(_MIN_AWAY, 3 * 1.4826 * median(abs(share - middle) for share in shares))
+        found += [
+            Outlier(result.rank, name, share, middle)
+            for result, share in zip(results, shares, strict=True)
+            if abs(share - middle) > away
+        ]
+    return sorted(found, key=lambda outlier: (-abs(outlier.share - outlier.middle), outlier.rank))
+
+
+def _lost(measures: Measures) -> float:
+    return sum(measures.fraction(measure) for measure, *_ in _LOST)
+
+
+def _legend() -> Component:
+    return html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(className="swatch", style={"background": color}),
+                    html.Strong(name),
+                    f": {PART_MEANINGS[measure]}",
+                ]
+            )
+            for measure, name, color in PARTS
+        ],
+        className="legend",
+    )
+
+
+def _scrolled(table: Component) -> Component:
+    return html.Div(table, className="scroll")
+
+
+# -- many ranks -----------------------------------------------------------------------------------
+
+
+def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
+    by_machine: dict[str, list[BreakdownResult]] = {}
+    for result in results:
+        by_machine.setdefault(view.machines[result.rank], []).append(result)
+    groups = sorted(
+        by_machine.items(), key=lambda item: -median(_lost(result.whole) for result in item[1])
+    )
+    heads = ["machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank"]
+    head = html.Tr(
+        [html.Th(text, scope="col", className="number" if "(%)" in text else "") for text in heads]
+    )
+    rows = [_machine(view, name, group) for name, group in groups]
+    table = html.Table([html.Thead(head), html.Tbody(rows)], className="machines")
+    note = html.P("Medians over the ranks of each machine, the one that loses most first.")
+    return html.Div([note, _scrolled(table)])
+
+
+def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Component:
+    shares = [median(result.whole.fraction(part) for result in results) for part, *_ in PARTS]
+    worst = max(results, key=lambda result: (_lost(result.whole), -result.rank))
+    link = dcc.Link(f"rank {worst.rank}", href=view.rank_address(worst.rank).href())
+    return html.Tr(
+        [
+            html.Th(name, scope="row"),
+            html.Td(f"{len(results)}: {ranks_text([result.rank for result in results])}"),
+            html.Td(_bar(shares), className="bar-cell"),
+            *(html.Td(f"{100 * share:.1f}", className="number") for share in shares),
+            html.Td([link, f", {percent(_lost(worst.whole))} lost"]),
+        ]
+    )
+
+
+def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
+    found = outliers(results)
+    if not found:
+        return [html.P("No rank stands out: each is near the middle in every part.")]
+    entries = [
+        html.Li(
+            [
+                dcc.Link(f"rank {one.rank}", href=view.rank_address(one.rank).href()),
+                f" ({view.machines[one.rank]}): {percent(one.share)} {one.part}",
+                f", against {percent(one.middle)} in the middle",
+            ]
+        )
+        for one in found[:_MAX_OUTLIERS]
+    ]
+    rest = len(found) - len(entries)
+    if rest > 0:
+        entries.append(html.Li(f"{rest} more"))
+    return [html.H4("Ranks that stand out"), html.Ul(entries, className="notes")]
+
+
+# -- a row for each rank --------------------------------------------------------------------------
+
+
+def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
+    several = len(view.analysis.run.traces) > 1
+    heads = ["rank", "GPU", *(["report"] if several else []), ""]
+    numbers = ["window (ms)", *(f"{name} (%)" for _, name, _ in PARTS), "comm. hidden (%)"]
+    head = html.Tr(
+        [
+            *(html.Th(text, scope="col") for text in heads),
+            *(html.Th(text, scope="col", className="number") for text in numbers),
+        ]
+    )
+    rows = [_row(view, result, several=several) for result in results]
+    return html.Table([html.Thead(head), html.Tbody(rows)], className="breakdown")
+
+
+def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
+    whole, rank = result.whole, view.rank(result.rank)
+    hidden = whole.hidden_fraction
+    link = dcc.Link(f"rank {rank.rank}", href=view.rank_address(rank.rank).href())
+    cells: list[Component] = [
+        html.Th(link, scope="row"),
+        html.Td(device_text(rank.device, rank.gpu), className="name"),
+    ]
+    if several:
+        cells.append(html.Td(view.report_name(rank.report), className="name"))
+    shares = [whole.fraction(measure) for measure, *_ in PARTS]
+    lengths = [getattr(whole, measure) for measure, *_ in PARTS]
+    cells.append(html.Td(_bar(shares, lengths), className="bar-cell"))
+    texts = (
+        f"{whole.window_ns / 1e6:.3f}",
+        *(f"{100 * share:.1f}" for share in shares),
+        UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
+    )
+    return html.Tr([*cells, *(html.Td(text, className="number") for text in texts)])
+
+
+def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
+    """Return the identity as a bar: the parts of the window, each as wide as its share."""
+    long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
+    return html.Div(
+        [
+            html.Span(
+                style={"width": f"{100 * share:.4f}%", "background": color},
+                title=f"{name}: {length}{percent(share)}",
+            )
+            for share, length, (_, name, color) in zip(shares, long, PARTS, strict=True)
+        ],
+        className="bar",
+    )

@@ -1,0 +1,188 @@
+"""The answer first: what a step takes, what it could take, and what costs most of it, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dash import dcc, html
+
+from dashboards.widgets.components import card, nothing
+from dashboards.widgets.finding_card import saving_text
+from dashboards.widgets.terms import meaning
+from traceprof.analyses import breakdown
+from traceprof.errors import one_line
+from traceprof.findings import by_id, worst_of
+from traceprof.reports.time_text import two_groups, where_it_went
+from traceprof.units import between, duration, percent, ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dash.development.base_component import Component
+
+    from dashboards.view import View
+    from traceprof.analyses.headline import Headline
+    from traceprof.analyses.savings import Savings
+    from traceprof.findings import Finding
+
+_MAX_ROWS = 7  # the rest stands below, as cards
+
+
+def headline_card(view: View, what_if: str) -> Component | None:
+    """Return the card; None where nothing was measured.
+
+    Args:
+        view: what is looked at; the headline is of the whole run, whatever that is.
+        what_if: the address of the page that answers what a step would take.
+    """
+    found = view.analysis.result.headline
+    if found is None:
+        return None
+    groups = by_id(view.findings)
+    return html.Section(
+        [
+            html.P(_takes(found), className="takes"),
+            _could_take(found, what_if),
+            html.P(_made_of(found), className="note"),
+            _causes(view, groups) if groups else _no_finding(view),
+        ],
+        className="card headline",
+    )
+
+
+def _takes(found: Headline) -> list[Component | str]:
+    result, lengths = found.breakdown, found.lengths
+    if lengths is None:
+        text = f"The {result.judged_kind} takes "
+        how = f"on rank {result.rank}; no training step is known"
+    else:
+        text = "A step takes "
+        how = f"on rank {result.rank}, the slowest: the median of {lengths.num_steps}"
+    return [text, html.Strong(duration(found.step_ns)), html.Span(f" {how}", className="note")]
+
+
+def _could_take(found: Headline, what_if: str) -> Component:
+    """Say what a step could take, and what brings it there: nothing counts twice."""
+    asking = dcc.Link("Ask what if …", href=what_if)
+    savings = found.savings
+    if savings is None:
+        text = "What it could take is not known: no finding here can be taken out of a replay. "
+        return html.P([text, asking], className="could-take")
+    if savings.possible_ns is None:
+        why = one_line(savings.refused or "it could not be replayed")
+        parts: list[Component | str] = [f"What it could take cannot be said: {why}. "]
+        if savings.how_to_collect:
+            parts.append(html.Code(f"→ {one_line(savings.how_to_collect)}"))
+        return html.P(parts, className="could-take")
+    source = html.Span(f" {_source(savings)} ", className="note")
+    if not savings.gains:
+        text = "Without any finding that can be taken out of a replay it takes as long."
+        return html.P([text, source, asking], className="could-take")
+    possible = duration(savings.possible_ns)
+    limits = between(savings.low_ns or 0, savings.high_ns or 0)
+    span = "" if limits == possible else f" ({limits})"
+    gains: list[Component | str] = []
+    for place, gain in enumerate(savings.gains):
+        gains += [
+            ", then " if place else ": ",
+            html.Strong(f"−{duration(gain.gain_ns)}"),
+            " without ",
+            _finding_link(gain.finding),
+        ]
+    takes: list[Component | str] = ["It could take ", html.Strong(possible), span]
+    return html.P([*takes, *gains, ". ", source, asking], className="could-take")
+
+
+def _source(savings: Savings) -> str:
+    misfit = next((gate.value for gate in savings.gates if gate.name == "misfit"), None)
+    steps = "all of it" if savings.num_steps == 1 else f"{savings.num_steps} steps"
+    off = "" if misfit is None else f", which misses what was measured by {percent(abs(misfit))}"
+    return f"By a replay of {steps}{off}."
+
+
+def _finding_link(id_: str) -> Component:
+    return html.A(id_, href=f"#finding-{id_}", title=meaning(id_))
+
+
+def _made_of(found: Headline) -> str:
+    text = f"It is {where_it_went(found.breakdown.judged)}."
+    if found.lengths is not None and found.lengths.groups:
+        text += f" {two_groups(found.breakdown.rank, found.lengths)}"
+    return text
+
+
+def _no_finding(view: View) -> Component:
+    judged = breakdown.judged_kind(view.analysis.of(breakdown))
+    return nothing(
+        f"No finding reaches 1 % of the {judged}: less cannot be distinguished from"
+        " differences between two runs."
+    )
+
+
+def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
+    judged = breakdown.judged_kind(view.analysis.of(breakdown))
+    worst = sorted(map(worst_of, groups), key=lambda finding: -finding.impact_fraction)
+    numbers = {finding.id: [one.rank for one in group] for group in groups for finding in group}
+    most = max(finding.impact_fraction for finding in worst) or 1.0
+    rows = [
+        html.Tr(
+            [
+                html.Th(_finding_link(finding.id), scope="row"),
+                html.Td(one_line(finding.title), className="what"),
+                html.Td(ranks_text(numbers[finding.id]), className="name"),
+                html.Td(_share_bar(finding, most), className="share-cell"),
+                html.Td(percent(finding.impact_fraction), className="number"),
+                html.Td(saving_text(finding.saving), className="number"),
+            ]
+        )
+        for finding in worst[:_MAX_ROWS]
+    ]
+    heads = [
+        html.Th("What costs most", scope="col"),
+        html.Th("what was found, on the rank where it costs most", scope="col"),
+        html.Th("on", scope="col"),
+        html.Th(f"of the {judged}", scope="col", colSpan=2, className="number"),
+        html.Th("a step gains without it", scope="col", className="number"),
+    ]
+    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="causes")
+    rest = len(worst) - _MAX_ROWS
+    more = html.P(f"{rest} more below", className="note") if rest > 0 else None
+    return html.Div([table, *([more] if more is not None else [])])
+
+
+def _share_bar(finding: Finding, most: float) -> Component:
+    width = 100 * finding.impact_fraction / most
+    bar = html.Span(className=f"share {finding.severity}", style={"width": f"{width:.2f}%"})
+    return html.Div(bar, title=f"{duration(finding.impact_ns)}, severity {finding.severity}")
+
+
+def owners_card(view: View) -> Component | None:
+    """Return who owns each part of the time that is no compute; None where no part is large."""
+    by_part: dict[tuple[str, str | None], list[tuple[float, int, str | None]]] = {}
+    for owner in view.analysis.result.owners:
+        if owner.rank in view.numbers:
+            key = (owner.part, owner.finding)
+            by_part.setdefault(key, []).append((owner.fraction, owner.rank, owner.sentence))
+    if not by_part:
+        return None
+    judged = breakdown.judged_kind(view.analysis.of(breakdown))
+    entries = []
+    for (part, finding), ranks in sorted(by_part.items(), key=lambda item: -max(item[1])[0]):
+        fraction, number, sentence = max(ranks, key=lambda rank: rank[0])
+        where = f" at most, on rank {number}" if len(ranks) > 1 else f" on rank {number}"
+        why = (
+            [_finding_link(finding), " says why"]
+            if finding is not None
+            else [one_line(sentence or "")]
+        )
+        entries.append(
+            html.Li(
+                [html.Strong(f"{percent(fraction)} {part}"), f"{where}: ", *why],
+            )
+        )
+    return card(
+        f"Who owns what the {judged} loses", html.Ul(entries, className="notes"), note=_OWNED
+    )
+
+
+_OWNED = "each part from 3 % on"
