@@ -8,8 +8,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 PACKAGES = ("dashboards", "instrument")
-# The references' own tests, and those of the scripts in dashboards/assets.
-OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript")}
+# The references' own tests, those of the scripts in dashboards/assets, and what only a GPU shows.
+OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript"), Path("gpu")}
 SHARED = ("tests.support", "tests.reference")
 
 

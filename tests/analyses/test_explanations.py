@@ -58,7 +58,7 @@ def test_numbers_that_pages_spell_out_are_those_of_the_code() -> None:
     assert late_launches._PROMPT_NS == 50_000
     assert "started within 50 µs of its launch" in stall
     assert _MIN_SHARE == 0.01
-    assert "stalls of 1 % of the window or more" in stall
+    assert "stalls of 1 % of the training or more" in stall
     assert _IN_TEN == 10
     assert "*late* that starts when 90 % has" in explanation("late-allreduce")
     assert lateness.MIN_SHARE == 0.5
@@ -66,4 +66,4 @@ def test_numbers_that_pages_spell_out_are_those_of_the_code() -> None:
     assert severity_of_cost(0.0099) is None
     assert severity_of_cost(0.01) is not None
     for link in ("link-saturated", "link-underused"):
-        assert "less than 1 % of the window" in explanation(link)
+        assert "less than 1 % of the training" in explanation(link)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import host_sync
@@ -25,34 +26,41 @@ def judged(path: Path, window: Window | None = None) -> list[HostSyncResult]:
     return [host_sync.run(rank, window or rank.window) for rank in ranks]
 
 
+US = 1000
+
+
 def two_reads() -> TraceBuilder:
-    """Two steps with a read each; after the first the GPU idles for 50 ns, after the second not.
+    """Two steps with a read each; after the first the GPU idles for 50 us, after the second not.
 
     GPU   |=== kernel ===|D|     gap     |==== kernel ====|D||= kernel queued =|
     """
-    builder = TraceBuilder().nvtx("step 0", 0, 120).nvtx("step 1", 120, 500)
-    builder.kernel(0, 100, launch=(0, 5))
-    builder.memcpy(100, 110, "DtoH", bytes=4, pageable=True, launch=(10, 112))
-    builder.api("cudaStreamSynchronize_v3020", 113, 115)
-    builder.kernel(160, 300, launch=(150, 155))
-    builder.memcpy(300, 310, "DtoH", bytes=4, pageable=True, stream=8, launch=(160, 312))
-    builder.api("cudaStreamSynchronize_v3020", 313, 315)
-    return builder.kernel(310, 600, launch=(156, 158))
+    builder = TraceBuilder().nvtx("step 0", 0, 120 * US).nvtx("step 1", 120 * US, 500 * US)
+    builder.kernel(0, 100 * US, launch=(0, 5 * US))
+    read = (10 * US, 112 * US)
+    builder.memcpy(100 * US, 110 * US, "DtoH", bytes=4, pageable=True, launch=read)
+    builder.api("cudaStreamSynchronize_v3020", 113 * US, 115 * US)
+    builder.kernel(160 * US, 300 * US, launch=(150 * US, 155 * US))
+    read = (160 * US, 312 * US)
+    builder.memcpy(300 * US, 310 * US, "DtoH", bytes=4, pageable=True, stream=8, launch=read)
+    builder.api("cudaStreamSynchronize_v3020", 313 * US, 315 * US)
+    return builder.kernel(310 * US, 600 * US, launch=(156 * US, 158 * US))
 
 
 def test_reads_in_steps(tmp_path: Path) -> None:
     (result,) = judged(two_reads().write(tmp_path / "t.sqlite"))
-    assert (result.num_syncs, result.api, result.api_blocked_ns) == (2, "cudaMemcpyAsync", 254)
-    assert result.blocked_ns == 102 + 2 + 152 + 2
-    assert result.per_step_ns == (104 + 154) // 2
-    assert result.idle_ns == 50
+    expected = (2, "cudaMemcpyAsync", 254 * US)
+    assert (result.num_syncs, result.api, result.api_blocked_ns) == expected
+    assert result.blocked_ns == (102 + 2 + 152 + 2) * US
+    assert result.per_step_ns == (104 + 154) * US // 2
+    assert result.idle_ns == 50 * US
     (finding,) = host_sync.findings(result)
     assert isinstance(finding, Finding)
-    assert (finding.severity, finding.impact_ns) == (Severity.LOW, 50)
+    assert (finding.severity, finding.impact_ns) == (Severity.LOW, 50 * US)
     assert finding.title.startswith("The host synchronized 2 times in training steps, mostly in")
+    # The evidence is the call that waited, not the gap that it left.
     (evidence,) = finding.evidence
-    assert (evidence.start_ns, evidence.end_ns) == (110, 160)
-    assert evidence.label == "cudaMemcpyAsync, before gemm"
+    assert (evidence.start_ns, evidence.end_ns) == (10 * US, 112 * US)
+    assert evidence.label == "cudaMemcpyAsync: the GPU then idles for 50 µs"
     assert {
         "num_syncs",
         "blocked_ns",
@@ -71,16 +79,48 @@ def test_synchronizing_outside_steps_does_not_count(tmp_path: Path) -> None:
     assert host_sync.findings(result) == []
 
 
+def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
+    """Wait once; after it the GPU idles for 100 us, of which the wait makes all."""
+    builder = TraceBuilder().kernel(0, 100 * US, launch=(0, 5 * US))
+    builder.kernel(200 * US, 300 * US, launch=(150 * US, 195 * US))
+    return builder.api(name, 20 * US, 140 * US)
+
+
 def test_without_steps_all_in_the_window_count(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
-    builder.api("cudaDeviceSynchronize_v3020", 20, 105)
-    builder.api("cudaDeviceSynchronize_v3020", 300, 305)  # after the window
+    builder = one_wait().api("cudaDeviceSynchronize_v3020", 300 * US, 305 * US)  # after the window
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
     (finding,) = host_sync.findings(result)
     assert isinstance(finding, Finding)
     assert (finding.metrics["num_syncs"], finding.metrics["in_steps"]) == (1, 0)
     assert "synchronized once (no training step is marked)" in finding.title
     assert finding.metrics["blocked_per_step_ns"] is None
+
+
+def test_a_call_and_the_drivers_call_in_it_count_once(tmp_path: Path) -> None:
+    (once,) = judged(one_wait().write(tmp_path / "once.sqlite"))
+    builder = one_wait().api("cuCtxSynchronize", 21 * US, 139 * US)
+    (twice,) = judged(builder.write(tmp_path / "twice.sqlite"))
+    assert (once.num_syncs, once.blocked_ns, once.idle_ns) == (1, 120 * US, 100 * US)
+    assert twice == once
+    (evidence,) = twice.evidence
+    assert (evidence.start_ns, evidence.end_ns) == (20 * US, 140 * US)
+    assert evidence.label.startswith("cudaDeviceSynchronize: the GPU then idles for 100 µs")
+
+
+def test_a_read_with_the_drivers_calls_counts_once(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 100, launch=(0, 5))
+    builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
+    builder.api("cuMemcpyDtoHAsync_v2", 11, 111)
+    builder.api("cudaStreamSynchronize_v3020", 113, 120).api("cuStreamSynchronize", 114, 119)
+    builder.kernel(160, 300, launch=(130, 135))
+    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert (result.num_syncs, result.blocked_ns) == (1, 102 + 7)
+
+
+def test_what_a_wait_before_the_window_costs_inside_counts(tmp_path: Path) -> None:
+    path = one_wait().write(tmp_path / "t.sqlite")
+    (result,) = judged(path, Window(120 * US, 300 * US))
+    assert (result.num_syncs, result.idle_ns) == (0, 80 * US)
 
 
 def test_threads_that_launch_nothing_do_not_count(tmp_path: Path) -> None:
@@ -97,12 +137,27 @@ def test_waiting_for_a_busy_gpu_is_silent(tmp_path: Path) -> None:
     assert host_sync.findings(result) == []
 
 
-def test_allocating_gets_advice_of_its_own(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
-    builder.api("cudaFree_v3020", 20, 140)
+def test_allocating_is_another_cause(tmp_path: Path) -> None:
+    (result,) = judged(one_wait("cudaFree_v3020").write(tmp_path / "t.sqlite"))
+    assert (result.num_syncs, result.idle_ns) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "call", "first", "unsaid"),
+    [
+        ("at::native::add", "cudaStreamSynchronize_v3020", "set_sync_debug_mode", "OpenACC"),
+        ("jacobi_kernel", "cudaDeviceSynchronize_v3020", "cudaStreamWaitEvent", "torch"),
+        ("jacobi_kernel", "cudaStreamSynchronize_v3020", "cudaEventSynchronize", "torch"),
+    ],
+)
+def test_advice_fits_the_program(
+    tmp_path: Path, kernel: str, call: str, first: str, unsaid: str
+) -> None:
+    builder = one_wait(call).kernel(300 * US, 310 * US, kernel, launch=(196 * US, 197 * US))
     (finding,) = host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0])
     assert isinstance(finding, Finding)
-    assert "expandable_segments" in finding.advice[0]
+    assert first in finding.advice[0]
+    assert unsaid not in " ".join(finding.advice)
 
 
 def test_a_copy_and_a_later_synchronization_are_two(tmp_path: Path) -> None:
@@ -147,3 +202,23 @@ def test_known_answers_on_a_real_trace(traces: Path) -> None:
     (result,) = judged(traces / "a100_single_4workers_dataloader.sqlite")
     assert (result.num_syncs, result.api) == (93, "cudaMemcpyAsync")
     assert host_sync.findings(result) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "h100x2_torchrun_nccl_on_compute_stream",
+        "pairs/h100x2_per_layer_sync",
+        "pairs/v100_mpas_0_noasync",
+    ],
+)
+def test_without_steps_the_impact_is_what_gpu_idle_lays_to_waits(traces: Path, name: str) -> None:
+    expected = [found.causes["sync_ns"] for found in idle_causes(traces / f"{name}.sqlite")]
+    results = judged(traces / f"{name}.sqlite")
+    assert [result.idle_ns for result in results] == expected
+    for result in results:
+        assert not result.in_steps
+        for finding in host_sync.findings(result):
+            assert isinstance(finding, Finding)
+            costs = [evidence.label.rpartition(" ")[2] for evidence in finding.evidence]
+            assert len(costs) == 5

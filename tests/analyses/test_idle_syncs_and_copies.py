@@ -1,4 +1,4 @@
-"""gpu-idle, host-sync and pageable-copy against the reference: real and generated exports."""
+"""Idle time, host-sync and pageable-copy against the reference: real and generated exports."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ def answer(rank: Rank, window: Window) -> Answer:
     idle = gpu_idle.run(rank, window)
     syncs = host_sync.run(rank, window)
     copies = pageable_copy.run(rank, window)
-    if idle.parts_ns is not None:
-        assert sum(idle.parts_ns) == idle.idle_ns
-    unlaunched = round((1 - idle.coverage) * idle.idle_ns)
+    assert sum(idle.by_cause.values()) == idle.idle_ns
     moved = (copies.num_copies, copies.bytes, copies.host_blocked_ns, copies.cost_ns)
     return Answer(
         idle.idle_ns,
-        idle.parts_ns,
-        unlaunched,
         syncs.num_syncs,
         syncs.blocked_ns,
         syncs.api,
-        syncs.idle_ns,
         syncs.per_step_ns,
         moved,
     )

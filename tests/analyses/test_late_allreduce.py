@@ -248,7 +248,8 @@ def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("builder", "why", "how"),
     [
-        (steps_of([]), "no AllReduce kernel", "--communication-kernel"),
+        (steps_of([]), "no communication kernel", "--communication-kernel"),
+        (steps_of([]).kernel(50, 60, SCATTER), "no AllReduce kernel", "REGEX=AllReduce"),
         (steps_of([]).graph(5, 9), "traced as a whole", "--cuda-graph-trace=node"),
         (TraceBuilder().kernel(0, 9).kernel(9, 20, NCCL), "no training step", "--step-pattern"),
         (steps_of([(610, 880)], num=2), "1 steps can be judged", "record several steps"),

@@ -191,8 +191,10 @@ def test_simulated_truths(truth: Path) -> None:
         assert finding.metrics["max_queue_depth"] == metrics["max_queue_depth"]
         assert finding.metrics["source"] == metrics["source"]
         assert finding.metrics["stall_ns"] == pytest.approx(metrics["stall_ns"], rel=0.001)
-        assert finding.impact_ns == pytest.approx(metrics["model_late_start_ns"], rel=0.001)
-        assert (finding.severity > Severity.INFO) == (metrics["model_late_start_ns"] > 0)
+        # Where other causes stand beside it, the model cannot say what this one alone costs.
+        if "model_late_start_ns" in metrics:
+            assert finding.impact_ns == pytest.approx(metrics["model_late_start_ns"], rel=0.001)
+            assert (finding.severity > Severity.INFO) == (metrics["model_late_start_ns"] > 0)
 
 
 # -- planted ones ---------------------------------------------------------------------------------

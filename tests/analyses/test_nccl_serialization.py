@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.reference.communication import kernels_of, serialization, uses
+from tests.reference import readiness
+from tests.reference.communication import kernels_of, uses
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.support.opened import ranks_of
+from tests.support.streams import record, wait
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -47,14 +49,21 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
 
     It reads no labels, which tell the number of ranks.
     """
-    expected = kernels_of(path)
+    expected, whole = kernels_of(path), readiness.reference(path)
     with ranks_of(path) as ranks:
         for rank in ranks:
             kernels = expected.get((rank.pid, rank.key.device), [])
             window = rank.window
-            numbers = asdict(nccl_serialization.run(rank, window))
-            reference = serialization(kernels, window.start_ns, window.end_ns)
-            assert {name: numbers[name] for name in reference} == reference
+            for numbers, waits in (
+                (nccl_serialization.run(rank, window), whole),
+                (nccl_serialization.run(rank, _middle(window)), readiness.reference(
+                    path, (_middle(window).start_ns, _middle(window).end_ns)
+                )),
+            ):  # fmt: skip
+                if rank.device is not None:
+                    reference = asdict(waits[rank.process, rank.device])
+                    del reference["num_queued"]
+                    assert {name: getattr(numbers, name) for name in reference} == reference
             rows = [asdict(use) for use in collectives.run(rank, window).uses]
             for row, other in zip(rows, uses(kernels), strict=True):
                 for name in ("algbw_gb_per_s", "busbw_gb_per_s"):
@@ -65,6 +74,11 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
                         assert rate == pytest.approx(expected_rate, rel=1e-12)
                 # The rest is of the GPU's name, or of other ranks.
                 assert {name: row[name] for name in other} == other
+
+
+def _middle(window: Window) -> Window:
+    third = window.length_ns // 3
+    return Window(window.start_ns + third, window.end_ns - third)
 
 
 def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBuilder:
@@ -135,7 +149,8 @@ def test_dependence_unknown(tmp_path: Path) -> None:
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 40 * MS)
     assert finding.metrics["independent_blocked_ns"] is None
     assert "is not in the export" in finding.title
-    assert "--include-blobs=true" in finding.advice[-1]
+    assert "--include-blobs=true" in finding.advice[-2]
+    assert "--cuda-event-trace=true" in finding.advice[-1]
 
 
 @pytest.mark.parametrize(("gap", "blocked"), [(0, 1), (20_000, 1), (20_001, 0), (-5, 1)])
@@ -160,7 +175,7 @@ def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
         builder.kernel(100 + 10 * index, 110 + 10 * index, ALL_REDUCE, launch=(0, 105))
     found = result(builder, tmp_path)
     assert found.blocked_ns == 5 + 15 + 25 + 35 + 45
-    assert (found.queued_ns, found.max_blocked_ns) == (45, 45)
+    assert (found.queued_ns, found.waited_ns, found.max_blocked_ns) == (125, 45, 45)
     (chain,) = found.chains
     assert (chain.start_ns, chain.end_ns) == (105, 150)
     assert chain.label == "AllReduce behind AllReduce behind 3 more behind AllReduce on stream 7"
@@ -172,6 +187,26 @@ def test_operations_that_were_queued_before_the_capture(tmp_path: Path) -> None:
     found = result(builder, tmp_path)
     assert (found.blocked_ns, found.num_judged, found.num_operations) == (150, 1, 3)
     assert only(found).metrics["coverage"] == pytest.approx(1 / 3)
+
+
+def test_what_waits_for_its_input_is_not_blocked(tmp_path: Path) -> None:
+    """The second is launched at 20, when the first runs, but its input ends at 150.
+
+    7   |##compute#########|          ends at 150
+    20       |####A####|####B####|    100, 200, 300
+    """
+    builder = TraceBuilder().kernel(50, 150, launch=(1, 2))
+    builder.kernel(100, 200, ALL_REDUCE, launch=(5, 6), stream=20)
+    builder.kernel(200, 300, ALL_REDUCE, launch=(18, 20), stream=20)
+    found = result(builder, tmp_path)
+    assert (found.blocked_ns, found.queued_ns, found.waited_ns) == (50, 100, 50)
+    assert not found.has_events
+    wait(record(builder, 1, 7, 15), 1, 20, 16)
+    (found,) = results(builder.write(tmp_path / "with_events.sqlite"))
+    assert (found.blocked_ns, found.has_events) == (50, True)
+    assert only(found).metrics["queued_ns"] == 100
+    assert "were ready and waited" in only(found).title
+    assert not any("--cuda-event-trace" in line for line in only(found).advice)
 
 
 def test_without_launches_nothing_can_be_said(tmp_path: Path) -> None:
@@ -265,7 +300,7 @@ def test_what_the_simulator_knows(truth: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
-    random_ = random.Random(seed)
+    random_, has_events = random.Random(seed), seed % 2 == 1
     builder = prepare(TraceBuilder(), schemas=(901, 902, 903))
     call(builder, "ncclCommInitRank", 0, 1, 7, 4, 0, 0, schema=903)
     host, gpu = 10, {20: 50_000, 21: 60_000, 7: 10_000}
@@ -298,8 +333,11 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             gpu[stream] = start + random_.choice([0, 500, 40_000])
             builder.kernel(start, gpu[stream], name, launch=launch, stream=stream, tid=tid)
         if random_.random() < 0.5:
-            builder.kernel(gpu[7], gpu[7] + 9_000, stream=7)
+            builder.kernel(gpu[7], gpu[7] + 9_000, stream=7, tid=random_.choice([1000, 1001]))
             gpu[7] += 9_000
+        if has_events and random_.random() < 0.7:
+            event, streams = random_.randrange(3), random_.sample([7, 20, 21], 2)
+            wait(record(builder, event, streams[0], host), event, streams[1], host + 1)
         host += random_.choice([20, 30_000])
     assert_agreement(builder.write(tmp_path / "t.sqlite"))
 
@@ -308,11 +346,20 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
     assert_agreement(real_trace)
 
 
-def test_known_answers_on_four_a100(traces: Path) -> None:
-    (found,) = results(traces / "a100x4_ddp_baseline_rank0.sqlite")
-    assert (found.num_operations, found.num_blocked) == (472, 128)
-    assert (found.blocked_ns, found.max_blocked_ns) == (384_959_646, 5_002_072)
-    assert found.avoidable_ns == 7_037_842
+@pytest.mark.parametrize(
+    ("name", "blocked", "queued"),
+    [
+        ("a100x4_ddp_baseline_rank0", (34_262_490, 124), 384_959_646),
+        ("a100x4_ddp_nobroadcast_rank0", (49_853_975, 141), 564_110_835),
+    ],
+)
+def test_known_answers_on_four_a100(
+    traces: Path, name: str, blocked: tuple[int, int], queued: int
+) -> None:
+    (found,) = results(traces / f"{name}.sqlite")
+    assert (found.blocked_ns, found.num_blocked) == blocked
+    assert (found.queued_ns, found.num_operations) == (queued, 472)
+    assert found.has_events
     assert only(found).severity == Severity.INFO
 
 

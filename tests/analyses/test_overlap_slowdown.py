@@ -30,7 +30,7 @@ def assert_agreement(
     path: Path, window: tuple[int, int] | None = None
 ) -> list[OverlapSlowdownResult]:
     """Compare analysis and reference on one export and return what the analysis found."""
-    expected = reference(path, window)
+    expected = reference(path, window, undisturbed=True)
     results = []
     with ranks_of(path) as ranks:
         assert {(rank.process, rank.device) for rank in ranks} == expected.keys()
@@ -39,8 +39,8 @@ def assert_agreement(
             results.append(result)
             other = expected[rank.process, rank.key.device]
             for name in ("num_communication", "num_graphs", "num_beside", "num_half", "half_ns",
-                         "half_wall_ns", "wall_excess_ns", "hidden_ns", "num_sms_taken",
-                         "max_sms_taken"):  # fmt: skip
+                         "half_wall_ns", "num_disturbed", "wall_excess_ns", "hidden_ns",
+                         "num_sms_taken", "max_sms_taken"):  # fmt: skip
                 assert getattr(result, name) == getattr(other, name), name
             for name in ("num_overlapped", "num_alone", "overlapped_ns", "expected_ns",
                          "expected_at_least_ns", "expected_at_most_ns"):  # fmt: skip
@@ -204,33 +204,69 @@ def test_kernels_without_length(tmp_path: Path) -> None:
 
 
 def test_whole_graphs_beside_communication_are_not_judged(tmp_path: Path) -> None:
-    builder = run_of().graph(4000, 4100).graph(9000, 9100)
+    builder = run_of(times=31).graph(7700, 7720).graph(9000, 9100)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_beside, result.comparison.num_overlapped) == (31, 30)
-    assert result.coverage == 30 / 31
+    assert (result.num_beside, result.comparison.num_overlapped) == (32, 30)
+    assert result.num_disturbed == 1  # the kernel that ran beside the graph
+    assert result.coverage == 30 / 32
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "num_beside"),
+    [(3000, 3150, 1), (3150, 3301, 2), (2990, 3000, 0), (3149, 3150, 1), (3001, 3001, 0),
+     (2900, 7600, 30), (7500, 7600, 0)],
+)  # fmt: skip
+def test_what_runs_beside_other_compute_is_not_compared(
+    tmp_path: Path, start: int, end: int, num_beside: int
+) -> None:
+    # gemm  |… 3000|3150|3300| …   beside communication
+    # resize     |start end|       on a stream of its own
+    path = run_of().kernel(start, end, "resize", stream=8).write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path)
+    assert result.num_disturbed == num_beside + (num_beside > 0)  # the other one, too
+    assert result.comparison.num_overlapped == 30 - num_beside
+
+
+def test_kernels_beside_other_compute_are_not_alone(tmp_path: Path) -> None:
+    path = run_of().kernel(50, 101, "resize", stream=8).write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path)
+    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (28, 30)
+    # Of the overlapped time all could be compared; what ran alone is no part of it.
+    assert result.matched_fraction == 1
+
+
+@pytest.mark.parametrize(("uuid", "num_compared"), [("GPU-1", 29), ("GPU-2", 30)])
+def test_other_processes_on_the_same_gpu_disturb(
+    tmp_path: Path, uuid: str, num_compared: int
+) -> None:
+    builder = run_of().kernel(3010, 3020, "infer", pid=2000)
+    for pid, name in ((1000, "GPU-1"), (2000, uuid)):
+        builder.raw("TARGET_INFO_CUDA_DEVICE", gpuId=0, cudaId=0, pid=pid, uuid=name)
+    first, other = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert first.comparison.num_overlapped == num_compared
+    assert other.num_beside == 0
 
 
 def test_kernels_that_last_for_years(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 1 << 61, "PtoP")
-    for start, end in ((0, 1 << 61), (1 << 61, 3 << 60), (1 << 61, 3 << 60), (1 << 61, 7 << 59)):
-        for grid in (1, 2):
-            builder.kernel(start, end, grid=(grid, 1, 1))
+    for eighth in (0, 4, 5, 6):  # of 2 ** 62 ns; the first takes half of them, beside copies
+        end = (eighth + (4 if eighth == 0 else 1)) << 59
+        builder.kernel(eighth << 59, end)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (6, 2)
-    assert result.comparison.slowdown == 2
+    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (3, 1)
+    assert result.comparison.slowdown == 4
 
 
 # -- impact ---------------------------------------------------------------------------------------
 
 
-def test_kernels_that_coincide_cost_wall_time_once(tmp_path: Path) -> None:
+def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> None:
     builder = run_of()
     for index in range(30):
         builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
-    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
-    assert finding.metrics["excess_ns"] == 60 * 50
-    assert finding.impact_ns == 30 * 50
+    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert isinstance(missing, NotApplicable)
+    assert "60 ran beside other compute" in missing.reason
 
 
 def test_kernels_that_are_faster_are_taken_off_the_impact(tmp_path: Path) -> None:
@@ -258,6 +294,7 @@ def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
         "num_overlapped": 30,
         "num_alone": 30,
         "matched_fraction": 1.0,
+        "num_disturbed": 0,
         "communication_slowdown": None,
         "sure_slowdown": 1.5,
         "noise_ns": 0,
@@ -360,10 +397,11 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
     chance = random.Random(seed)
     builder = TraceBuilder()
     for _ in range(600):
-        start = chance.randrange(1500)
+        start = chance.randrange(4000)
         where = {"pid": chance.choice([1, 2]), "device": chance.choice([0, 0, 1])}
         kind = chance.choice(["kernel"] * 8 + ["nccl", "nccl", "peer", "graph", "copy"])
-        end = start + chance.choice([0, 1, 5, chance.randrange(40)])
+        longest = 150 if kind == "nccl" else 15
+        end = start + chance.choice([0, 1, 5, chance.randrange(longest)])
         if kind in ("kernel", "nccl"):
             name = NCCL if kind == "nccl" else chance.choice(["gemm", "relu"])
             grid = (chance.choice([1, 2]), 1, 1)
@@ -374,7 +412,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             builder.memcpy(start, end, "PtoP" if kind == "peer" else "HtoD", **where)  # type: ignore[arg-type]
     path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
     assert sum(each.comparison.num_overlapped for each in assert_agreement(path)) > 20
-    first, last = sorted(chance.randrange(1600) for _ in range(2))
+    first, last = sorted(chance.randrange(4100) for _ in range(2))
     assert_agreement(path, (first, last))
 
 
@@ -398,7 +436,10 @@ def test_simulated_scenarios_have_the_answers_of_the_model() -> None:
                 for name in ("excess_ns", "num_overlapped", "num_alone", "matched_fraction"):
                     assert found[0].metrics[name] == expected[number][name]
                 assert found[0].metrics["slowdown"] == pytest.approx(expected[number]["slowdown"])
-                assert found[0].impact_ns <= 1.001 * expected[number]["model_excess_ns"]
+                # Medians of jittering durations differ from the model's by chance.
+                chance_ns = 3 * result.comparison.noise_ns
+                model_ns = expected[number]["model_excess_ns"]
+                assert found[0].impact_ns <= 1.001 * model_ns + chance_ns
             else:
                 assert not found
     assert judged_scenarios > 0
@@ -414,12 +455,26 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
 
 
-def test_known_answers_on_four_a100(traces: Path) -> None:
-    (finding,) = judged(traces / "a100x4_ddp_baseline_rank0.sqlite")
+@pytest.mark.parametrize(
+    ("name", "slowdown", "excess_ns", "num_overlapped", "matched"),
+    [
+        ("a100x4_ddp_baseline_rank0", 1.5078, 57_854_874, 3809, 0.5926),
+        ("a100x4_ddp_nobroadcast_rank0", 1.5349, 70_548_672, 3999, 0.5928),
+    ],
+)
+def test_known_answers_on_four_a100(
+    traces: Path, name: str, slowdown: float, excess_ns: int, num_overlapped: int, matched: float
+) -> None:
+    (finding,) = judged(traces / f"{name}.sqlite")
     assert isinstance(finding, Finding)
-    assert finding.metrics["num_overlapped"] == 4825
-    assert finding.metrics["excess_ns"] == 79_696_562
-    assert finding.impact_ns == 75_279_212
+    assert finding.metrics["slowdown"] == pytest.approx(slowdown, abs=5e-5)
+    assert finding.metrics["excess_ns"] == excess_ns
+    assert finding.metrics["num_overlapped"] == num_overlapped
+    assert finding.metrics["matched_fraction"] == pytest.approx(matched, abs=5e-5)
     assert finding.metrics["num_sms_taken"] == 24
-    # 401 kernels, 1.105 times as long: that costs 0.6 % of the window.
+    assert 0 < finding.impact_ns <= excess_ns
+
+
+def test_little_of_a_window_is_no_finding(traces: Path) -> None:
+    # Some hundred kernels, a little slower: that costs less than 1 % of the window.
     assert judged(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite") == []

@@ -22,9 +22,23 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from _pytest.mark import ParameterSet
+
 pytestmark = pytest.mark.slow
+
+QUICK = {"ddp", "gloo", "training", "mpi-wait", "host-sync", "peer-copies", "launch-queue-stall"}
+
+
+def samples(paths: Iterable[Path]) -> list[ParameterSet]:
+    """Return parameters for each sample; all but some kinds are for `make verify`."""
+    return [
+        pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.long])
+        for path in paths
+    ]
+
 
 SHIFT_NS = 1_000_000_007
 _TIMES = {"start", "end", "timestamp", "rawTimestamp"}
@@ -62,7 +76,7 @@ def shifted(found: Any, by_ns: int) -> Any:
     return [shifted(each, by_ns) for each in found] if isinstance(found, list) else found
 
 
-@pytest.fixture(params=SAMPLES, ids=[path.stem for path in SAMPLES])
+@pytest.fixture(params=samples(SAMPLES))
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return a copy of each sample in turn."""
     copied: Path = tmp_path / "t.sqlite"
@@ -96,7 +110,7 @@ def test_the_zero_of_the_clock_means_nothing(sample: Path) -> None:
     assert document(sample) == shifted(expected, SHIFT_NS)
 
 
-@pytest.mark.parametrize("sample", GPU_SAMPLES, indirect=True, ids=lambda path: path.stem)
+@pytest.mark.parametrize("sample", samples(GPU_SAMPLES), indirect=True)
 def test_an_idle_process_changes_nothing_for_the_others(sample: Path) -> None:
     expected = document(sample)
     with closing(sqlite3.connect(sample, isolation_level=None)) as database:
@@ -113,10 +127,18 @@ def test_an_idle_process_changes_nothing_for_the_others(sample: Path) -> None:
         database.execute(f"INSERT INTO {quote(table)} VALUES ({marks})", list(row.values()))
     found = document(sample)
     added = max(rank["rank"] for rank in found["ranks"])
+    # A rank of whose host nothing is known keeps the run from being replayed, so that what findings
+    # save is a bound.
+    for finding in [*found["findings"], *expected["findings"]]:
+        del finding["saving"]
     for section in ("ranks", "breakdown", "steps", "links", "collectives", "findings"):
         assert [each for each in found[section] if each["rank"] != added] == expected[section]
 
 
+# Without ranges no process can be known to help.
+@pytest.mark.parametrize(
+    "sample", samples(path for path in SAMPLES if path.stem != "mpi-wait"), indirect=True
+)
 def test_a_process_that_only_helps_changes_nothing(sample: Path) -> None:
     expected = document(sample)
     with closing(sqlite3.connect(sample, isolation_level=None)) as database:

@@ -64,3 +64,15 @@ def test_a_run_and_its_truth_are_written(
     shown = " ".join(capsys.readouterr().out.split())
     assert "its host launched late" in shown
     assert "The rank numbers come from the names of the files" in shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("dpp", "ddp"), ("straggler-hots", "straggler-host"), ("glo", "gloo")]
+)
+def test_a_scenario_by_another_name_is_suggested(
+    wrong: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("simulate", wrong) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"did you mean {meant!r}" in err.lower()

@@ -8,13 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.address import Address, parse
+from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES, page_at
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
 
 numbers = st.lists(st.integers(0, 2**61), unique=True, max_size=5).map(tuple)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@st.composite
+def scopes(draw: st.DrawFn) -> Scope:
+    times = st.integers(-(2**61), 2**61)
+    start, end = sorted(draw(st.lists(times, min_size=2, max_size=2, unique=True)))
+    return Scope(
+        draw(numbers),
+        draw(numbers),
+        draw(st.sampled_from([None, start])),
+        draw(st.sampled_from([None, end])),
+    )
 
 
 @st.composite
@@ -31,6 +43,8 @@ def addresses(draw: st.DrawFn) -> Address:
         evidence=draw(st.none() | st.integers(0, 9)),
         select=draw(st.none() | texts),
         search=draw(st.none() | texts),
+        assume=draw(st.none() | texts),
+        scope=draw(st.none() | scopes()),
     )
 
 
@@ -56,7 +70,9 @@ def test_anything_else_is_an_address_or_an_error(query: str) -> None:
         "rank=one", "rank=-1", "rank=1,,2", "rank=1_0", "rank=٣", "rank=" + "9" * 5000,
         "report=1.5", "start=1e9", "start=", "end=" + str(2**62), "start=5&end=5", "start=9&end=5",
         "finding=nothing", "finding=../../etc/passwd", "evidence=-1", "rank=1&rank=2", "path=/x",
-        "__class__=1", "search=" + "x" * 1001, "&".join(["rank=1"] * 99), "select=a" * 20_000,
+        "__class__=1", "search=" + "x" * 1001, "scope=select%3Dx", "scope=rank%3D-1",
+        "scope=start%3D5%26end%3D5", "scope=scope%3D", "scope=&scope=",
+        "&".join(["rank=1"] * 99), "select=a" * 20_000,
     ],
 )  # fmt: skip
 def test_what_no_address_can_say_is_refused(query: str) -> None:
@@ -75,8 +91,21 @@ def test_every_page_has_a_path_and_a_name_of_its_own() -> None:
     assert [page_at(page.PATH) for page in PAGES] == [*PAGES]
 
 
-def test_another_page_keeps_the_ranks() -> None:
+def test_another_page_keeps_what_was_chosen() -> None:
     address = parse("/steps", "rank=3,1&report=0&start=5&select=x")
+    assert address.to("/links").href() == "/links?rank=3,1&report=0&start=5"
     assert address.to("/timeline", start_ns=7, end_ns=9).href() == (
         "/timeline?rank=3,1&report=0&start=7&end=9"
     )
+
+
+def test_a_place_leaves_what_was_chosen_as_it_was() -> None:
+    address = parse("/steps", "rank=3,1&start=5")
+    place = address.to_place("/timeline", rank=(7,), start_ns=100, end_ns=200)
+    assert place.href() == ("/timeline?rank=7&start=100&end=200&scope=rank%3D3,1%26start%3D5")
+    again = parse(*place.href().split("?"))
+    assert again.chosen == address.chosen
+    assert again.to("/links").href() == "/links?rank=3,1&start=5"
+    everything = parse("/", "").to_place("/timeline", rank=(7,))
+    assert everything.href() == "/timeline?rank=7&scope="
+    assert parse("/timeline", "rank=7&scope=").to("/steps").href() == "/steps"

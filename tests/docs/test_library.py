@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import traceprof
+from tests.support.public import private_names
 
 if TYPE_CHECKING:
     import pytest
@@ -36,3 +37,11 @@ def test_examples_give_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_public_name_is_on_the_page() -> None:
     named = set(re.findall(r"`(\w+)", PAGE.read_text(encoding="utf-8")))
     assert set(traceprof.__all__) <= named
+
+
+def test_examples_use_nothing_private() -> None:
+    blocks = _EXAMPLES.findall(PAGE.read_text(encoding="utf-8"))
+    examples = doctest.DocTestParser().get_examples("\n".join(blocks))
+    assert len(examples) > 10
+    for example in examples:
+        assert [*private_names(example.source)] == [], example.source

@@ -1,4 +1,4 @@
-"""The README's commands do what it shows."""
+"""The commands of the README and of docs/export.md do what these pages show."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXPORT = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def sessions() -> list[tuple[str, str]]:
     """Return (command, output) of every console block."""
     found = []
-    for block in _CONSOLE.findall(README):
+    for block in _CONSOLE.findall(README) + _CONSOLE.findall(EXPORT):
         command, _, output = block.partition("\n")
         found.append((command.removeprefix("$ "), output))
     return found
 
 
 @pytest.mark.parametrize(("command", "output"), sessions())
-def test_commands_print_what_the_readme_shows(command: str, output: str, tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(command: str, output: str, tmp_path: Path) -> None:
     (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
     done = subprocess.run(  # noqa: S602  (commands of our own README)
         command.replace("traceprof ", f"{sys.executable} -m traceprof ", 1),

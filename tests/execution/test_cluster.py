@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import dask
@@ -82,22 +83,32 @@ def test_reports_that_cannot_be_read_are_left_out(
     assert written(found) == alone([*reports, damaged, missing])
 
 
+def test_reports_that_cannot_be_read_are_named_as_locally(
+    scheduler: str,
+    reports: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = reports[0].parent
+    monkeypatch.chdir(folder)  # where the workers are not
+    (folder / "empty.sqlite").touch()
+    (folder / "damaged.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+    (folder / "text.sqlite").write_text("not a report")
+    named = [reports[0].name, "empty.sqlite", "damaged.sqlite", "text.sqlite", "missing.sqlite"]
+    assert run("analyze", "--format", "json", *named) == EXIT_DONE
+    expected = capsys.readouterr()
+    assert expected.err.count("\n") == len(named) - 1
+    assert run("analyze", "--format", "json", "--scheduler", scheduler, *named) == EXIT_DONE
+    assert capsys.readouterr() == expected
+
+
 def test_a_mistake_in_the_options_ends_it_all(scheduler: str, reports: list[Path]) -> None:
     with pytest.raises(UsageError, match="both steps and a time range"):
         analyze_reports(reports, Options(steps=(0, 1), time_range=(0, 1)), scheduler=scheduler)
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense://x", "tcp://"])
-def test_where_no_scheduler_is(
-    address: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("traceprof.execution.cluster._CONNECT_S", 0.5)
-    with pytest.raises(UsageError, match=f"cannot use the scheduler {address}"):
-        analyze_reports(reports, scheduler=address)
-
-
 def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.execution.cluster._WORKERS_S", 0.2)
+    monkeypatch.setattr("traceprof.execution.scheduler.WORKERS_S", 0.2)
     with (
         LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=0, processes=True, dashboard_address=":0"
@@ -105,6 +116,20 @@ def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.Monk
         pytest.raises(WorkerError, match="it has no workers"),
     ):
         analyze_reports(reports, scheduler=cluster.scheduler_address)
+
+
+def started(
+    processes: ExitStack, *command: str, stderr: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """Start a process that is killed at the end, whatever a test comes to."""
+    process = subprocess.Popen(command, stderr=stderr, text=True)
+
+    def end() -> None:
+        process.kill()
+        process.communicate()
+
+    processes.callback(end)
+    return process
 
 
 def test_a_scheduler_that_goes_away(
@@ -115,21 +140,19 @@ def test_a_scheduler_that_goes_away(
     dask_command = [sys.executable, "-m", "dask"]
     options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0", "--no-show"]
     where = tmp_path / "scheduler.json"
-    with subprocess.Popen(
-        [*dask_command, "scheduler", *options, "--scheduler-file", where], stderr=subprocess.DEVNULL
-    ) as scheduler:
-        until(where.exists)
+    with ExitStack() as processes:
+        scheduler = started(
+            processes, *dask_command, "scheduler", *options, "--scheduler-file", str(where)
+        )
+        until(lambda: where.exists() and where.read_text().endswith("}"))
         worker = ["worker", "--scheduler-file", str(where), "--no-dashboard", "--no-nanny"]
-        with subprocess.Popen([*dask_command, *worker], stderr=subprocess.DEVNULL) as only:
-            address = json.loads(where.read_text())["address"]
-            command = ["-m", "traceprof", "analyze", "--scheduler", address, str(stuck)]
-            with subprocess.Popen(
-                [sys.executable, *command], stderr=subprocess.PIPE, text=True
-            ) as driver:
-                until(lambda: openers(stuck))
-                scheduler.kill()
-                _, err = driver.communicate(timeout=30)
-            only.kill()
+        started(processes, *dask_command, *worker)
+        address = json.loads(where.read_text())["address"]
+        command = ["-m", "traceprof", "analyze", "--scheduler", address, str(stuck)]
+        driver = started(processes, sys.executable, *command, stderr=subprocess.PIPE)
+        until(lambda: openers(stuck), seconds=120)
+        scheduler.kill()
+        _, err = driver.communicate(timeout=120)
     assert driver.returncode == EXIT_ERROR
     assert err.startswith(f"traceprof: cannot go on with the scheduler {address}: ")
     assert err.count("\n") == 1

@@ -46,3 +46,36 @@ def test_a_conversion_that_is_terminated_leaves_nothing(
         assert process.wait(30) == 143
     assert list(temporary.iterdir()) == []
     until(lambda: not any(is_running(int(pid.name)) for pid in started.iterdir()))
+
+
+def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None:
+    programs, temporary, started = (tmp_path / name for name in ("bin", "tmp", "started"))
+    for folder in (programs, temporary, started):
+        folder.mkdir()
+    nsys = programs / "nsys"
+    report = tmp_path / "r.nsys-rep"
+    report.write_bytes(b"NVIDIA Tegra Profiler Report")
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "traceprof", "info", str(report)]
+    environment = {**os.environ, "PATH": path, "TMPDIR": str(temporary)}
+
+    def converting() -> subprocess.Popen[bytes]:
+        known = len(list(started.iterdir()))
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        until(lambda: len(list(started.iterdir())) > known)
+        return process
+
+    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 60\n')
+    nsys.chmod(0o755)
+    (temporary / "traceprof-1-else").mkdir()  # not by this program: nothing is locked there
+    alive, killed = converting(), converting()
+    killed.kill()
+    killed.wait()
+    assert len(list(temporary.iterdir())) == 3
+    nsys.write_text("#!/bin/sh\nexit 1\n")
+    subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)
+    names = {folder.name.rpartition("-")[0] for folder in temporary.iterdir()}
+    assert names == {"traceprof-1", f"traceprof-{alive.pid}"}
+    alive.terminate()
+    alive.wait()
+    assert [folder.name for folder in temporary.iterdir()] == ["traceprof-1-else"]

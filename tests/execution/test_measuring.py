@@ -89,7 +89,7 @@ def test_what_is_kept_of_a_report_grows_with_its_communication_not_with_its_even
         assert rank.measurements is not None
         arrived = rank.measurements.arrivals
         sizes[num_kernels] = len(pickle.dumps(result)), len(arrived)
-    assert sizes[960][0] < path.stat().st_size / 20
+    assert sizes[960][0] < 20_000 + 400 * sizes[960][1]  # some 40 columns of its communication
     (few, num_few), (many, num_many) = sizes.values()
     assert many / few < 1.1 * num_many / num_few
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.workers import is_running, until
 from traceprof.analyses import runner
 from traceprof.analysis import analyze, begun_analysis
-from traceprof.errors import TraceFormatError
+from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import beside, measuring, reading, sharing
 from traceprof.reports import json
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -208,3 +208,32 @@ main(["analyze", "--jobs", "2", {str(export)!r}])
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
     assert (out, err.strip(), first.returncode) == ("", "", codes[number])
     until(lambda: not any(map(is_running, pids)))
+
+
+def told_of(analysis: Analysis, question: object) -> tuple[int, object, int]:
+    """Answer a question: by whom it was, and with what."""
+    if question == "bad":
+        raise UsageError("cannot answer", "it is bad", "ask another")
+    if question == "die" and os.getpid() != HERE:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid(), question, sum(len(rank.operations) for rank in analysis.run.ranks)
+
+
+HERE = os.getpid()
+
+
+def test_the_process_that_analysed_answers_questions(export: Path) -> None:
+    with begun_analysis(export, answer=told_of) as begun:
+        analysis = begun()
+        num = sum(len(rank.operations) for rank in analysis.run.ranks)
+        first, question, count = begun.ask("one")
+        assert first != os.getpid()
+        assert (question, count) == ("one", num)
+        with pytest.raises(UsageError, match="it is bad"):
+            begun.ask("bad")
+        assert begun.ask(["two", 2]) == (first, ["two", 2], num)
+        # Where it is killed, this process answers, now and from then on.
+        assert begun.ask("die") == (os.getpid(), "die", num)
+        assert begun.ask("three") == (os.getpid(), "three", num)
+    until(lambda: not is_running(first))
+    analysis.close()

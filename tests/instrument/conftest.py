@@ -12,6 +12,7 @@ from torch.distributed import distributed_c10d
 import instrument
 from instrument import training
 from tests.support.recording import record
+from tests.support.tool import build_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0."""
     monkeypatch.setattr(training, "_numbers", itertools.count())
     return record(monkeypatch.setattr)
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the library of a tool that counts ranges."""
+    return build_tool(tmp_path_factory.mktemp("tool"))
 
 
 @pytest.fixture(autouse=True)

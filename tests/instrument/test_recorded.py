@@ -12,45 +12,29 @@ from typing import Any
 
 import pytest
 
-from tests.support.needs import missing
+from tests.support.nsys import profile
 
 STEPS = 6
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"
 
-# From 0.2.12 on, nvtx's own functions write nothing under Nsight Systems 2023.4; `instrument` makes
-# its ranges from nvtx's parts, which every version has.
-VERSIONS = ("0.2.11", "installed")
 
-
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module")
 def recorded(
-    request: pytest.FixtureRequest, nsys: str, tmp_path_factory: pytest.TempPathFactory
+    nsys: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the report of a recorded run of two ranks, and what each of them says it did."""
     folder = tmp_path_factory.mktemp("recorded")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if request.param != "installed":
-        _install(f"nvtx=={request.param}", folder / "packages")
-        path = [str(folder / "packages"), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     script = ["-m", "instrument", str(PROGRAM), "--steps", str(STEPS), "--truth", str(folder)]
-    profile = [nsys, "profile", "--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none"]
-    _run([*profile, "-o", str(folder / "run"), *launch, *script], environment)
+    options = ["--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none"]
+    profile(nsys, options, folder / "run", [*launch, *script], environment)
     export = [nsys, "export", "--type=sqlite", "--output", str(folder / "run.sqlite")]
     _run([*export, str(folder / "run.nsys-rep")], environment)
     analyze = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
     report = json.loads(_run([*analyze, str(folder / "run.sqlite")], environment))
     truths = [json.loads((folder / f"truth-{rank}.json").read_text()) for rank in range(2)]
     return report, truths
-
-
-def _install(requirement: str, folder: Path) -> None:
-    """Put a package into an environment of its own; without an index that is a reason to skip."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    done = subprocess.run([*pip, requirement], capture_output=True, text=True, check=False)
-    if done.returncode:
-        missing(f"{requirement} cannot be installed: {done.stderr}")
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:

@@ -188,3 +188,22 @@ def test_after_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.meta_path == before
     importing.after_import("imported_first", lambda: called.append("at once"))
     assert called == ["first", "at once"]
+
+
+def test_two_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    called: list[str] = []
+    (tmp_path / "imported_by_two.py").write_text("value = 1\n")
+    importing.after_import("imported_by_two", lambda: called.append("first"))
+    importing.after_import("imported_by_two", lambda: called.append("second"))
+    module = __import__("imported_by_two")
+    assert sorted(called) == ["first", "second"]
+    assert module.__spec__ is not None
+    assert "exec_module" not in vars(module.__spec__.loader)
+
+
+@pytest.mark.parametrize("steps", ["3", "4:2", "a:b"])
+def test_steps_that_are_no_range(folder: Path, steps: str) -> None:
+    status, out, err = run(folder, "-m", "instrument", "--steps", steps, "show.py")
+    assert (status, out) == (2, "")
+    assert "--steps" in err

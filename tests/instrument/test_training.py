@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import instrument
+import traceprof
 from tests.support.recording import pushed
 
 Program = Callable[[torch.Tensor], torch.Tensor]
@@ -46,6 +47,28 @@ def test_a_step_as_a_block(recorded: list[str]) -> None:
         *("push step 0", "push validate", "pop", "pop"),
         *("push step 1", "push validate", "pop", "pop"),
     ]
+
+
+def test_a_kept_step_counts_on(recorded: list[str]) -> None:
+    kept = instrument.step()
+    for _ in range(2):
+        with kept:
+            pass
+    decorated = kept(lambda: None)
+    decorated()
+    decorated()
+    assert pushed(recorded) == ["step 0", "step 1", "step 2", "step 3"]
+
+
+@pytest.mark.parametrize("wrong", [5, "train"])
+def test_a_step_takes_no_number(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=rf"step\(\) takes no {type(wrong).__name__}: steps are"):
+        instrument.step(wrong)
+
+
+def test_the_package_tells_its_names_and_version() -> None:
+    assert set(instrument.__all__) <= set(dir(instrument))
+    assert instrument.__version__ == traceprof.__version__
 
 
 def test_exceptions_pass_through_and_close_the_range(recorded: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,21 @@ def test_labels_need_no_order() -> None:
     assert group.place.tolist() == [[5 + index, index] for index in range(15)]
     assert group.is_whole.all()
     assert group.leaves_together.all()
+
+
+def test_numbers_that_are_far_apart_take_no_memory() -> None:
+    last = (1 << 62) - 1  # as of a counter that was damaged or began anew
+    first = arrivals(0, STARTS, ENDS, group="0", sequence=[*range(29), last], bytes=8)
+    second = arrivals(1, STARTS, ENDS, group="0", sequence=[*range(1, 29), 1 << 40, last], bytes=8)
+    tracemalloc.start()
+    try:
+        (group,) = found(first, second)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(group, Group)
+    assert group.place.tolist() == [[n, n - 1] for n in range(1, 29)] + [[29, 29]]
+    assert peak < 1 << 20
 
 
 def test_captures_that_begin_at_different_operations_are_lined_up() -> None:

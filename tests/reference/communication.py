@@ -207,22 +207,6 @@ def add_facts(
     kernel["both_exchange"] = kind(kernel["operation"]) == "SendRecv" and names & {"Send", "Recv"}
 
 
-def covered(start: int, end: int, spans: list[tuple[int, int]]) -> int:
-    return sum(max(0, min(end, b) - max(start, a)) for a, b in spans)
-
-
-def union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
-
-
 def is_independent(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
     """Whether two could run side by side: by communicators, else by peers; None: unknown."""
     ids = one.get("communicator"), other.get("communicator")
@@ -235,40 +219,6 @@ def is_independent(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
     if None in ids or (both and None in peers):
         return None
     return False
-
-
-def serialization(kernels: list[dict[str, Any]], start: int, end: int) -> dict[str, Any]:
-    """The waits of the communication kernels that start in [start, end]."""
-    by_stream: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    waits: list[int] = []
-    independent, known, avoidable, judged, number = 0, 0, [], 0, 0
-    for kernel in kernels:
-        if not kernel["communicates"]:
-            continue
-        before = by_stream[kernel["stream"]]
-        inside = start <= kernel["start"] <= end
-        number += inside
-        judged += inside and kernel["launch"] is not None
-        if inside and before and kernel["launch"] and kernel["start"] - before[-1]["end"] <= 20_000:
-            ready = kernel["launch"][1]
-            spans = union([(one["start"], one["end"]) for one in before])
-            wait = covered(ready, kernel["start"], spans) if ready < kernel["start"] else 0
-            if wait:
-                verdict = is_independent(kernel, before[-1])
-                waits.append(wait)
-                independent += wait * (verdict is True)
-                known += wait * (verdict is not None)
-                if verdict is not False:
-                    clipped = [(max(a, ready), min(b, kernel["start"])) for a, b in spans]
-                    avoidable += [span for span in clipped if span[0] < span[1]]
-        before.append(kernel)
-    computing = union([(e["start"], e["end"]) for e in kernels if not e["communicates"]])
-    impact = sum(b - a - covered(a, b, computing) for a, b in union(avoidable))
-    return {
-        "blocked_ns": sum(waits), "num_blocked": len(waits),
-        "max_blocked_ns": max(waits, default=0), "num_operations": number, "num_judged": judged,
-        "independent_blocked_ns": independent, "known_blocked_ns": known, "avoidable_ns": impact,
-    }  # fmt: skip
 
 
 def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@
 * fraction: exposed ÷ the time in which copies run (as that of `exposed-communication`)
 * exposed: where copies run, and neither compute nor communication does; clipped to the window
 * owner: each exposed nanosecond belongs to the copy that began first of those that run; of those
-  that began together, to the one that ends first, then memcpy before memset, then by copyKind
+  that began together, to the one that ends first, then memcpy before memset, then by copyKind,
+  stream, bytes and the kinds of memory (the order of rows means nothing)
 * kind: HtoD, HtoA and UVM HtoD are h2d; DtoH, AtoH and UVM DtoH are d2h; a row of MEMSET is memset;
   all other copies are d2d (within the device, and the few that name no direction: unknown, HtoH),
   so that the four always sum to what is exposed
@@ -87,8 +88,20 @@ def kind_of(copy: Operation) -> str:
     )
 
 
-def reference(path: Path, window: Span | None = None) -> dict[Key, ExposedCopy]:
-    """What must be found for each (process, device) of an export."""
+@dataclass
+class Prepared:
+    """A rank as it was read, of which any number of windows can be measured."""
+
+    rank: Rank
+    pageable: set[int]
+    gradients: list[Operation]
+
+    def measured(self, window: Span | None = None) -> ExposedCopy:
+        return measured(self.rank, window, self.pageable, self.gradients)
+
+
+def prepare(path: Path) -> dict[Key, Prepared]:
+    """Read each (process, device) of an export."""
     with closing(connect(path)) as db:
         strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
         ranges = read_ranges(db, strings)
@@ -102,8 +115,13 @@ def reference(path: Path, window: Span | None = None) -> dict[Key, ExposedCopy]:
         updates = [(each.start, each.end) for each in of_process
                    if OPTIMIZER_RANGE.search(each.name)]  # fmt: skip
         gradients = gradient_copies(rank, step_ranges(of_process, None), updates)
-        found[rank.process, rank.device] = measured(rank, window, pageable, gradients)
+        found[rank.process, rank.device] = Prepared(rank, pageable, gradients)
     return found
+
+
+def reference(path: Path, window: Span | None = None) -> dict[Key, ExposedCopy]:
+    """What must be found for each (process, device) of an export."""
+    return {key: prepared.measured(window) for key, prepared in prepare(path).items()}
 
 
 def measured(
@@ -114,7 +132,7 @@ def measured(
     compute = rank.of_kind(COMPUTE)
     starts = [op.start for op in compute]
     result = ExposedCopy(window_ns=high - low)
-    for copy, spans in owned(rank.of_kind(COPY), low, high):
+    for copy, spans in owned(sorted(rank.of_kind(COPY), key=tie), low, high):
         exposed = measure(without(spans, hidden))
         if not exposed:
             continue
@@ -137,6 +155,12 @@ def measured(
     assert result.exposed_ns == measure(without(copies, hidden))
     assert result.exposed_ns == sum(result.by_kind.values())
     return result
+
+
+def tie(copy: Operation) -> tuple[int, ...]:
+    """Which of copies that are equal in time and kind comes first."""
+    memory = (-1 if kind is None else kind for kind in (copy.source_kind, copy.target_kind))
+    return (copy.stream, copy.bytes, *memory)
 
 
 def compute_stream(rank: Rank) -> int | None:

@@ -1,18 +1,17 @@
-"""An independent reference for gpu-idle, host-sync and pageable-copy, for tests only.
+"""An independent reference for host-sync and pageable-copy, for tests only.
 
 It shares no code with ``traceprof`` beyond what `tests.reference.breakdown` reads (an export's
-strings and the names of communication kernels), and walks gap by gap over plain lists. The rules
-are those of `traceprof/idle_gaps.py`, written down there.
+strings and the names of communication kernels), and walks over plain lists. What the waits cost is
+in `tests.reference.idle_causes`.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from contextlib import closing
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,17 +37,6 @@ WAITING = {
     "cuStreamSynchronize",
     "cuEventSynchronize",
 }
-MEMORY = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc")
-LOADING = (
-    "dataload", "data load", "data_load", "data-load", "load data", "load_data", "load-data",
-    "batch fetch", "batch_fetch", "batch-fetch", "batchfetch", "batch load", "batch_load",
-    "batch-load", "batchload", "batch wait", "batch_wait", "batch-wait", "batchwait", "loaddata",
-    "batch generator", "batch_generator", "batch-generator", "batchgenerator", "fetchdata",
-    "fetch data", "fetch_data", "fetch-data", "data fetch", "data_fetch", "data-fetch", "datafetch",
-    "data wait", "data_wait", "data-wait", "datawait", "data iter", "data_iter", "data-iter",
-    "dataiter", "data next", "data_next", "data-next", "datanext",
-    *(f"{verb}{gap}batch" for verb in ("fetch", "get", "next", "load") for gap in ("", *" _-")),
-)  # fmt: skip
 
 
 class Call(NamedTuple):
@@ -71,12 +59,9 @@ class Answer(NamedTuple):
     """What the package must say of one rank; ns and counts."""
 
     idle: int
-    parts: tuple[int, int, int, int] | None  # launch-bound, sync, data loading, other
-    unlaunched: int  # idle time before an operation without a launch
     num_syncs: int
     blocked: int
     api: str | None
-    sync_idle: int
     blocked_per_step: int | None
     copies: tuple[int, int, int | None, int]  # number, bytes, host blocked, cost
 
@@ -85,16 +70,7 @@ def is_waiting(name: str) -> bool:
     if "Async" in name:
         return False
     copies = name.startswith(("cudaMemcpy", "cuMemcpy")) and "emcpyPeer" not in name
-    return name in WAITING or copies or name.startswith(MEMORY)
-
-
-def is_loading(name: str) -> bool:
-    low = name.lower()
-    return (
-        low == "data"
-        or any(each in low for each in LOADING)
-        or re.search(r"(?<![a-z0-9_])next\(", low) is not None
-    )
+    return name in WAITING or copies
 
 
 def union(spans: Iterable[Interval]) -> list[Interval]:
@@ -125,24 +101,6 @@ def without(spans: list[Interval], holes: list[Interval]) -> list[Interval]:
 
 def covered(start: int, end: int, spans: list[Interval]) -> int:
     return sum(max(0, min(end, high) - max(start, low)) for low, high in spans)
-
-
-class Waits:
-    """The synchronizing calls of a thread, in order."""
-
-    def __init__(self, calls: list[Call]) -> None:
-        self.calls = sorted(calls)
-        self.starts = [call.start for call in self.calls]
-        self.reach = list(accumulate((call.end for call in self.calls), max))
-
-    def running(self, time: int) -> Call | None:
-        """The call entered last by this time, if it has not returned."""
-        begun = self.calls[: bisect_right(self.starts, time)][-1:]
-        return begun[0] if begun and begun[0].end > time else None
-
-    def between(self, start: int, end: int) -> list[Call]:
-        """Calls that share time with [start, end), and maybe more."""
-        return self.calls[bisect_right(self.reach, start) : bisect_left(self.starts, end)]
 
 
 class Export:
@@ -238,11 +196,6 @@ class RankReference:
             if operation.row and operation.row["dstKind"] == PAGEABLE and operation.call
         }
         self.waits = [call for _, call in self.calls if is_waiting(call.name) or call in reads]
-        self.loading: dict[int, list[Interval]] = defaultdict(list)
-        for start, end, name, thread in export.ranges.get(process, []):
-            if is_loading(name):
-                self.loading[thread].append((start, end))
-        self.loading = {thread: union(spans) for thread, spans in self.loading.items()}
         named = [Range(start, end, name) for start, end, name, _ in export.ranges.get(process, [])]
         self.steps = [(step.start, step.end) for step, _ in step_ranges(sorted(named), None)]
 
@@ -271,76 +224,28 @@ class RankReference:
         idle = sum(min(e, window[1]) - max(s, window[0]) for s, e in self.gaps(window))
         copies = self.copies(window)
         if not self.has_calls or self.clocks_disagree():
-            return Answer(idle, None, idle, 0, 0, None, 0, None, copies)
-        starting: dict[int, list[Call]] = defaultdict(list)
-        ending: dict[int, list[Call]] = defaultdict(list)
-        for each in self.operations:
-            if each.call and each.end > each.start:
-                starting[each.start].append(each.call)
-                ending[each.end].append(each.call)
-        threads = {call.thread for _, call in self.calls}
-        waits = {
-            thread: Waits([call for call in self.waits if call.thread == thread])
-            for thread in threads
-        }
-        chosen = self.chosen(window)
-        parts, unlaunched, sync_idle = [0, 0, 0, 0], 0, 0
-        for s, e in self.gaps(window):
-            low, high = max(s, window[0]), min(e, window[1])
-            launch = min(starting[e], default=None)
-            if launch is None:
-                unlaunched += high - low
-            if launch is None or launch.end <= s:
-                parts[3] += high - low
-                continue
-            late = launch.end if e - launch.end > LATENCY else e
-            holder = self.holder(s, launch, max(ending[s], default=None), waits)
-            held_until = min(late, s + holder.end - holder.start) if holder else s
-            data = [each for each in self.loading.get(launch.thread, []) if s < each[1]]
-            own = waits[launch.thread].between(s, late)
-            waiting = without(union((call.start, call.end) for call in own), data)
-
-            def clipped(time: int, low: int = low, high: int = high) -> int:
-                return min(max(time, low), high)
-
-            middle, stop = clipped(held_until), clipped(late)
-            held = middle - low - covered(low, middle, data)
-            inside = covered(middle, stop, waiting)
-            loads = covered(low, stop, data)
-            parts[0] += stop - low - loads - held - inside
-            parts[1] += held + inside
-            parts[2] += loads
-            parts[3] += high - stop
-            blamed = holder
-            entered = [call for call in own if s < call.start < late]
-            if entered and (holder is None or inside > held):
-                blamed = max(entered, key=lambda call: min(call.end, late) - call.start)
-            if blamed in chosen:
-                sync_idle += held + inside
-        parts_found = (parts[0], parts[1], parts[2], parts[3])
-        assert sum(parts) == idle
-        return Answer(idle, parts_found, unlaunched, *self.syncs(window), sync_idle,
-                      self.per_step(window), copies)  # fmt: skip
-
-    @staticmethod
-    def holder(s: int, launch: Call, before: Call | None, waits: dict[int, Waits]) -> Call | None:
-        """The synchronizing call that took the lead of a gap that begins at s."""
-        own = waits[launch.thread].running(s)
-        if own or before is None or before.thread == launch.thread:
-            return own
-        others = waits[before.thread].running(s)
-        return others if others and others.end <= launch.start else None
+            return Answer(idle, 0, 0, None, None, copies)
+        return Answer(idle, *self.syncs(window), self.per_step(window), copies)
 
     def chosen(self, window: Interval) -> set[Call]:
         """The synchronizing calls that host-sync judges."""
         threads = {operation.call.thread for operation in self.operations if operation.call}
-        return {
+        found = [
             call
             for call in self.waits
             if window[0] <= call.start < window[1]
             and call.thread in threads
             and (not self.steps or any(low <= call.start < high for low, high in self.steps))
-        }
+        ]
+        # What lies within another one of its thread is a part of that call.
+        outer: set[Call] = set()
+        reach: dict[int, int] = {}
+        order = {call: place for place, (_, call) in enumerate(self.calls)}
+        for call in sorted(found, key=lambda call: (call.start, -call.end, order[call])):
+            if call.end > reach.get(call.thread, -NEVER):
+                outer.add(call)
+                reach[call.thread] = call.end
+        return outer
 
     def syncs(self, window: Interval) -> tuple[int, int, str | None]:
         chosen = self.chosen(window)
@@ -357,7 +262,9 @@ class RankReference:
             place = {call: index for index, call in enumerate(made)}
             calls = sorted(call for call in made if call in chosen)
             for call, after in pairwise(calls):
-                at_once = place[after] - place[call] == 1
+                between = made[place[call] + 1 : place[after]]
+                at_once = place[after] > place[call] and len(between) <= 2
+                at_once = at_once and all(inner.end <= call.end for inner in between)
                 number -= at_once and "emcpy" in call.name and after.name.endswith("Synchronize")
         blocked = sum(end - start for span in spans.values() for start, end in union(span))
         api = min(spent, key=lambda name: (-spent[name], name), default=None)

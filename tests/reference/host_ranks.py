@@ -48,6 +48,7 @@ class Range(NamedTuple):
     thread: int
     pushed: bool
     text: str
+    written_end: int | None  # as the file has it
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
             name = text if text is not None else strings[text_id]
             is_open = end is None or any(start <= each <= end for each in stop)
             known = None if is_open else end
-            found[tid >> 24 << 24].append((start, known, tid, kind == 59, name))
+            found[tid >> 24 << 24].append((start, known, tid, kind == 59, name, end))
     closed = {}
     for process, ranges in found.items():
         last = max(time for start, end, *_ in ranges for time in (start, end) if time is not None)
@@ -247,15 +248,32 @@ def host_ranks(path: Path, time_range: tuple[int, int] | None = None) -> list[Ho
             (range_ for range_ in ranges if re.fullmatch(r"step \d+", range_.text)),
             key=lambda r: r[:2],
         )
-        ends = [step.start for step in steps[1:]] + [step.end for step in steps[-1:]]
+        begins = [(int(step.text.split()[1]), step.start) for step in steps]
+        last = [step.end for step in steps[-1:]]
+        if not steps:  # from optimizer step to optimizer step
+            first = min((r.start for r in ranges if r.text in COMPUTES), default=end)
+            over = sorted(
+                (r.start, r.written_end)
+                for r in ranges
+                if r.text == "optimizer step" and r.written_end is not None
+            )
+            closed: list[int] = []
+            for _, until in over:
+                if not closed or until > closed[-1]:
+                    closed.append(until)
+            pairs = zip([first, *closed[:-1]], closed, strict=False)
+            spans = [(place, *pair) for place, pair in enumerate(pairs) if pair[0] < pair[1]]
+            begins = [(number, low) for number, low, _ in spans]
+            last = [high for *_, high in spans[-1:]]
+        ends = [start for _, start in begins[1:]] + last
         result.append(
             HostRankReference(
                 process >> 24 & 0xFFFFFF,
                 measure(ranges, -1, *window),
                 tuple(
-                    measure(ranges, int(each.text.split()[1]), each.start, until)
-                    for each, until in zip(steps, ends, strict=True)
-                    if window[0] <= each.start and until <= window[1]
+                    measure(ranges, number, low, until)
+                    for (number, low), until in zip(begins, ends, strict=True)
+                    if window[0] <= low and until <= window[1]
                 ),
                 tuple(uses_of(ranges, begin, stop)),
             )

@@ -6,8 +6,8 @@ at least one operation, its idle time and the causes, which sum to it. All in ns
 Gaps. The rank's operations (kernels, copies, memory sets, whole graphs) leave gaps [s, e) between
 the first start and the last end. Operations without length neither end nor split a gap; a gap that
 only such ones end is `unknown_ns`. Of several operations that start at e the one launched first
-ends the gap (by start, end, thread and row of the call; those without a call come last). Let [a, b)
-be its launch call, T the thread that made it, X its stream.
+ends the gap (by start, end and thread of the call, and stream; those without a call come last).
+Let [a, b) be its launch call, T the thread that made it, X its stream.
 
 1. No such call, or a after e: all is `unknown_ns`.
 2. b <= s: the operation had been launched before the gap began. The first 20 us are
@@ -260,7 +260,7 @@ class RankIdle:
 
 def _launch_order(op: Operation) -> tuple[bool, tuple[int, ...]]:
     call = op.call
-    return call is None, () if call is None else (call.start, call.end, call.thread, call.row)
+    return call is None, () if call is None else (call.start, call.end, call.thread, op.stream)
 
 
 def _with_stretches(

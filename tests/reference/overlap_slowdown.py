@@ -3,8 +3,9 @@
 It shares no code with ``traceprof``: plain lists and dictionaries, `statistics` and fractions.
 Kernels count that start in the window [start, end), or in [start, end] where it is the rank's own.
 
-With `undisturbed` a kernel is judged, alone or overlapped, only if no other compute of the rank
-(kernels and whole graphs, also those outside the window) ran during it. Touching is not beside; a
+With `undisturbed` a kernel is judged, alone or overlapped, only if no other compute on the device
+(kernels and whole graphs of the rank, also those outside the window, and of other processes whose
+device has the same uuid) ran during it. Touching is not beside; a
 kernel without length has nothing beside it. What is disturbed stays in `num_beside`, `num_half` and
 `half_ns`, of which `matched_fraction` is a share, and counts nowhere else.
 """
@@ -142,10 +143,29 @@ def reference(
                     group["peers" if is_peer else "copies"].append((start, end))
                 else:
                     group["graphs" if table == "GRAPH_TRACE" else "copies"].append((start, end))
-    return {key: rank(operations, window, undisturbed) for key, operations in found.items()}
+        devices = "TARGET_INFO_CUDA_DEVICE"
+        uuids = {row[:2]: row[2] for row in rows(db, devices, "pid", "cudaId", "uuid") if row[2]}
+    gpus = {key: uuids.get((key[0] >> 24 & 0xFFFFFF, key[1])) for key in found}
+    others: dict[tuple[int, int], list[Span]] = {
+        key: [
+            operation[:2]
+            for other, group in found.items()
+            if other != key and gpus[key] is not None and gpus[other] == gpus[key]
+            for operation in (*group["kernels"], *group["graphs"])
+        ]
+        for key in found
+    }
+    return {
+        key: rank(operations, window, undisturbed, others[key]) for key, operations in found.items()
+    }
 
 
-def rank(operations: dict[str, list[Any]], window: Span | None, undisturbed: bool = False) -> Rank:
+def rank(
+    operations: dict[str, list[Any]],
+    window: Span | None,
+    undisturbed: bool = False,
+    others: list[Span] | None = None,
+) -> Rank:
     """What the analysis must find for a rank's operations, (start, end, signature) each."""
     communication_kernels, kernels = operations["communication"], operations["kernels"]
     peers, graphs = operations["peers"], operations["graphs"]
@@ -159,7 +179,8 @@ def rank(operations: dict[str, list[Any]], window: Span | None, undisturbed: boo
 
     busy = union([each[:2] for each in (*communication_kernels, *peers)])
     computing = union([each[:2] for each in (*kernels, *graphs)])
-    disturbed = beside_others([each[:2] for each in (*kernels, *graphs)]) if undisturbed else set()
+    computes = [each[:2] for each in (*kernels, *graphs)]
+    disturbed = beside_others([*computes, *(others or ())]) if undisturbed else set()
     alone: dict[Any, list[int]] = defaultdict(list)
     overlapped: dict[Any, list[Span]] = defaultdict(list)
     halves: list[Span] = []

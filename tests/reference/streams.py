@@ -257,8 +257,7 @@ def read_events(
 ) -> None:
     """Put event records and stream waits to the ranks of their process and device.
 
-    A row that names no device that the process uses belongs to all of the process's ranks: an
-    event is the process's, and a device of 0 may be meaningless.
+    Where a process has one device, all of its rows are that rank's, whatever device they name.
     """
     of_process: dict[int, list[Rank]] = defaultdict(list)
     for rank in ranks.values():

@@ -49,7 +49,8 @@ TORCH_OPTIMIZER = re.compile(r"Optimizer\.step#\w+\.step\b")
 MAX_PROFILER_SHARE = 0.1
 MAIN_COMPUTE = re.compile(
     r"gemm|gemv|mat(rix)?_?mul|cutlass|splitk|winograd|fprop|dgrad|wgrad|attention|attn|fmha"
-    r"|flash_(fwd|bwd)|convol|(?<![a-z])conv([123]d|_depthwise)?(?![a-z])",
+    r"|flash_(fwd|bwd)|convol|(?<![a-z])conv([123]d|_depthwise)?(?![a-z])"
+    r"|^nvjet_|cudnn_fp|scudnn|^cask_cudnn::|^cudnn::cnn::|im2col|flip_filter|^fft[12]d_[cr]2[cr]_",
     re.IGNORECASE,
 )
 

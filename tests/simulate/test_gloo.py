@@ -12,9 +12,9 @@ import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
 from tests.support.traces import CPU_SAMPLE
+from traceprof.analyses.document.records import document
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
-from traceprof.reports import json as json_report
 from traceprof.simulate import simulate_gloo
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_truth_is_what_the_reference_measures(run: tuple[Path, dict[str, Any]]) 
 def test_truth_is_what_the_analysis_finds(run: tuple[Path, dict[str, Any]]) -> None:
     path, truth = run
     analysis = analyze(path)
-    found = msgspec.to_builtins(json_report.document(analysis.result))
+    found = msgspec.to_builtins(document(analysis.result))
     analysis.close()
     assert found["breakdown"] == truth["breakdown"]
     assert found["steps"] == truth["steps"]

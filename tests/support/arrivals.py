@@ -49,6 +49,7 @@ def arrivals(
         start_ns=column(start, num),
         end_ns=column(end, num),
         is_inside=inside,
+        is_judged=inside,
         operation=column(OPERATIONS.index(operation), num),
         communicator=column(-1 if communicator is None else 0, num),
         group=column(-1 if group is None else 0, num),

@@ -21,21 +21,13 @@ def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
         events.append(f"start {text}")
         return text
 
-    def start_and_push(text: str) -> str:
-        events.append(f"start {text}")
-        events.append(f"push {text}")
-        return text
-
-    def end(*handles: object) -> None:
-        events.extend(f"end {handle}" for handle in handles if handle is not None)
-
     replace(nvtx_ranges, "is_recording", lambda: True)
     replace(nvtx_ranges, "prepare", lambda text: text)
+    replace(nvtx_ranges, "message", lambda text: text)
     replace(nvtx_ranges, "push", lambda text: events.append(f"push {text}"))
     replace(nvtx_ranges, "pop", lambda: events.append("pop"))
     replace(nvtx_ranges, "start", start)
-    replace(nvtx_ranges, "start_and_push", start_and_push)
-    replace(nvtx_ranges, "end", end)
+    replace(nvtx_ranges, "end", lambda handle: events.append(f"end {handle}"))
     return events
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from werkzeug.serving import make_server
-
-from dashboards.server.app import create_app
-from dashboards.server.serving import HOST
+from dashboards.server.serving import DashboardServer
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
@@ -21,15 +17,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[str]:
-    """Serve a report's dashboard on a free port; yields its address without a slash at the end."""
-    with closing(analyze(path)) as analysis:
-        server = make_server(HOST, 0, create_app(analysis).server, threaded=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{HOST}:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+def serving(*paths: Path) -> Iterator[str]:
+    """Serve a run's dashboard on a free port; yields its address without a slash at the end."""
+    with closing(analyze(*paths)) as analysis, DashboardServer(has_token=False) as server:
+        server.show(analysis)
+        yield server.url.removesuffix("/")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from dashboards.timeline.rows import read
+from dashboards.timeline.gpu_rows import read_gpu
+from dashboards.timeline.host_rows import with_host
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]
     path = trace.write(folder / "t.sqlite")
     with closing(analyze(path)) as analysis:
         steps = {each.rank: each.steps for each in analysis.result.breakdown}
-        yield [read(rank, steps.get(rank.rank, ())) for rank in analysis.run.ranks]
+        yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]
 
 
 def drawn(timeline: RankTimeline) -> list[tuple[str, str, str, list[Event]]]:

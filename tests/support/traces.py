@@ -25,6 +25,16 @@ LIKE_ANOTHER = {
 }
 """Real exports of the same program and machine as another one, for `make verify`."""
 
+LARGE = {
+    *("a100_single_4workers_dataloader", "a100_single_dali_amp_bf16", "vector_add_streams"),
+    *("inference_no_mangled_names", "v100_mpas_0_noasync", "warm_up_and_upload"),
+    "v100_single_process_jacobi_peer_copies",
+}
+"""Real exports that the plain references take seconds to read, for `make verify`, too.
+
+Of each kind of program a smaller one is read always.
+"""
+
 WITH_DDP = {
     "a100x4_ddp_baseline_rank0",
     "a100x4_ddp_bucketcap100mb_2021",
@@ -35,7 +45,7 @@ WITH_DDP = {
 
 def is_long(path: Path) -> bool:
     """Say whether tests of every real export read this one with `make verify` only."""
-    return path.stem in LIKE_ANOTHER or path.parts[-2:] == ("jacobi_mpi", "rank_1.sqlite")
+    return path.stem in LIKE_ANOTHER | LARGE or path.parts[-2:] == ("jacobi_mpi", "rank_1.sqlite")
 
 
 def real_name(path: Path) -> str:

@@ -27,6 +27,7 @@ from tests.support.attempts import (
     folder_of,
 )
 from tests.support.builders import TraceBuilder
+from tests.support.nsys import profile
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
@@ -160,10 +161,12 @@ BAD = {
     "magic only": (holding(b"SQLite format 3\0"), "cut short: 16 bytes", "copy it again"),
     "no header": (holding(b"SQLite format 3\0" + bytes(999)), "not a database", "nsys export"),
     "cut": (holding(SAMPLE.read_bytes()[:-1]), "cut short", "copy it again"),
-    "kineto": (holding(KINETO), "Kineto) trace, which traceprof does not read yet", "nsys export"),
-    "blank, kineto": (holding(b"\xef\xbb\xbf\r\n [{}]"), "Kineto", "nsys export"),
-    "gzip, kineto": (holding(gzip.compress(KINETO)), "not read yet", "nsys export"),
-    "gzip, cut": (holding(gzip.compress(KINETO)[:20]), "a damaged gzip file", "copy it again"),
+    "kineto": (holding(KINETO), "no complete event of torch.profiler's", "record anew"),
+    "kineto, cut": (holding(KINETO[:30]), "cut short before its first event", "copy it again"),
+    "kineto, malformed": (holding(b'{"traceEvents" [{'), "no JSON at byte 15", "copy it again"),
+    "blank, kineto": (holding(b"\xef\xbb\xbf\r\n [{}]"), "no complete event", "record anew"),
+    "gzip, kineto": (holding(gzip.compress(KINETO)), "no complete event", "record anew"),
+    "gzip, cut": (holding(gzip.compress(KINETO)[:20]), "cut short before", "copy it again"),
     "gzip, noise": (holding(b"\x1f\x8b\x08" + b"\7" * 99), "a damaged gzip", "copy it again"),
     "gzip, other": (holding(b"\x1f\x8b\x01no"), "a damaged gzip file", "copy it again"),
     "gzip, export": (holding(gzip.compress(SAMPLE.read_bytes())), "gzip", "gunzip"),
@@ -492,10 +495,7 @@ def test_nsys_exports(
 def recorded(tmp_path_factory: pytest.TempPathFactory, nsys: str) -> bytes:
     """Record a report with the nsys that is installed."""
     path = tmp_path_factory.mktemp("recorded") / "r.nsys-rep"
-    outcome = process(
-        *(nsys, "profile", "-t", "osrt", "-s", "none", "--cpuctxsw=none", "-o", path, "true")
-    )
-    assert path.exists(), outcome.err
+    profile(nsys, ["--trace=osrt", "--sample=none", "--cpuctxsw=none"], path, ["true"])
     return path.read_bytes()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,21 +30,27 @@ from tests.support.trees import components, named, text
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
+from traceprof.analyses.document.records import document
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import Analysis, analyze
-from traceprof.reports import json as json_report
+from traceprof.run.rank import WindowKind
 from traceprof.simulate import simulate_run
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-WITHOUT_NCCL = {"launch-queue-full-healthy", "peer-copies", "peer-copy-through-host"}
+WITHOUT_STEPS = {"mpi-wait"}
+WITHOUT_NCCL = {
+    *("launch-queue-full-healthy", "peer-copies", "peer-copy-through-host"),
+    *("lost-run-ahead", "mpi-wait", "turnaround", "pipeline-copies"),
+}
 WITHOUT_COPIES = {
     *("launch-queue-full-healthy", "launch-queue-stall", "launch-queue-stall-unexported"),
-    "nccl-serialization",
+    *("exposed-late-input", "exposed-late-launch", "exposed-needed-at-once", "exposed-queued"),
+    *("exposed-waiting", "full-precision-matmul", "nccl-serialization", "turnaround"),
+    "pipeline-sends",
 }
 
 
@@ -63,28 +71,33 @@ def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
         yield opened
 
 
+@of_samples(ALL - WITHOUT_STEPS)
 def test_bars_of_steps_add_up(analysis: Analysis) -> None:
-    steps = msgspec.to_builtins(json_report.document(analysis.result))["steps"]
+    steps = msgspec.to_builtins(document(analysis.result))["steps"]
     results = [result for result in analysis.result.breakdown if result.steps]
     assert results
     bars = [step_figures.step_bars(result) for result in results]
-    figure = step_figures.stacked(results, bars)
-    for row, result in enumerate(results):
+    hrefs = [f"/timeline?rank={result.rank}" for result in results]
+    drawn = step_figures.stacked(results, bars, hrefs, 0)
+    names = [part["name"] for part in drawn["parts"]]
+    for row, result in zip(drawn["rows"], results, strict=True):
         steps_of_rank = [step for step in steps if step["rank"] == result.rank]
-        traces = [trace for trace in figure.data if trace.meta == row and trace.type == "bar"]
-        total = np.sum([trace.y for trace in traces], axis=0)
-        assert total.tolist() == pytest.approx([step["window_ns"] / 1e6 for step in steps_of_rank])
-        idle = next(trace for trace in traces if trace.name == "idle")
-        assert idle.y.tolist() == pytest.approx([step["idle_ns"] / 1e6 for step in steps_of_rank])
-    heat = step_figures.heat(results, step_figures.step_grid(results)).data[0]
-    drawn = {
+        total = np.sum(row["parts"], axis=0)
+        lengths = [step["window_ns"] / 1e6 for step in steps_of_rank]
+        assert total.tolist() == pytest.approx(lengths, rel=2e-4)
+        idle = [step["idle_ns"] / 1e6 for step in steps_of_rank]
+        assert row["parts"][names.index("idle")] == pytest.approx(idle, abs=max(lengths) * 1e-4)
+        assert row["starts"] == [step["start_ns"] for step in steps_of_rank]
+        assert row["ends"] == [step["end_ns"] for step in steps_of_rank]
+    heat = step_figures.heat(results, step_figures.step_grid(results), hrefs, 0)
+    times = {
         (rank.rank, number): time
-        for rank, row in zip(results, heat.z.tolist(), strict=True)
-        for number, time in zip(heat.x.tolist(), row, strict=True)
-        if not np.isnan(time)
+        for rank, row in zip(results, heat["rows"], strict=True)
+        for number, time in zip(heat["x"], row["values"], strict=True)
+        if time is not None
     }
     taken = {(step["rank"], step["step"]): step["window_ns"] / 1e6 for step in steps}
-    assert drawn == pytest.approx(taken)
+    assert times == pytest.approx(taken, rel=2e-4)
 
 
 def many_steps(num: int) -> BreakdownResult:
@@ -95,7 +108,7 @@ def many_steps(num: int) -> BreakdownResult:
     lengths[num // 2] = 5000  # one slow step among many
     steps = tuple(StepMeasures(index, measures(length)) for index, length in enumerate(lengths))
     whole = measures(sum(lengths))
-    return BreakdownResult(0, whole, steps, (), 0, True, True, HOW_TO_COLLECT)
+    return BreakdownResult(0, whole, steps, whole, WindowKind.WHOLE, None)
 
 
 @pytest.mark.parametrize("num", [1, 299, 300, 301, 5000])
@@ -183,7 +196,7 @@ def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
     ]
     assert uses
     (drawn,) = nccl_figures.time(uses).data
-    rows = msgspec.to_builtins(json_report.document(analysis.result))["collectives"]
+    rows = msgspec.to_builtins(document(analysis.result))["collectives"]
     assert list(drawn.x) == [row["total_ns"] / 1e6 for row in rows]
     assert [row[0] for row in drawn.customdata] == [row["rank"] for row in rows]
 
@@ -210,22 +223,33 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
     limits = edges(rank.window.start_ns, rank.window.end_ns, 50)
     rates = link_rates(rank, rank.window, limits)
     assert rates
-    figure = link_figures.rates_over_time(
+    drawn = link_figures.rates_over_time(
         [(rank.rank, rate) for rate in rates], [limits] * len(rates), Clock(0)
     )
-    peaks = [rate.peak for rate in rates if rate.peak is not None]
-    assert [line.y0 for line in figure.layout.shapes] == peaks
-    for row, link in enumerate(rates):
-        most, mean = figure.data[2 * row : 2 * row + 2]
-        assert np.array_equal(mean.y[:-1], link.mean, equal_nan=True)
-        assert np.array_equal(most.y[:-1], link.most, equal_nan=True)
+    for row, link in zip(drawn["rows"], rates, strict=True):
+        assert row["peak"] == link.peak
+        for values, measured in ((row["mean"], link.mean), (row["most"], link.most)):
+            shown = np.array([np.nan if value is None else value for value in values])
+            top = max(link.peak or 0, float(np.nanmax(link.most, initial=0)))
+            assert np.allclose(shown, measured, atol=1e-4 * top, equal_nan=True)
+
+
+def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
+    results = [replace(many_steps(1250), rank=rank) for rank in range(512)]
+    grid = step_figures.step_grid(results)
+    assert grid.longest_ms.size <= 48_000
+    assert np.nanmax(grid.longest_ms) == 5000 / 1e6
+    hrefs = [f"/timeline?rank={rank}" for rank in range(512)]
+    drawn = step_figures.heat(results, grid, hrefs, 0)
+    reply = json.dumps(drawn).encode()
+    assert len(gzip.compress(reply, 4)) < 300_000
 
 
 @of_samples({"p2p-slower-than-copy", "peer-copies"})
 def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
     links = [
         link
-        for link in msgspec.to_builtins(json_report.document(analysis.result))["links"]
+        for link in msgspec.to_builtins(document(analysis.result))["links"]
         if link["direction"] == "p2p"
     ]
     assert links

@@ -4,7 +4,7 @@ import { TimelineLayout } from "../../../dashboards/assets/timeline/layout.js";
 
 const track = (row, group, source, more = {}) => ({ row, group, source, label: row, events: 10, ...more });
 const RANK = {
-  state: "ready",
+  state: "ready", host: true,
   rows: [
     track("0.0", "thread 1", "call"), track("0.1", "thread 1", "range"),
     track("0.2", "GPU", "op"), track("0.3", "", "step"),
@@ -62,6 +62,20 @@ test("folding a group hides its tracks, and again shows them", () => {
 test("a rank that is not there yet, failed or is empty says so", () => {
   assert.deepEqual(kindsOf(null), ["message Reading the rows of rank 3 …"]);
   assert.deepEqual(kindsOf({ state: "failed", error: "it is gone", rows: [] }), ["message it is gone"]);
-  assert.deepEqual(kindsOf({ state: "ready", rows: [] }),
+  assert.deepEqual(kindsOf({ state: "ready", host: true, rows: [] }),
     ["message This report holds no event of this rank."]);
+});
+
+test("hidden rows are not placed, pinned ones stand on top, too", () => {
+  const layout = new TimelineLayout([0], LABELS, false);
+  const place = () => layout.place(new Set([0]), new Map([[0, RANK]]));
+  layout.hidden.add("0.0");
+  layout.pin("0.1");
+  place();
+  assert.deepEqual(kinds(layout), [
+    "track 0.1", "group thread 1", "track 0.1", "group GPU", "track 0.2", "track 0.3"]);
+  assert.deepEqual(layout.rows.map(({ pinned }) => Boolean(pinned)), [true, false, false, false, false, false]);
+  layout.pin("0.1");
+  place();
+  assert.equal(layout.rows[0].type, "group");
 });

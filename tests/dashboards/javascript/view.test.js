@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { bringingIn, clamped, extentOf, framed, holds, panned, zoomed } from "../../../dashboards/assets/timeline/view.js";
+import {
+  ViewHistory, bringingIn, clamped, extentOf, framed, holds, panned, zoomed,
+} from "../../../dashboards/assets/timeline/view.js";
 
 const EXTENT = { start: 0, end: 1_000_000 };
 
@@ -67,4 +69,16 @@ test("the extent is that of all ranks that have one", () => {
   assert.deepEqual(extentOf([{ start: 5, end: 9 }, undefined, { state: "failed" }, { start: 2, end: 7 }]),
     { start: 2, end: 9 });
   assert.deepEqual(extentOf([]), { start: 0, end: 1e9 });
+});
+
+const view = (start) => ({ start, span: 1 });
+
+test("views that are left come back, and a movement is one of them", () => {
+  const views = new ViewHistory();
+  views.note(view(0), 0, false);
+  views.note(view(1), 100, false); // of the same movement
+  views.note(view(2), 2000, false);
+  views.note(view(3), 2010, true);
+  assert.deepEqual([views.back(), views.back(), views.back(), views.back()],
+    [view(3), view(2), view(0), undefined]);
 });

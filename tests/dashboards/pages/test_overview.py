@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.pages import overview
-from dashboards.view import device_text
-from dashboards.widgets.finding_card import metric_text
+from dashboards.view import View, device_text
+from dashboards.widgets.breakdown_table import breakdown_card, outliers
+from dashboards.widgets.finding_card import metric_text, saving_text
 from dashboards.widgets.palette import PARTS
 from tests.support.builders import TraceBuilder
 from tests.support.planted import made
 from tests.support.traces import SAMPLE
 from tests.support.trees import components, named, text
+from traceprof.analyses import breakdown
 from traceprof.analyses.run_result import partial_result
 from traceprof.analysis import analyze
+from traceprof.findings import Basis, Saving, by_id, worst_of
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,14 +53,22 @@ def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
         assert sum(widths) == pytest.approx(100, abs=1e-3)
 
 
+def breakdown_rows(tree: Any) -> list[Any]:
+    """Return the rows of the table of where the time went."""
+    tables = named(tree, "Table")
+    (table,) = (table for table in tables if getattr(table, "className", "") == "breakdown")
+    (body,) = named(table, "Tbody")
+    return list(body.children)
+
+
 def test_a_preview_shows_the_ranks_that_are_known() -> None:
     with closing(analyze(SAMPLE)) as analysis:
         first = replace(
             analysis,
             result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
         )
-        rows = named(overview.preview(first, Address()), "Tbody")[0].children
-        whole = named(overview.layout(analysis, Address()), "Tbody")[0].children
+        rows = breakdown_rows(overview.preview(first, Address()))
+        whole = breakdown_rows(overview.layout(analysis, Address()))
         assert [text(row) for row in rows] == [text(whole[0])]
         shown = text(overview.preview(first, Address()))
         assert "1 rank to come" in shown
@@ -84,6 +96,90 @@ def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) ->
             assert link.start_ns is not None
             assert link.end_ns is not None
             assert link.start_ns < evidence.start_ns <= evidence.end_ns < link.end_ns
+
+
+def test_the_answer_comes_first(analysis: Analysis) -> None:
+    headline = analysis.result.headline
+    assert headline is not None
+    tree = overview.layout(analysis, Address())
+    shown = text(tree)
+    assert shown.startswith(f"Overview {'A step' if headline.lengths else 'The '}")
+    assert duration(headline.step_ns) in shown
+    links = [link for link in named(tree, "A") if str(link.href).startswith("#finding-")]
+    of_gains = [link for part in named(tree, "P") for link in named(part, "A")]
+    costs = [link for link in links if link not in of_gains]
+    listed = [link.children for link in costs if link.href == f"#finding-{link.children}"]
+    worst = {group[0].id: worst_of(group).impact_fraction for group in by_id(analysis.findings)}
+    assert listed[: min(len(worst), 7)] == sorted(worst, key=lambda id_: -worst[id_])[:7]
+    anchors = {card.id for card in named(tree, "Article")}
+    assert {f"finding-{id_}" for id_ in listed} <= anchors
+    assert all(link.title and not link.title.startswith("#") for link in links)
+
+
+def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Analysis) -> None:
+    headline = analysis.result.headline
+    assert headline is not None
+    savings = headline.savings
+    shown = " ".join(text(overview.layout(analysis, Address())).split())
+    if savings is None:
+        assert "What it could take is not known" in shown
+    elif savings.possible_ns is None:
+        assert savings.refused is not None
+        assert savings.refused in shown
+    elif savings.gains:
+        assert f"It could take {duration(savings.possible_ns)}" in shown
+        for gain in savings.gains:
+            assert f"−{duration(gain.gain_ns)} without {gain.finding}" in shown
+    for group in by_id(analysis.findings):
+        assert saving_text(worst_of(group).saving) in shown
+
+
+@pytest.mark.parametrize(
+    ("saving", "written"),
+    [
+        (None, "not known"),
+        (Saving(Basis.BOUND, 1_400_000), "at most 1.40 ms"),
+        (Saving(Basis.REPLAY, 1_400_000, 1_080_000, 900_000, "no-sync"), "1.08 ms"),
+        (Saving(Basis.BOUND, 0), "nothing"),
+    ],
+)
+def test_savings_say_whether_they_are_bounds(saving: Saving | None, written: str) -> None:
+    assert saving_text(saving) == written
+
+
+def test_every_large_part_is_owned(analysis: Analysis) -> None:
+    shown = text(overview.layout(analysis, Address()))
+    for owner in analysis.result.owners:
+        assert owner.part in shown
+        assert owner.sentence is None or owner.sentence in shown
+
+
+def test_many_ranks_are_shown_by_machine_and_who_stands_out(tmp_path: Path) -> None:
+    made("straggler-host", tmp_path / "run", seed=1)
+    paths = sorted((tmp_path / "run").glob("*.sqlite"))
+    with closing(analyze(*paths)) as analysis:
+        view = View(analysis, Address())
+        few = outliers(view.of(breakdown))
+        # The ranks that wait for it have no idle time: it is the one that has.
+        (late,) = {one.rank for one in few if one.part == "idle"}
+        assert late == next(f.rank for f in analysis.findings if f.id == "straggler")
+        results = view.of(breakdown)
+        tree = breakdown_card(view, (*results, results[0]))
+    assert len(breakdown_rows(tree)) == len(results) + 1
+    lost = [float(text(row).split()[-5]) for row in breakdown_rows(tree)]
+    assert lost == sorted(lost)  # compute: who loses most comes first
+    shown = text(tree)
+    assert "Ranks that stand out" in shown
+    machines = {view.machines[rank.rank] for rank in view.ranks}
+    assert len(machines) == 4
+    assert all(f"{machine} 2: " in shown or f"{machine} 3: " in shown for machine in machines)
+
+
+def test_no_rank_stands_out_where_all_are_alike() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        (result, *_) = analysis.result.breakdown
+    assert outliers([result] * 9) == []
+    assert outliers([result]) == []
 
 
 def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import re
+import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from dashboards.server.access import Access
 from dashboards.server.app import create_app
+from dashboards.server.guard import LINK
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 
@@ -44,7 +46,8 @@ def client(app: Dash) -> FlaskClient:
 
 @pytest.fixture
 def guarded() -> FlaskClient:
-    made: FlaskClient = create_app(None, access=Access("s3cret")).server.test_client()
+    access = Access("s3cret", port=8050)
+    made: FlaskClient = create_app(None, access=access).server.test_client()
     return made
 
 
@@ -210,8 +213,89 @@ def test_a_token_is_kept_in_a_cookie(guarded: FlaskClient) -> None:
     assert answer.location == "/steps?rank=0"
     cookie = answer.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+    # A link from a mail or a chat is followed by another site's page: the cookie must come along.
+    assert "SameSite=Lax" in cookie
+    assert cookie.startswith("traceprof-8050=")
+    assert "s3cret" not in cookie
     assert guarded.get("/steps?rank=0").status_code == 200
+
+
+def test_the_cookie_is_not_the_token(guarded: FlaskClient) -> None:
+    guarded.set_cookie("traceprof-8050", "s3cret")
+    assert guarded.get("/").status_code == 403
+    value = Access("s3cret", port=8050).cookie
+    guarded.set_cookie("traceprof-8051", value)  # another server's
+    assert guarded.get("/").status_code == 403
+    guarded.set_cookie("traceprof-8050", value)
+    assert guarded.get("/").status_code == 200
+    assert value not in {Access("other").cookie, "s3cret"}
+
+
+def test_a_link_with_the_token_of_another_time_leads_on_for_who_has_the_cookie(
+    guarded: FlaskClient, client: FlaskClient
+) -> None:
+    assert guarded.get("/steps?token=old").status_code == 403
+    guarded.get("/?token=s3cret")
+    for one in (guarded, client):
+        answer = one.get("/steps?rank=0,1&token=old&start=5")
+        assert (answer.status_code, answer.location) == (302, "/steps?rank=0,1&start=5")
+
+
+def test_who_may_see_it_can_let_others_see_it(guarded: FlaskClient, client: FlaskClient) -> None:
+    assert guarded.get(LINK).status_code == 403
+    guarded.get("/?token=s3cret")
+    assert guarded.get(LINK).get_json() == {"token": "s3cret"}
+    assert client.get(LINK).get_json() == {"token": None}
+
+
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_site_asks_for_is_refused(guarded: FlaskClient, site: str) -> None:
+    guarded.get("/?token=s3cret")
+    headers = {"Sec-Fetch-Site": site}
+    for path in ("/", "/timeline/rank?rank=0", "/_dash-layout", "/assets/style.css"):
+        assert guarded.get(path, headers=headers).status_code == 403
+    framed = headers | {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    assert guarded.get("/", headers=framed).status_code == 403
+    assert guarded.post(CALLS, json=call(), headers=headers | NAVIGATION).status_code == 403
+    # A link that somebody follows.
+    assert guarded.get("/", headers=headers | NAVIGATION).status_code == 200
+    link = guarded.get("/?token=s3cret", headers=headers | NAVIGATION)
+    assert link.status_code == 302
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_our_own_pages_and_typed_addresses_are_answered(client: FlaskClient, site: str) -> None:
+    assert client.get("/", headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
+def test_browsers_that_do_not_say_where_they_are_say_their_origin(client: FlaskClient) -> None:
+    there = {"Origin": "http://evil.example"}
+    assert client.post(CALLS, json=call(), headers=there).status_code == 403
+    here = {"Origin": "http://localhost:8050", "Host": "localhost:8050"}
+    assert client.post(CALLS, json=call(), headers=here).status_code == 200
+
+
+def test_data_is_never_kept_by_a_browser(client: FlaskClient) -> None:
+    answers = [client.get(path) for path in ("/", "/_dash-layout", "/timeline/rank?rank=0", LINK)]
+    answers.append(client.post(CALLS, json=call()))
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.headers["Cache-Control"] for answer in answers} == {"no-store"}
+    with client.get("/assets/style.css") as answer:
+        assert answer.headers["Cache-Control"] != "no-store"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("10.1.2.3:8050", 200), ("[fd00::1]:8050", 200), ("localhost", 200), ("evil.example", 403)],
+)
+def test_an_open_address_without_a_token(host: str, status: int) -> None:
+    client = create_app(None, access=Access(is_open=True)).server.test_client()
+    assert client.get("/", headers={"Host": host}).status_code == status
+    name = socket.gethostname()
+    assert client.get("/", headers={"Host": f"{name}:8050"}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["//evil.example/?token=s3cret", "/\\evil.example?token=s3cret"])

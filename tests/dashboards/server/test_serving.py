@@ -12,8 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -56,8 +57,10 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def get(url: str) -> tuple[int, str]:
+    # It keeps the cookie that an address with a token brings.
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  (our own)
+        with opener.open(url, timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -71,7 +74,7 @@ def scripts(page: str) -> list[str]:
 
 def test_a_free_port_is_taken_and_said() -> None:
     with running("--port", "0") as (_, url):
-        assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/", url)
+        assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/\?token=[\w-]{{32}}", url)
         status, page = get(url)
         assert status == 200
         assert "react-entry-point" in page
@@ -116,12 +119,19 @@ def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
         "scheduler",
         "fail_on",
         "is_strict",
+        "shows_kernels",
+        "store",
+        "name",
+        "labels",
+        "savings",
     }
     of_analyze = {param.name for param in analyze_command.params} - others
     assert of_analyze == {param.name for param in dashboard_command.params} - {
         "host",
         "port",
         "opens",
+        "has_token",
+        "before",
     }
 
 
@@ -137,6 +147,37 @@ def test_ctrl_c_ends_it_cleanly(when_s: float) -> None:
     assert errors.strip() == ""
 
 
+def test_without_a_token() -> None:
+    with running("--port", "0", "--no-token") as (process, url):
+        assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/", url)
+        assert get(url)[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[1].strip() == ""
+
+
+def test_on_loopback_too_a_token_is_needed() -> None:
+    with running("--port", "0") as (_, url):
+        bare = url.partition("?")[0]
+        assert get(bare)[0] == 403
+        assert get(f"{bare}progress")[0] == 403
+        assert get(url)[0] == 200
+
+
+def test_connections_that_send_nothing_hold_nobody_up() -> None:
+    with DashboardServer(has_token=False) as server, ExitStack() as stack:
+        assert get(server.url)[0] == 200
+        port = urlsplit(server.url).port
+        before = threading.active_count()
+        for number in range(200):
+            slow = stack.enter_context(socket.create_connection((HOST, port), timeout=10))
+            # Of a request, of a body that is to come, and nothing at all.
+            slow.sendall(
+                (b"GET / HT", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n", b"")[number % 3]
+            )
+        assert get(server.url)[0] == 200
+        assert threading.active_count() == before
+
+
 def test_elsewhere_a_token_is_needed() -> None:
     with running("--port", "0", "--host", EVERYWHERE) as (process, url):
         token = re.search(r"\?token=([\w-]{32})\Z", url)
@@ -146,6 +187,7 @@ def test_elsewhere_a_token_is_needed() -> None:
         local = f"http://{HOST}:{port[1]}/"
         assert get(local)[0] == 403
         assert get(f"{local}assets/style.css")[0] == 403
+        assert get(f"{local}?token={token[1]}")[0] == 200
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=10)
     assert "can be reached from other machines" in errors
@@ -183,7 +225,7 @@ def test_a_bad_report_ends_it_with_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("traceprof: cannot")
 
 
-@pytest.mark.parametrize("package", ["dash", "dash_ag_grid"])
+@pytest.mark.parametrize("package", ["dash", "dash_ag_grid", "waitress"])
 def test_without_its_extra_the_command_names_it(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -198,7 +240,7 @@ def test_without_its_extra_the_command_names_it(package: str) -> None:
 
 
 def test_it_answers_before_the_analysis_is_there() -> None:
-    with DashboardServer() as server:
+    with DashboardServer(has_token=False) as server:
         status, page = get(server.url)
         assert status == 200
         before = get(f"{server.url}_dash-layout")[1]
@@ -218,7 +260,7 @@ def test_it_answers_before_the_analysis_is_there() -> None:
 def test_the_reports_stay_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(SAMPLE.read_bytes())
-    with DashboardServer() as server, closing(analyze(path)) as analysis:
+    with DashboardServer(has_token=False) as server, closing(analyze(path)) as analysis:
         server.show(analysis)
         get(server.url)
     assert path.read_bytes() == SAMPLE.read_bytes()
@@ -259,7 +301,7 @@ def slowly(*_):
 measuring.measure_rank = slowly
 measuring.MIN_OPERATIONS_OF_A_PROCESS = 1
 sys.argv[0] = "traceprof"
-main(["dashboard", "--port", "0", sys.argv[1]])
+main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
 """
     command = [sys.executable, "-c", program, str(SAMPLE)]
     with subprocess.Popen(
@@ -291,7 +333,7 @@ def in_first(*arguments):
     print("here", flush=True)
     return measure(*arguments)
 measuring.measure_rank = in_first
-main(["dashboard", "--port", "0", sys.argv[1]])
+main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
 """
     command = [sys.executable, "-c", program, str(SAMPLE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -336,6 +378,6 @@ def test_who_waits_learns_of_partial_results() -> None:
     ],
 )
 def test_strange_questions_are_answered(query: str) -> None:
-    with DashboardServer() as server:
+    with DashboardServer(has_token=False) as server:
         status, told = get(f"{server.url}progress{query}")
         assert (status, json.loads(told)["previews"]) == (200, 0)

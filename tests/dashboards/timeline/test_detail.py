@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboards.timeline.detail import describe, summarize
-from dashboards.timeline.rows import read
-from dashboards.timeline.search import Place, place_of, search
+from dashboards.timeline.gpu_rows import read_gpu
+from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.search import Place, after, place_of, search
 from tests.support.builders import TraceBuilder
+from tests.support.streams import record, wait
 from tests.support.timelines import drawn, timelines
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from dashboards.timeline.events import Events
     from dashboards.timeline.model import RankTimeline
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -97,7 +100,7 @@ def test_a_call_that_launched_two(timeline: RankTimeline) -> None:
 def test_ranges(timeline: RankTimeline) -> None:
     by_name = {
         timeline.events["range"].name_of(index): event_of(timeline, "range", index)
-        for index in range(len(timeline.events["range"].name))
+        for index in range(len(timeline.events["range"]))
     }
     assert by_name["forward"]["facts"] == {"thread": "1000", "inside": "step 0"}
     assert by_name["still open"]["facts"] == {
@@ -132,7 +135,7 @@ def test_the_message_of_a_communication_kernel() -> None:
     said = messages(rank)
     with_bytes = [index for index in range(len(said)) if said.bytes[index] >= 0]
     assert with_bytes
-    timeline = read(rank, ())
+    timeline = with_host(read_gpu(rank, ()))
     for index in with_bytes[:5]:
         facts = event_of(timeline, "op", int(said.kernel[index]))["facts"]
         assert facts["operation"].startswith(said.operations[said.operation[index]])
@@ -165,19 +168,25 @@ def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
 # -- search ---------------------------------------------------------------------------------------
 
 
+def events_of(*ranks: RankTimeline) -> dict[int, dict[str, Events]]:
+    """Return what is searched."""
+    return {timeline.rank.rank: timeline.events for timeline in ranks}
+
+
 def walk(ranks: list[RankTimeline], text: str, *, backwards: bool = False) -> list[str]:
     """Return the ids of the matches in the order in which the search goes through them."""
     event: list[str] = []
-    at: Place | None = Place(-(10**6))
+    at = Place(-(10**6))
     while True:
-        assert at is not None
-        following = search(ranks, text, at, backwards=backwards)["next"]
+        following = search(events_of(*ranks), text, at, backwards=backwards)["next"]
         if following is None or following["id"] in event:
             return event
         assert following["number"] == len(event) + 1 or backwards
         event.append(following["id"])
         rank, source, index = following["id"].split(".")
-        at = place_of(ranks, int(rank), source, int(index))
+        place = place_of(events_of(*ranks), int(rank), source, int(index))
+        assert place is not None
+        at = place if backwards else after(place)
 
 
 NAMES = ("alpha", "Beta", "ALPHABET", "gamma<alpha>(int)", "(anonymous namespace)::delta")
@@ -210,27 +219,26 @@ def test_the_search_goes_through_all_that_match(
         trace.kernel(start, start + length, name, device=device, stream=stream, launch=False)
     with timelines(trace, tmp_path_factory.mktemp("search")) as ranks:
         expected = sorted(
-            (start, rank, row, place)
-            for rank, timeline in enumerate(ranks)
+            (start, timeline.rank.rank, int(timeline.tracks[row].index[place]))
+            for timeline in ranks
             for row, (_, _, _, in_row) in enumerate(drawn(timeline))
             for place, (start, _, name) in enumerate(in_row)
             if text.lower() in f"{name} {function_name(name)}".lower()
         )
-        ids = [
-            f"{ranks[rank].rank.rank}.op.{ranks[rank].tracks[row].index[place]}"
-            for _, rank, row, place in expected
-        ]
+        ids = [f"{rank}.op.{index}" for _, rank, index in expected]
         assert walk(ranks, text) == ids
         # Backwards from before the first one, it goes round to the last.
         assert walk(ranks, text, backwards=True) == ids[::-1]
-        summary = search(ranks, text, Place(0))
+        summary = search(events_of(*ranks), text, Place(0))
         assert summary["count"] == len(ids)
         assert sum(name["count"] for name in summary["names"]) == len(ids)
 
 
 def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None:
-    assert search([timeline], "STEP", Place(0))["names"] == [{"label": "step 0", "count": 2}]
-    summary = search([timeline], "launch", Place(11))
+    assert search(events_of(timeline), "STEP", Place(0))["names"] == [
+        {"label": "step 0", "count": 2}
+    ]
+    summary = search(events_of(timeline), "launch", Place(11))
     assert summary["next"] is not None
     assert (summary["next"]["start"], summary["count"]) == ("390", 2)
 
@@ -238,8 +246,8 @@ def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None
 def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 1).nvtx("two\nlines", 0, 9).nvtx("other", 10, 11)
     with timelines(trace, tmp_path) as ranks:
-        assert search(ranks, "two\nlines", Place(0))["count"] == 1
-        assert search(ranks, "lines\nother", Place(0))["count"] == 0
+        assert search(events_of(*ranks), "two\nlines", Place(0))["count"] == 1
+        assert search(events_of(*ranks), "lines\nother", Place(0))["count"] == 0
 
 
 def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,5 +256,37 @@ def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.Monke
     for index in range(3):
         trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)
     with timelines(trace, tmp_path) as ranks:
-        event = search(ranks, "op_id", Place(0))
+        event = search(events_of(*ranks), "op_id", Place(0))
         assert (event["count"], event["num_names"], event["names"]) == (3, 3, [])
+
+
+# -- streams that wait ----------------------------------------------------------------------------
+
+
+def test_an_operation_leads_to_what_waited_for_it(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel(100, 200, "backward", launch=(10, 11))
+        .kernel(210, 260, "next backward", launch=(20, 21))
+        .kernel(205, 400, SEND, stream=20, launch=(30, 31))
+        .kernel(410, 450, "optimizer", launch=(40, 41))
+    )
+    record(trace, 1, 7, 12)
+    wait(trace, 1, 20, 14)
+    record(trace, 2, 20, 32)
+    wait(trace, 2, 7, 34)
+    with timelines(trace, tmp_path) as (timeline,):
+        names = [timeline.events["op"].name_of(index) for index in range(4)]
+
+        def links(name: str) -> list[tuple[str, str]]:
+            event = event_of(timeline, "op", names.index(name))
+            return [
+                (link["relation"], link["name"])
+                for link in event["links"]
+                if link["relation"] != "launched by"
+            ]
+
+        assert links("backward") == [("awaited by", SEND)]
+        assert links(SEND) == [("waited for", "backward"), ("awaited by", "optimizer")]
+        assert links("optimizer") == [("waited for", SEND)]
+        assert links("next backward") == []

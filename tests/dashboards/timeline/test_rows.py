@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.timeline.rows import read
+from dashboards.timeline.gpu_rows import read_gpu
+from dashboards.timeline.host_rows import with_host
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from tests.support.timelines import drawn, timelines
@@ -56,10 +57,10 @@ def test_streams_are_distinguished_by_what_they_do(tmp_path: Path) -> None:
             ("GPU 0", "stream 21 · copy", "copy", [(2, 3, "Device-to-Host copy")]),
         ]
         assert timeline.extent_ns == (0, 40)
-        assert timeline.num_events == 8
+        assert sum(len(track.row) for track in timeline.tracks) == 8
 
 
-def test_threads_stand_above_with_their_ranges_and_calls(tmp_path: Path) -> None:
+def test_threads_stand_below_with_their_ranges_and_calls(tmp_path: Path) -> None:
     trace = (
         TraceBuilder()
         .thread_name("trainer")
@@ -75,17 +76,17 @@ def test_threads_stand_above_with_their_ranges_and_calls(tmp_path: Path) -> None
     with timelines(trace, tmp_path) as (timeline,):
         main, other = "thread 1000 · trainer", "thread 3"
         assert [track[:3] for track in drawn(timeline)] == [
+            ("GPU 0", "stream 7 · compute", "compute"),
             (main, "NVTX start/end", "nvtx"),
-            (main, "", "nvtx"),
+            (main, "NVTX start/end · level 2", "nvtx"),
             (main, "NVTX", "nvtx"),
-            (main, "", "nvtx"),
+            (main, "NVTX · level 2", "nvtx"),
             (main, "CUDA API", "host"),
-            (main, "", "host"),
+            (main, "CUDA API · level 2", "host"),
             (other, "NVTX", "nvtx"),
             (other, "CUDA API", "host"),
-            ("GPU 0", "stream 7 · compute", "compute"),
         ]
-        assert [track[3] for track in drawn(timeline)][:6] == [
+        assert [track[3] for track in drawn(timeline)][1:7] == [
             [(10, 60, "async")],
             [(30, 80, "async")],
             [(0, 90, "outer")],
@@ -95,16 +96,16 @@ def test_threads_stand_above_with_their_ranges_and_calls(tmp_path: Path) -> None
         ]
 
 
-def test_busy_threads_are_open_and_the_others_folded_below_the_gpu(tmp_path: Path) -> None:
+def test_busy_threads_are_open_and_the_others_folded_below(tmp_path: Path) -> None:
     trace = TraceBuilder().nvtx("watchdog", 0, 9, tid=9)
     for index in range(3):
         trace.kernel(100 * index, 100 * index + 50, tid=5)
     trace.kernel(300, 350, tid=4).kernel(400, 450, tid=4).kernel(500, 550, tid=6)
     with timelines(trace, tmp_path) as (timeline,):
         assert [(track.group, track.is_folded) for track in timeline.tracks] == [
+            ("GPU 0", False),
             ("thread 5", False),
             ("thread 4", False),
-            ("GPU 0", False),
             ("thread 6", True),
             ("thread 9", True),
         ]
@@ -113,7 +114,7 @@ def test_busy_threads_are_open_and_the_others_folded_below_the_gpu(tmp_path: Pat
 def test_a_range_that_never_closed_ends_with_the_capture(tmp_path: Path) -> None:
     trace = TraceBuilder().nvtx("open", 5, None).kernel(10, 70).nvtx("late", 90, None)
     with timelines(trace, tmp_path) as (timeline,):
-        shown = drawn(timeline)[0][3]
+        shown = drawn(timeline)[1][3]
         assert shown == [(5, 70, "open"), (90, 90, "late")]
 
 
@@ -142,13 +143,13 @@ def test_every_rank_has_its_own_process_and_device(tmp_path: Path) -> None:
         .kernel(40, 50, "c", pid=2000, device=1)
     )
     with timelines(trace, tmp_path) as ranks:
-        assert [drawn(rank)[-1][3] for rank in ranks] == [
+        assert [drawn(rank)[0][3] for rank in ranks] == [
             [(0, 10, "a")],
             [(20, 30, "b")],
             [(40, 50, "c")],
         ]
         # Two devices of one process share its threads.
-        assert [len(drawn(rank)[0][3]) for rank in ranks] == [2, 2, 1]
+        assert [len(drawn(rank)[-1][3]) for rank in ranks] == [2, 2, 1]
 
 
 def test_without_calls_or_ranges(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_without_calls_or_ranges(tmp_path: Path) -> None:
 def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
     with ranks_of(real_trace) as ranks:
         for rank in ranks:
-            timeline = read(rank, ())
+            timeline = with_host(read_gpu(rank, ()))
             ranges = rank.trace.range_table(rank.process)
             expected = {
                 "op": sum(map(len, rank.operations.groups)),
@@ -177,6 +178,6 @@ def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
 
 def test_the_sample_has_what_one_looks_for() -> None:
     analysis = analyze(SAMPLE)
-    kinds = {track.kind for track in read(analysis.run.ranks[0], ()).tracks}
+    kinds = {track.kind for track in with_host(read_gpu(analysis.run.ranks[0], ())).tracks}
     assert kinds == {"nvtx", "host", "compute", "communication", "copy"}
     analysis.close()

@@ -13,7 +13,9 @@ from flask import Flask
 
 from dashboards.server.app import create_app
 from dashboards.timeline import server as timeline_server
+from dashboards.timeline import store as timeline_store
 from dashboards.timeline import tiles as timeline_tiles
+from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
@@ -115,7 +117,7 @@ def test_times_are_exact_however_late_the_clock(tmp_path: Path) -> None:
     for get in client(trace.write(tmp_path / "t.sqlite")):
         rank = answer(get("rank", rank=0))
         assert (rank["start"], rank["end"]) == (str(UTC), str(UTC + 900_001))
-        row = rank["rows"][-1]["row"]
+        row = rank["rows"][0]["row"]
         shown = answer(get("tiles", rows=row, start=UTC, end=UTC + 10, columns=2000))["rows"][row]
         assert shown["columns"] == 10
         assert list(zip(shown["begin"], shown["length"], strict=True)) == [(0, 3), (5, 5)]
@@ -181,7 +183,7 @@ def test_overlapping_events_are_merged_where_they_are_too_many(tmp_path: Path) -
     for start in range(3000):
         trace.kernel(start, start + 5000, launch=False)
     for get in client(trace.write(tmp_path / "t.sqlite")):
-        row = rows_of(get)[-1]
+        row = rows_of(get)[0]
         reply = answer(get("tiles", rows=row, start=0, end=8000, columns=100))["rows"][row]
         assert reply["event"] == []
         assert events(reply) == 3000
@@ -215,7 +217,7 @@ REFUSED = [
     ("search", {**SEARCH, "text": "x" * 201}),
     ("search", {**SEARCH, "direction": "up"}),
     ("search", {**SEARCH, "from": "0.op"}),
-    ("search", {**SEARCH, "rank": ",".join(["0"] * 65)}),
+    ("search", {**SEARCH, "rank": ",".join(["0"] * 1025)}),
     ("search", {key: SEARCH[key] for key in ("rank", "text", "at")}),
 ]
 MISSING = [
@@ -296,19 +298,19 @@ def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
 
 def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(analyze(SAMPLE)) as analysis:
-        kept = timeline_server.Timelines(analysis)
-        first = kept.timeline(0)
-        assert kept.timeline(0) is first
-        monkeypatch.setattr(timeline_server, "_MAX_EVENTS", first.num_events)
-        second = kept.timeline(1)
-        assert kept.timeline(1) is second
-        assert kept.timeline(0) is not first
+        kept = Timelines(analysis)
+        first = kept.whole(0)
+        assert kept.whole(0) is first
+        monkeypatch.setattr(timeline_store, "_MAX_BYTES", first.nbytes)
+        second = kept.whole(1)
+        assert kept.whole(1) is second
+        assert kept.whole(0) is not first
 
 
 def test_ranks_of_a_report_share_the_names_of_its_ranges() -> None:
     with closing(analyze(SAMPLE)) as analysis:
-        kept = timeline_server.Timelines(analysis)
-        names = [kept.timeline(rank).events["range"].names for rank in (0, 1)]
+        kept = Timelines(analysis)
+        names = [kept.whole(rank).events["range"].names for rank in (0, 1)]
         assert names[0] is names[1]
 
 

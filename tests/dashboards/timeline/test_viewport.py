@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.timeline.viewport import Row, View, edges, view
+from dashboards.timeline.row import Row
+from dashboards.timeline.viewport import View, edges, view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,6 +23,7 @@ from torch.distributed import distributed_c10d
 import instrument
 from instrument.core import calls, groups
 from tests.support.recording import pushed
+from tests.support.workers import until
 
 SELF = "group=0 rank=0 size=1"
 HELD = functools.partial(dist.all_reduce, async_op=False)
@@ -142,7 +143,7 @@ def test_each_thread_nests_for_itself(recorded: list[str]) -> None:
         thread = threading.Thread(target=dist.all_gather_object, args=(objects, "object"))
         thread.start()
         assert inside.wait(10)
-        assert calls._thread.level == calls.FREE
+        assert calls.thread.level == calls.FREE
         dist.monitored_barrier()  # another operation of the same group at the same time
         done.set()
         thread.join()
@@ -205,10 +206,13 @@ def test_a_new_group_of_the_same_name_starts_anew(recorded: list[str], tmp_path:
         dist.barrier()
         dist.barrier()
         dist.destroy_process_group()
-    gc.collect()
     assert pushed(recorded) == [f"barrier {SELF} seq=0", f"barrier {SELF} seq=1"] * 2
-    assert [group() for group in gone] == [None, None]
-    assert len(groups._groups) == 0
+
+    def is_all_gone() -> bool:
+        gc.collect()
+        return len(groups._groups) == 0 and not any(group() for group in gone)
+
+    until(is_all_gone)  # a thread of Gloo's holds the last one for a moment more
 
 
 @pytest.mark.usefixtures("alone")
@@ -294,7 +298,7 @@ def test_an_exception_in_a_coalescing_block(recorded: list[str]) -> None:
     with pytest.raises(KeyError, match="the user's"), distributed_c10d._coalescing_manager():
         raise KeyError("the user's")
     assert recorded == [f"push coalesced {SELF}", "pop"]
-    assert calls._thread.level == calls.FREE
+    assert calls.thread.level == calls.FREE
 
 
 class Watching(torch.overrides.TorchFunctionMode):

@@ -1,169 +1,141 @@
-"""Ranges reach the tool with every nvtx, keep no label, and never harm."""
+"""Ranges reach the tool, keep no label, and never harm."""
 
 from __future__ import annotations
 
-import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from instrument.core import nvtx_ranges
+from instrument.core import nvtx_injection, nvtx_ranges
+from tests.support.nsys import profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-TOOL = {"NVTX_INJECTION64_PATH": "/nonexistent/tool.so"}
-"""As under a tool, which takes nothing."""
+COUNTS = """
+import ctypes, os, resource
+from instrument.core import nvtx_injection, nvtx_ranges
+def counts(*names):
+    tool = ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"])
+    return [ctypes.c_long.in_dll(tool, name).value for name in names]
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def write(numbers):
+    for number in numbers:
+        text = f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 seq={number}"
+        nvtx_ranges.push(nvtx_ranges.message(text))
+        nvtx_ranges.pop()
+        nvtx_ranges.end(nvtx_ranges.start(nvtx_ranges.prepare(f"bucket index={number} last=1")))
+"""
 
 
 def run(code: str, **environment: str) -> str:
-    kept = {key: value for key, value in os.environ.items() if key not in TOOL}
+    kept = {key: value for key, value in os.environ.items() if key != nvtx_injection.VARIABLE}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, env=kept | environment, capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
+    return (done.stdout + done.stderr).strip()
 
 
-def test_without_a_tool_or_nvtx_nobody_records() -> None:
+def test_only_an_attached_tool_records(tool: Path) -> None:
     code = "from instrument.core import nvtx_ranges; print(nvtx_ranges.is_recording())"
+    attached = {nvtx_injection.VARIABLE: str(tool)}
     assert run(code) == "False"
-    assert run(code, **TOOL) == "True"
-    assert run(code, **TOOL, NVTX_DISABLE="1") == "False"
-    assert run("import sys; sys.modules['nvtx'] = None; " + code, **TOOL) == "False"
+    assert run(code, **attached) == "True"
+    assert run(code, **attached, NVTX_DISABLE="1") == "False"
+    assert run(code, **attached, NVTX_DISABLE="0") == "True"
+    assert run("import sys; sys.modules['nvtx'] = None; " + code, **attached) == "True"
 
 
-def test_nothing_happens_where_nobody_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvtx_ranges, "_write", None)
-    nvtx_ranges.push("a")
-    nvtx_ranges.pop()
-    nvtx_ranges.end(nvtx_ranges.start("b"), nvtx_ranges.start_and_push("c"))
-    nvtx_ranges.push(nvtx_ranges.prepare("d"))
+@pytest.mark.parametrize("library", ["/nonexistent/tool.so", "libc.so.6"])
+def test_a_tool_that_cannot_be_used_is_a_warning(library: str) -> None:
+    code = "from instrument.core import nvtx_ranges; print(nvtx_ranges.is_recording())"
+    lines = run(code, **{nvtx_injection.VARIABLE: library}).splitlines()
+    assert lines[0] == "False"
+    assert lines[1].startswith("a tool is attached that cannot record NVTX ranges: ")
+    assert len(lines) == 2
 
 
-def test_distinct_labels_are_not_kept() -> None:
+def test_a_tool_that_does_not_want_to_record_is_none() -> None:
+    assert nvtx_injection.functions(lambda _: 0, "traceprof") is None
+    assert nvtx_injection.functions(lambda _: 1, "traceprof") is None  # and gave no functions
+
+
+def test_nothing_happens_where_nobody_records() -> None:
     code = """
-import resource
-from instrument.core import nvtx_ranges
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-def write(labels):
-    for number in labels:
-        nvtx_ranges.push(f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 seq={number}")
-        nvtx_ranges.pop()
-        started = nvtx_ranges.start_and_push(f"bucket index={number}")
-        nvtx_ranges.pop()
-        nvtx_ranges.end(nvtx_ranges.start(f"bucket index={number} last=1"), started)
+from instrument.core import nvtx_injection, nvtx_ranges
+nvtx_ranges.push(nvtx_ranges.message("a"))
+nvtx_ranges.pop()
+nvtx_ranges.end(nvtx_ranges.start(nvtx_ranges.prepare("b")))
+"""
+    assert run(code) == ""
+
+
+def test_distinct_labels_are_not_kept(tool: Path) -> None:
+    code = (
+        COUNTS
+        + """
 write(range(1000))
 before = peak()
 write(range(1000, 101_000))
-print(peak() - before)
+print(peak() - before, *counts("pushed", "popped", "started", "ended", "registered"))
 """
-    assert int(run(code, **TOOL)) < 2000  # KiB; nvtx's own functions would take 70 MB
-
-
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Make the writer fail at its first range, or always; return what it has written."""
-
-    def make(*, always: bool) -> list[str]:
-        written: list[str] = []
-
-        def push(text: str) -> str:
-            written.append(text)
-            if always or len(written) == 1:
-                raise ValueError("cannot be written")
-            return text
-
-        def end(handles: tuple[str]) -> str:
-            return push(*handles)
-
-        writer = SimpleNamespace(
-            push=push, pop=lambda: push("pop"), start=push, start_and_push=push, end=end
-        )
-        monkeypatch.setattr(nvtx_ranges, "_write", writer)
-        monkeypatch.setattr(nvtx_ranges, "_complained", False)
-        return written
-
-    return make
-
-
-def test_ranges_stay_balanced_when_a_text_cannot_be_written(
-    broken: Callable[..., list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
-    written = broken(always=False)
-    with caplog.at_level(logging.WARNING):
-        nvtx_ranges.push("\ud800")
-        nvtx_ranges.pop()
-    assert written == ["\ud800", "?", "pop"]
-    assert [record.name for record in caplog.records] == ["traceprof.instrument"]
-
-
-def test_ranges_stay_balanced_when_both_of_a_text_cannot_be_written(
-    broken: Callable[..., list[str]],
-) -> None:
-    written = broken(always=False)
-    assert nvtx_ranges.start_and_push("\ud800") is None
-    nvtx_ranges.pop()
-    assert written == ["\ud800", "?", "pop"]
-
-
-def test_nothing_raises_and_one_line_is_logged(
-    broken: Callable[..., list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
-    broken(always=True)
-    with caplog.at_level(logging.WARNING):
-        nvtx_ranges.push("a")
-        nvtx_ranges.pop()
-        assert nvtx_ranges.start("b") is None
-        nvtx_ranges.end("b")
-        assert nvtx_ranges.start_and_push("b") is None
-        assert nvtx_ranges.prepare("c") == "c"
-    assert len(caplog.records) == 1
-
-
-def test_an_unknown_nvtx_is_used_by_its_public_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[str, ...]] = []
-
-    def start(text: str, domain: str) -> int:
-        written.append(("start", text, domain))
-        return 7
-
-    nvtx = SimpleNamespace(
-        enabled=lambda: True,
-        push_range=lambda text, domain: written.append(("push", text, domain)),
-        pop_range=lambda domain: written.append(("pop", domain)),
-        start_range=start,
-        end_range=lambda handle: written.append(("end", str(handle))),
     )
-    monkeypatch.setattr(nvtx_ranges, "nvtx", nvtx)
-    monkeypatch.setattr(nvtx_ranges, "_write", nvtx_ranges._writer())
-    nvtx_ranges.push("a")
-    nvtx_ranges.pop()
-    nvtx_ranges.end(nvtx_ranges.start("b"))
-    nvtx_ranges.push(nvtx_ranges.prepare("c"))
-    nvtx_ranges.end(None, nvtx_ranges.start_and_push("d"))
-    assert written == [
-        *(("push", "a", "traceprof"), ("pop", "traceprof")),
-        *(("start", "b", "traceprof"), ("end", "7")),
-        ("push", "c", "traceprof"),
-        *(("start", "d", "traceprof"), ("push", "d", "traceprof"), ("end", "7")),
-    ]
+    growth, *counted = map(int, run(code, **{nvtx_injection.VARIABLE: str(tool)}).split())
+    assert growth < 1000  # KiB; registered, they would take 60 MB
+    assert counted == [101_000] * 4 + [nvtx_ranges.MAX_REGISTERED]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("step 1", b"step 1"), ("é", "é".encode()), ("\ud800", b"?")]
+)
+@pytest.mark.parametrize("way", ["message", "prepare"])
+def test_texts_arrive_whatever_they_are(tool: Path, text: str, written: bytes, way: str) -> None:
+    code = (
+        COUNTS
+        + f"""
+nvtx_ranges.push(nvtx_ranges.{way}({text!r}))
+tool = ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"])
+print(*((ctypes.c_char * 9).in_dll(tool, name).value for name in ("last_text", "last_domain")))
+"""
+    )
+    printed = run(code, **{nvtx_injection.VARIABLE: str(tool)})
+    assert printed == f"{written!r} b'traceprof'"
+
+
+def test_nothing_grows_under_nsight_systems_that_captures_nothing(
+    nsys: str, tmp_path: Path
+) -> None:
+    code = (
+        COUNTS
+        + """
+write(range(1000))
+before = peak()
+write(range(1000, 101_000))
+print("grown by", peak() - before, "KiB")
+"""
+    )
+    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none"]
+    options += ["--capture-range=nvtx", "--nvtx-capture=never@never"]
+    done = profile(nsys, options, tmp_path / "report", [sys.executable, "-c", code])
+    (growth,) = re.findall(r"grown by (\d+) KiB", done.stdout)
+    assert int(growth) < 2000
 
 
 def test_nsight_systems_records_every_range(nsys: str, tmp_path: Path) -> None:
     code = """
 import threading
-from instrument.core import nvtx_ranges
+from instrument.core import nvtx_injection, nvtx_ranges
 prepared = nvtx_ranges.prepare("all_reduce bytes=8 seq=0")
-nvtx_ranges.push("all_reduce bytes=8 seq=0")
+message = nvtx_ranges.message
+nvtx_ranges.push(message("all_reduce bytes=8 seq=0"))
 handle = nvtx_ranges.start(prepared)
 nvtx_ranges.pop()
 nvtx_ranges.push(prepared)
@@ -171,16 +143,16 @@ nvtx_ranges.pop()
 thread = threading.Thread(target=nvtx_ranges.end, args=(handle,))
 thread.start()
 thread.join()
-handle = nvtx_ranges.start_and_push("all_reduce bytes=8 seq=1")
-nvtx_ranges.push("inside")
+handle = nvtx_ranges.start(message("all_reduce bytes=8 seq=1"))
+nvtx_ranges.push(message("all_reduce bytes=8 seq=1"))
+nvtx_ranges.push(message("inside"))
 nvtx_ranges.pop()
 nvtx_ranges.pop()
 nvtx_ranges.end(handle)
 """
     report = tmp_path / "report"
-    command = [nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none"]
-    command += ["--export=sqlite", f"--output={report}", sys.executable, "-c", code]
-    subprocess.run(command, check=True, capture_output=True)
+    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--export=sqlite"]
+    profile(nsys, options, report, [sys.executable, "-c", code])
     with closing(sqlite3.connect(report.with_suffix(".sqlite"))) as database:
         rows = database.execute(
             "SELECT eventType, COALESCE(text, value), end IS NOT NULL, globalTid = endGlobalTid"

@@ -40,7 +40,7 @@ class Nested(Dataset[list[str]]):
 
     def __getitem__(self, index: int) -> list[str]:
         opened: list[str] = []
-        nvtx_ranges.push = opened.append  # type: ignore[assignment]
+        nvtx_ranges.push = opened.append
         list(DataLoader(Numbers()))
         return opened
 

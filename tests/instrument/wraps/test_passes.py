@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
+import torch._dynamo
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -139,6 +140,66 @@ def test_what_a_checkpoint_computes_again_is_part_of_the_backward_pass(
     assert [label for label in pushed(recorded) if " " not in label] == ["forward", "backward"]
 
 
+def test_every_outermost_module_has_a_forward_pass(recorded: list[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    criterion = torch.nn.MSELoss()
+    instrument.enable()
+    criterion(model(torch.ones(1, 3)), torch.zeros(1, 3))
+    assert recorded == ["push forward", "pop"] * 2
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.ones(1, 4))
+    assert recorded == ["push forward", "pop"] * 3
+
+
+def test_a_module_that_prepares_batches_is_no_forward_pass(recorded: list[str]) -> None:
+    prepare = torch.nn.Flatten(0)
+    rows: Any = [torch.ones(1, 2)] * 3
+    loader = torch.utils.data.DataLoader(rows, collate_fn=lambda b: prepare(b[0]))
+    instrument.enable()
+    assert len(list(loader)) == 3
+    assert set(pushed(recorded)) == {"data loading"}
+
+
+def test_a_compiled_model_has_one_forward_pass_and_the_same_graph(recorded: list[str]) -> None:
+    graphs: list[list[str]] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., object]:
+        graphs.append([str(node) for node in graph.graph.nodes])
+        return graph.forward
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.inner(rows) + 1  # type: ignore[no-any-return]
+
+    model = Model()
+    expected = torch.compile(model, backend=backend, fullgraph=True)(torch.ones(1, 3))
+    torch._dynamo.reset()
+    instrument.enable()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(1, 3)), expected)
+    assert recorded == ["push forward", "pop"] * 2
+    instrument.disable()
+    assert torch.equal(compiled(torch.ones(1, 3)), expected)
+    assert len(graphs) == 2
+    assert graphs[0] == graphs[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_a_symbolic_trace_holds_the_same_modules(recorded: list[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    without = [str(node) for node in torch.fx.symbolic_trace(model).graph.nodes]
+    instrument.enable()
+    assert [str(node) for node in torch.fx.symbolic_trace(model).graph.nodes] == without
+    scripted = torch.jit.trace(model, torch.ones(1, 3))  # type: ignore[no-untyped-call]
+    assert torch.equal(scripted(torch.ones(1, 3)), model(torch.ones(1, 3)))
+    assert recorded.count("pop") == len(pushed(recorded))
+
+
 def test_everything_is_as_it_was(recorded: list[str]) -> None:
     def held() -> list[object]:
         return [
@@ -147,9 +208,9 @@ def test_everything_is_as_it_was(recorded: list[str]) -> None:
             torch.autograd._engine_run_backward,  # type: ignore[attr-defined]
             torch.autograd.graph._engine_run_backward,
             torch.Tensor.backward,
-            DistributedDataParallel.forward,
-            FullyShardedDataParallel.forward,
-            vars(FSDPModule).get("__call__"),
+            torch.nn.Module.__call__,
+            torch.fx._symbolic_trace._orig_module_call,
+            torch._dynamo.utils.unpatched_nn_module_call,
         ]
 
     before = held()

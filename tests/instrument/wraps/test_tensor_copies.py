@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import operator
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from tests.support.recording import pushed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAMES = ("to", "cuda", "cpu", "copy_", "pin_memory")
+NAMES = tuple(tensor_copies.LABELS)
 CPU, CUDA0, CUDA1 = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
 CUDA, XPU, META = torch.device("cuda"), torch.device("xpu", 0), torch.device("meta")
 
@@ -101,6 +102,40 @@ def test_what_a_label_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert labelled("pin_memory", host) is None
     assert labelled("copy_", device, host, True) == "copy_ h2d bytes=24 pinned=1 non_blocking=1"
     assert labelled("copy_", host, device) == "copy_ d2h bytes=24 pinned=1 non_blocking=0"
+
+
+READ: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda tensor: tensor.item(),
+    "bool": bool,
+    "complex": complex,
+    "float": float,
+    "int": int,
+    "index": operator.index,
+    "tolist": lambda tensor: tensor.tolist(),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_reads_a_tensor_on_the_host_is_a_copy_that_waits(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read = READ[name]
+    instrument.enable()
+    tensor = torch.tensor(3)
+    assert read(tensor) in {3, True}
+    assert recorded == []  # it is on the host
+    monkeypatch.setattr(tensor_copies, "direction", lambda *_: "d2h")
+    with pytest.raises(RuntimeError):  # there is nothing to read: the label comes first
+        read(torch.empty((), dtype=torch.int64, device="meta"))
+    assert recorded == [f"push {name} d2h bytes=8 non_blocking=0", "pop"]
+
+
+def test_the_size_of_what_is_not_zero_comes_to_the_host() -> None:
+    with FakeTensorMode():
+        device = torch.empty(2, 3, device="cuda:0")
+    assert labelled("nonzero", device) == "nonzero d2h non_blocking=0"
+    assert labelled("nonzero", torch.ones(2)) is None
+    assert labelled("tolist", device) == "tolist d2h bytes=24 non_blocking=0"
 
 
 def test_a_copy_that_broadcasts_moves_what_it_fills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +360,7 @@ def test_compiled_scripted_and_traced(recorded: list[str]) -> None:
     assert torch.equal(compiled(torch.zeros(3)), program(torch.zeros(3)))
     exported = torch.export.export(Traced(), (torch.ones(3),))
     assert torch.equal(exported.module()(torch.ones(3)), torch.ones(3).double())
-    assert recorded == []
+    assert set(recorded) == {"push forward", "pop"}  # of the exported module
 
 
 class Traced(torch.nn.Module):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder
-from traceprof.trace.columns import Differences, pack
+from traceprof.trace.columns import pack
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.nsight import gpu as device
 from traceprof.trace.open import open_trace
@@ -25,7 +25,7 @@ NOTHING = pack(np.empty(0, np.int64))
 
 def operations(starts: list[int], lengths: list[int]) -> Operations:
     return Operations(
-        Differences(np.array(starts, np.int64)), pack(np.array(lengths, np.int64)), NOTHING, NOTHING
+        pack(np.array(starts, np.int64)), pack(np.array(lengths, np.int64)), NOTHING, NOTHING
     )
 
 

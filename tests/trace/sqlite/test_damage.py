@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.fuzz.damage import DAMAGES, page_size
 from tests.support.long import long_after
 from tests.support.traces import REAL_TRACES
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
@@ -17,10 +18,9 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Damage = Callable[[bytearray, int, random.Random], None]
+    from tests.support.fuzz.damage import Damage
 
 pytestmark = pytest.mark.slow
 
@@ -80,10 +80,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t.sqlite"
 
 
-def page_size(data: bytes | bytearray) -> int:
-    return int.from_bytes(data[16:18], "big")
-
-
 def test_cut_short_at_every_page(samples: dict[str, bytes], path: Path) -> None:
     for data in samples.values():
         size = page_size(data)
@@ -116,65 +112,7 @@ def test_cut_short_where_the_header_does_not_tell(samples: dict[str, bytes], pat
     assert codes.count(EXIT_ERROR) > len(codes) / 2
 
 
-def noise(data: bytearray, size: int, chosen: random.Random) -> None:
-    for _ in range(chosen.choice((1, 1, 5, 20))):
-        at, length = chosen.randrange(len(data)), chosen.choice((1, 2, 8, 64, size))
-        data[at : at + length] = chosen.randbytes(min(length, len(data) - at))
-
-
-def flipped_bits(data: bytearray, size: int, chosen: random.Random) -> None:
-    del size
-    for _ in range(chosen.choice((1, 5, 50))):
-        data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
-
-
-def wrong_header(data: bytearray, size: int, chosen: random.Random) -> None:
-    del size
-    data[chosen.randrange(16, _HEADER)] = chosen.choice((0, 1, 127, 128, 255))
-
-
-def wrong_schema(data: bytearray, size: int, chosen: random.Random) -> None:
-    for _ in range(chosen.choice((1, 3, 30))):
-        data[chosen.randrange(_HEADER, size)] = chosen.randrange(256)
-
-
-def wrong_pointers(data: bytearray, size: int, chosen: random.Random) -> None:
-    page = size * chosen.randrange(1, len(data) // size)
-    for _ in range(chosen.choice((1, 3))):
-        data[page + chosen.randrange(40)] = chosen.randrange(256)
-
-
-def empty_page(data: bytearray, size: int, chosen: random.Random) -> None:
-    page = size * chosen.randrange(len(data) // size)
-    data[page : page + size] = bytes(size)
-
-
-def repeated_page(data: bytearray, size: int, chosen: random.Random) -> None:
-    page, other = (size * chosen.randrange(1, len(data) // size) for _ in range(2))
-    data[page : page + size] = data[other : other + size]
-
-
-def swapped_pages(data: bytearray, size: int, chosen: random.Random) -> None:
-    page, other = (size * chosen.randrange(len(data) // size) for _ in range(2))
-    data[page : page + size], data[other : other + size] = (
-        data[other : other + size],
-        data[page : page + size],
-    )
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        noise,
-        flipped_bits,
-        wrong_header,
-        wrong_schema,
-        wrong_pointers,
-        empty_page,
-        repeated_page,
-        swapped_pages,
-    ],
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("part", long_after(1, range(4)))
 def test_wrong_bytes(samples: dict[str, bytes], path: Path, damage: Damage, part: int) -> None:
     chosen = random.Random(f"{damage.__name__} {part}")

@@ -110,3 +110,24 @@ def test_well_formed_is_read_by_pages(path: Path, monkeypatch: pytest.MonkeyPatc
         connection.execute("INSERT INTO t VALUES (1, '', 0, 1, '', 0, 9)")
     monkeypatch.setattr(reader, "_through_sqlite", refuse)
     assert values(path, ["a"], []) == [_MARK, _MARK + 1, _MARK + 2, 1, 1]
+
+
+def test_cells_beside_the_way_of_a_search(path: Path) -> None:
+    # A search for a rowid looks into the middle of the page, is led before its first row, and
+    # finds none: only a scan comes upon the damage.
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE u (a INTEGER)")
+        connection.executemany("INSERT INTO u VALUES (?)", [(row,) for row in range(100)])
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'u'"
+        (root,) = connection.execute(query).fetchone()
+        (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+    pointers = (root - 1) * page_size + 8
+    data[pointers + 2 * 10 : pointers + 2 * 100] = bytes(2 * 90)
+    path.write_bytes(data)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() != ("ok",)
+    database = Database(path)
+    with pytest.raises(TraceFormatError, match="100 rows, 0 can be found"):
+        _ = [*reader.read_columns(database, "u", ["a"])]
+    database.close()

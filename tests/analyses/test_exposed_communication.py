@@ -1,0 +1,429 @@
+"""Why communication is exposed: by hand, against the reference, on real runs."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.reference import exposed_communication as plain
+from tests.reference.streams import read
+from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV
+from tests.support.opened import analysis_of, ranks_of
+from tests.support.streams import record, wait
+from tests.support.traces import GPU_SAMPLES
+from traceprof.analyses import exposed_communication
+from traceprof.analyses.exposed_reasons import CLOCKS, UNMATCHED, Reason
+from traceprof.analysis import Analysis, analyze
+from traceprof.findings import Finding
+from traceprof.ranks.rank_waits import RankWaits
+from traceprof.run.opening import Window
+from traceprof.simulate.scenarios import simulate_scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.exposed_communication import ExposedCommunicationResult
+
+MS = 1_000_000
+TORCH = "void at::native::vectorized_elementwise_kernel<4>(int)"
+
+
+def of_whole_windows(analysis: Analysis) -> dict[int, ExposedCommunicationResult]:
+    """Return what is found over each rank's whole window, set-up and all, by rank."""
+    return {
+        rank.rank: exposed_communication.refined(
+            exposed_communication.run(rank, rank.window), analysis.ranks
+        )
+        for rank in analysis.run.ranks
+        if rank.device is not None
+    }
+
+
+def finding(*paths: Path, rank: int = 0) -> Finding:
+    analysis = analyze(*paths, jobs=1)
+    (found,) = exposed_communication.findings(of_whole_windows(analysis)[rank])
+    analysis.close()
+    assert isinstance(found, Finding)
+    return found
+
+
+def reasons(found: Finding) -> dict[str, Any]:
+    """Return the reasons that have any share; None too."""
+    values: dict[str, Any] = {
+        reason.name.lower(): found.metrics[reason.metric] for reason in Reason
+    }
+    assert found.metrics["exposed_ns"] == sum(value or 0 for value in values.values())
+    return {name: value for name, value in values.items() if value != 0}
+
+
+def judged(builder: TraceBuilder, tmp_path: Path) -> Finding:
+    return finding(builder.write(tmp_path / "t.sqlite"))
+
+
+# -- each reason, by hand -------------------------------------------------------------------------
+
+
+def test_input_that_came_late(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 60 * MS, TORCH, launch=(0, 1))
+    builder.kernel(60 * MS, 80 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
+    builder.kernel(80 * MS, 100 * MS, launch=(4, 5))
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"late_input": 20 * MS, "waiting": None}
+    assert "20 ms for input that came late" in found.title
+    (evidence,) = found.evidence
+    assert evidence.label == (
+        "AllReduce: 20 ms of 20 ms for input that came late, from"
+        " at::native::vectorized_elementwise_kernel"
+    )
+    said = " ".join(found.advice)
+    assert "bucket_cap_mb" in said
+    assert "--cuda-event-trace=true" in said
+    assert "reports of all ranks" in said
+
+
+def test_advice_for_buckets_needs_pytorch_and_an_all_reduce(tmp_path: Path) -> None:
+    for name, kernel in ((ALL_REDUCE, "gemm"), (SEND_RECV, TORCH), (ALL_GATHER, TORCH)):
+        builder = TraceBuilder().kernel(0, 60 * MS, kernel, launch=(0, 1))
+        builder.kernel(60 * MS, 80 * MS, name, launch=(2, 3), stream=20)
+        builder.kernel(80 * MS, 100 * MS, launch=(4, 5))
+        path = builder.write(tmp_path / f"{name[:30]}.sqlite")
+        assert "bucket_cap_mb" not in " ".join(finding(path).advice)
+
+
+def test_launched_late_by_the_host(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 10 * MS, "producer", launch=(0, 1))
+    builder.kernel(10 * MS, 60 * MS, "other", launch=(2, 3), tid=1001)
+    builder.kernel(60 * MS, 75 * MS, ALL_REDUCE, launch=(40 * MS, 59 * MS), stream=20)
+    builder.kernel(75 * MS, 100 * MS, "next", launch=(60 * MS, 61 * MS))
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"late_launch": 15 * MS, "waiting": None}
+    assert found.evidence[0].label.endswith("launched late by the host, before next")
+    assert "Launch it before" in found.advice[0]
+
+
+def test_the_next_compute_was_launched_after_the_end(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 10 * MS, launch=(0, 1))
+    builder.kernel(10 * MS, 20 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
+    builder.kernel(30 * MS, 40 * MS, launch=(21 * MS, 22 * MS))
+    assert reasons(judged(builder, tmp_path)) == {"late_launch": 10 * MS, "waiting": None}
+
+
+def test_queued_behind_other_communication(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 50 * MS, launch=(0, 1), tid=1001)
+    builder.kernel(10 * MS, 50 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
+    builder.kernel(50 * MS, 80 * MS, ALL_REDUCE, launch=(4, 5), stream=20)
+    builder.kernel(80 * MS, 100 * MS, launch=(6, 7), tid=1001)
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"queued": 30 * MS, "waiting": None}
+    assert "nccl-serialization" in found.advice[0]
+
+
+def test_on_the_stream_of_the_compute_that_follows(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1))
+    builder.kernel(50 * MS, 80 * MS, ALL_REDUCE, launch=(2, 3))
+    # Both begin at once: the one on its own stream counts.
+    builder.kernel(80 * MS, 90 * MS, "elsewhere", launch=(4, 5), stream=8)
+    builder.kernel(80 * MS, 100 * MS, "here", launch=(6, 7))
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"same_stream": 30 * MS, "waiting": None}
+    assert found.evidence[0].label.endswith("on the stream of here, which follows")
+    assert "async_op=True" in found.advice[0]
+
+
+def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:
+    """Let the compute stream wait for an all-gather, with or without something else to do."""
+    builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1))
+    wait(record(builder, 1, 7, 2), 1, 20, 3)
+    builder.kernel(50 * MS, 80 * MS, ALL_GATHER, launch=(4, 5), stream=20)
+    record(builder, 2, 20, 6)
+    if other:
+        builder.kernel(81 * MS, 82 * MS, ALL_GATHER, launch=(7, 8), stream=20)
+    if compute:
+        builder.kernel(90 * MS, 91 * MS, "meanwhile", launch=(9, 10))
+    return wait(builder, 2, 7, 11).kernel(83 * MS, 100 * MS, "needs", launch=(12, 13))
+
+
+def test_needed_at_once(tmp_path: Path) -> None:
+    found = judged(needed(), tmp_path)
+    assert reasons(found) == {"needed_at_once": 30 * MS, "waiting": None}
+    assert found.evidence[0].label == "AllGather: 30 ms of 30 ms needed at once by needs"
+    assert "set_modules_to_forward_prefetch" in found.advice[0]
+
+
+@pytest.mark.parametrize("also", [{"other": True}, {"compute": True}])
+def test_not_needed_at_once(tmp_path: Path, also: dict[str, bool]) -> None:
+    assert "needed_at_once" not in reasons(judged(needed(**also), tmp_path))
+
+
+def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(4):
+        at = 100 * MS * index
+        builder.kernel(at, at + 60 * MS, launch=(at + 1, at + 2))
+        builder.kernel(at + 60 * MS, at + 99 * MS, ALL_REDUCE, stream=20, launch=(at, at + 1))
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"unknown": 4 * 39 * MS, "waiting": None}
+    assert "clocks of GPU and host do not agree" in found.advice[0]
+
+
+def test_peer_copies_have_reasons_and_no_ranks_to_wait_for(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 50 * MS, launch=(0, 1))
+    builder.memcpy(50 * MS, 90 * MS, "PtoP", source=0, destination=1, launch=(2, 3), stream=9)
+    builder.kernel(90 * MS, 100 * MS, launch=(4, 5))
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"late_input": 40 * MS, "waiting": None}
+    assert found.evidence[0].label.startswith("peer copy: ")
+    assert not any("reports of all ranks" in line for line in found.advice)
+
+
+# -- who was waited for ---------------------------------------------------------------------------
+
+
+def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
+    for index in range(3):
+        at = index * 100 * MS
+        builder.kernel(at, at + 10 * MS, launch=(at, at + 1), pid=pid)
+        builder.kernel(
+            at + start, at + 60 * MS, ALL_REDUCE, launch=(at + 2, at + 3), stream=20, pid=pid
+        )
+        builder.kernel(at + 60 * MS, at + 90 * MS, launch=(at + 4, at + 5), pid=pid)
+    return builder
+
+
+def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
+    builder = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
+    path = builder.write(tmp_path / "t.sqlite")
+    found = finding(path)
+    assert reasons(found) == {"waiting": 90 * MS, "late_input": 60 * MS}
+    assert "90 ms waiting for rank 1" in found.title
+    assert found.evidence[0].label.endswith("30 ms of 50 ms waiting for rank 1")
+    assert "Cure rank 1 first" in found.advice[0]
+    late = finding(path, rank=1)
+    assert late.metrics["waiting_ns"] == 0
+    assert not any("reports of all ranks" in line for line in late.advice)
+
+
+def test_several_reports_count_as_one(tmp_path: Path) -> None:
+    paths = [
+        two_ranks(TraceBuilder(), pid, start).write(tmp_path / f"{pid}.sqlite")
+        for pid, start in ((100, 10 * MS), (200, 40 * MS))
+    ]
+    together = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
+    expected = finding(together.write(tmp_path / "both.sqlite"))
+    assert reasons(finding(*paths)) == reasons(expected) == {
+        "waiting": 90 * MS, "late_input": 60 * MS,
+    }  # fmt: skip
+
+
+def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:
+    builder = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
+    for rank, pid in enumerate((100, 200)):
+        for index in range(3):
+            text = f"all_reduce bytes=64 group=0 rank={rank} size=3 seq={index}"
+            builder.label(text, index * 100 * MS + 2, index * 100 * MS + 3, pid=pid)
+    found = finding(builder.write(tmp_path / "t.sqlite"))
+    assert reasons(found) == {"waiting": None, "late_input": 150 * MS}
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "known"),
+    [
+        ([0, 0, 0], 90),
+        ([29, 29, 29], 90),
+        ([30, 0, 0], 60),  # what clocks cannot tell is not counted
+        ([30, 30, 0], None),  # … and could be more than what is
+        ([30, 30, 30], None),
+        ([1 << 40] * 3, None),
+    ],
+)
+def test_waits_that_clocks_cannot_tell(
+    tmp_path: Path, uncertainty: list[int], known: int | None
+) -> None:
+    path = two_ranks(TraceBuilder(), 100, 10 * MS).write(tmp_path / "t.sqlite")
+    with ranks_of(path) as (rank,):
+        operations = exposed_communication.run(rank, rank.window).operations
+    assert operations is not None
+    waits = RankWaits(
+        place=np.arange(3),
+        wait_ns=np.full(3, 30 * MS),
+        last=np.ones(3, np.int64),
+        uncertainty_ns=np.array(uncertainty) * MS,
+    )
+    waiting = operations.waiting_by(waits, (4, 9))
+    assert waiting.ns.sum() == (known or 0) * MS
+    assert waiting.why_unknown == (CLOCKS if known is None else None)
+    assert waiting.last[-1] == (-1 if known is None else 9)
+    none = operations.waiting_by(RankWaits(*[np.empty(0, np.int64)] * 4), (4, 9))
+    assert none.why_unknown == UNMATCHED
+
+
+# -- against the reference ------------------------------------------------------------------------
+
+
+def assert_agreement(path: Path, window: Window | None = None) -> None:
+    """Compare a rank's own reasons with the reference, without the other ranks."""
+    matched = read(path)
+    for rank in matched:
+        with ranks_of(path) as ranks:
+            (own,) = [
+                each
+                for each in ranks
+                if each.device is not None
+                and (each.process, each.key.device) == (rank.process, rank.device)
+            ]
+            result = exposed_communication.run(own, window or own.window)
+            span = None if window is None else (window.start_ns, window.end_ns)
+            expected = plain.measured(rank, span, {})
+            assert result.operations is not None
+            found = result.operations.by_reason().sum(axis=1).tolist()
+            assert result.exposed_ns == expected.exposed_ns == sum(found)
+            assert {reason.metric: found[reason] for reason in Reason} == {
+                **expected.reasons, "waiting_ns": 0,
+            }  # fmt: skip
+
+
+def assert_waiting_agrees(analysis: Analysis, path: Path) -> None:
+    expected = plain.reference(path)
+    place = {rank.rank: (rank.process, rank.device) for rank in analysis.run.ranks}
+    for rank, result in of_whole_windows(analysis).items():
+        assert result.operations is not None
+        process, device = place[rank]
+        assert device is not None
+        of_rank = expected[process, device]
+        found = result.operations.by_reason().sum(axis=1).tolist()
+        for reason in Reason:
+            assert found[reason] == (of_rank.reasons[reason.metric] or 0), reason
+        is_known = result.operations.waiting.why_unknown is None
+        # A rank without any such operation has nothing to say.
+        if len(result.operations.exposure):
+            assert is_known == (of_rank.reasons["waiting_ns"] is not None)
+
+
+@pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)
+def test_samples_agree_with_the_reference(sample: Path) -> None:
+    assert_agreement(sample)
+    with analysis_of(sample) as analysis:
+        assert_waiting_agrees(analysis, sample)
+
+
+def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
+    with ranks_of(real_trace) as ranks:
+        windows = [rank.window for rank in ranks if rank.device is not None]
+    if not windows:
+        return
+    assert_agreement(real_trace)
+    low = min(window.start_ns for window in windows)
+    length = max(window.end_ns for window in windows) - low
+    assert_agreement(real_trace, Window(low + length // 3, low + 2 * length // 3))
+    with analysis_of(real_trace) as analysis:
+        assert_waiting_agrees(analysis, real_trace)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "reason"),
+    [
+        ("late-launch", Reason.LATE_LAUNCH),
+        ("queued", Reason.QUEUED),
+        ("needed-at-once", Reason.NEEDED_AT_ONCE),
+        ("late-input", Reason.LATE_INPUT),
+        ("waiting", Reason.WAITING),
+    ],
+)
+def test_scenarios_name_their_reason(tmp_path: Path, scenario: str, reason: Reason) -> None:
+    path = tmp_path / "t.sqlite"
+    simulate_scenario(f"exposed-{scenario}", path)
+    assert_agreement(path)
+    analysis = analyze(path, jobs=1)
+    assert_waiting_agrees(analysis, path)
+    analysis.close()
+    found = [each for each in analysis.findings if each.id == "exposed-communication"]
+    assert max(reasons(found[0]).items(), key=lambda pair: pair[1] or 0)[0] == reason.name.lower()
+
+
+def generated(seed: int) -> TraceBuilder:
+    """Return operations of three streams by two threads, with events, ties and missing launches."""
+    random_ = random.Random(seed)
+    builder, host = TraceBuilder(), 0
+    gpu = {7: 100, 20: 100, 21: 100}
+    has_events = seed % 3 > 0
+    for _ in range(random_.randrange(5, 60)):
+        host += random_.choice([0, 1, 5, 20_000])
+        stream, tid = random_.choice([7, 7, 20, 20, 21]), random_.choice([1000, 1000, 1001])
+        start = max(gpu[stream], host) + random_.choice([0, 0, 3, 15_000, 25_000])
+        end = start + random_.choice([0, 7, 400, 30_000])
+        gpu[stream] = end if random_.random() < 0.95 else gpu[stream]
+        launch: Any = (host, host + random_.choice([0, 2, 9_000]))
+        if random_.random() < 0.05:
+            launch = False
+        how: dict[str, Any] = {"launch": launch, "stream": stream, "tid": tid}
+        kind = random_.random()
+        if kind < 0.45:
+            builder.kernel(start, end, **how)
+        elif kind < 0.85:
+            builder.kernel(start, end, random_.choice([ALL_REDUCE, SEND_RECV]), **how)
+        elif kind < 0.92:
+            builder.memcpy(start, end, "PtoP", source=0, destination=1, **how)
+        elif kind < 0.96:
+            builder.memcpy(start, end, **how)
+        else:
+            builder.graph(start, end, **how)
+        if has_events and stream != 7 and random_.random() < 0.5:
+            wait(record(builder, 9, stream, host + 1), 9, 7, host + 2)
+        while has_events and random_.random() < 0.3:
+            event = random_.randrange(4)
+            if random_.random() < 0.6:
+                record(builder, event, random_.choice([7, 20, 21, 84]), host + 1)
+            else:
+                wait(builder, event, random_.choice([7, 20, 21]), host + 2)
+    return builder
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
+    path = generated(seed).write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    assert_agreement(path, Window(20_000, 120_000))
+
+
+def test_generated_exports_have_all_reasons(tmp_path: Path) -> None:
+    """Otherwise their agreement would say little."""
+    total = dict.fromkeys(Reason, 0)
+    for seed in range(60):
+        path = generated(seed).write(tmp_path / f"{seed}.sqlite")
+        with ranks_of(path) as (rank,):
+            result = exposed_communication.run(rank, rank.window)
+        assert result.operations is not None
+        for reason, ns in zip(Reason, result.operations.by_reason().sum(axis=1), strict=True):
+            total[reason] += int(ns > 0)
+    assert all(num >= 3 for reason, num in total.items() if reason is not Reason.WAITING), total
+
+
+# -- known answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "exposed", "parts"),
+    [
+        (
+            "h100x2_torchrun_nccl_on_compute_stream",
+            0,
+            17.17,
+            {"waiting": 10.90, "same_stream": 6.17},
+        ),
+        ("h100x2_torchrun_nccl_on_compute_stream", 1, 8.23, {"waiting": 2.48, "same_stream": 5.66}),
+        ("pairs/h100x2_per_layer_sync", 0, 9.99, {"waiting": 4.27, "same_stream": 5.62}),
+        ("pairs/h100x2_per_layer_sync", 1, 23.75, {"waiting": 18.22, "same_stream": 5.43}),
+        ("a100x4_ddp_baseline_rank0", 0, 21.80, {"queued": 2.92, "late_input": 18.87}),
+    ],
+)
+def test_known_answers(
+    traces: Path, name: str, rank: int, exposed: float, parts: dict[str, float]
+) -> None:
+    found = finding(traces / f"{name}.sqlite", rank=rank)
+    in_ms = {key: (value or 0) / MS for key, value in reasons(found).items()}
+    assert found.metrics["exposed_ns"] == pytest.approx(exposed * MS, abs=0.005 * MS)
+    assert {key: in_ms[key] for key in parts} == pytest.approx(parts, abs=0.005)

@@ -1,0 +1,425 @@
+"""Copies that nothing hides, and what ran beside what: against the references, and what is said."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.reference import beside
+from tests.reference.exposed_copy import KINDS, ExposedCopy, prepare
+from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE
+from tests.support.opened import ranks_of
+from tests.support.traces import GPU_SAMPLES
+from traceprof.analyses import breakdown, exposed_copy, pageable_copy
+from traceprof.analyses.copy_parts import exposed_ns
+from traceprof.analysis import RunResult, analyze_reports
+from traceprof.findings import Finding, Severity
+from traceprof.reports import json as json_report
+from traceprof.run.opening import Window
+from traceprof.trace.model.kinds import MemoryKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.reference.streams import Span
+    from tests.support.builders import How
+    from traceprof.analyses.exposed_copy import ExposedCopyResult
+    from traceprof.run.opening import Rank
+
+CUTS = ((0.31, 0.77), (-0.1, 0.5), (0.6, 1.2))
+
+
+def answer(result: ExposedCopyResult) -> ExposedCopy:
+    """Return what the analysis says, in the reference's words."""
+    parts, gradients = result.parts, [part for part in result.parts if part.is_gradient]
+    return ExposedCopy(
+        window_ns=result.window_ns,
+        copy_ns=result.copy_ns,
+        exposed_ns=result.exposed_ns,
+        by_kind={
+            kind: exposed_ns(part for part in parts if part.direction == kind) for kind in KINDS
+        },
+        pageable_ns=exposed_ns(part for part in parts if part.memory is MemoryKind.PAGEABLE),
+        same_stream_ns=exposed_ns(part for part in parts if part.is_same_stream),
+        bytes=sum(part.bytes for part in parts),
+        num_copies=sum(part.num_copies for part in parts),
+        gradient_ns=exposed_ns(gradients),
+        gradient_bytes=sum(part.bytes for part in gradients),
+        num_gradient_copies=sum(part.num_copies for part in gradients),
+    )
+
+
+def assert_same_beside(result: ExposedCopyResult, expected: beside.Beside) -> None:
+    together = {
+        (row.kind, other): row.beside_ns[other] for row in result.beside for other in beside.ALL
+    }
+    for (kind, other), length in expected.together.items():
+        assert together[kind, other] == together[other, kind] == length, (kind, other)
+    assert {row.kind: row.alone_ns for row in result.beside} == expected.alone
+
+
+def windows(rank: Rank) -> list[Window]:
+    start, length = rank.window.start_ns, rank.window.length_ns
+    cuts = [Window(start + int(length * low), start + int(length * high)) for low, high in CUTS]
+    empty = Window(start + length // 2, start + length // 2)
+    return [rank.window, *cuts, empty]
+
+
+def assert_agreement(path: Path) -> list[ExposedCopy]:
+    """Hold every rank, in its window and in parts of it, to the references.
+
+    Returns what they say of the whole windows.
+    """
+    prepared = prepare(path)
+    with ranks_of(path) as ranks:
+        answers = []
+        for rank in ranks:
+            expected = prepared[rank.process, rank.key.device]
+            for window in windows(rank):
+                span: Span = (window.start_ns, window.end_ns)
+                result = exposed_copy.run(rank, window)
+                answers.append(answer(result))
+                assert answers[-1] == expected.measured(span)
+                assert_same_beside(result, beside.measured(expected.rank, span))
+                whole = breakdown.run(rank, window).whole
+                assert (result.exposed_ns, result.copy_ns) == (whole.exposed_copy_ns, whole.copy_ns)
+                assert 0 <= result.hideable_ns <= result.exposed_ns
+        return answers[:: len(CUTS) + 2]
+
+
+def test_agreement_on_real_traces(real_trace: Path) -> None:
+    assert_agreement(real_trace)
+
+
+@pytest.mark.parametrize("sample", GPU_SAMPLES, ids=[path.stem for path in GPU_SAMPLES])
+def test_agreement_on_samples(sample: Path) -> None:
+    assert assert_agreement(sample)
+
+
+# -- generated exports ----------------------------------------------------------------------------
+
+
+@st.composite
+def exports(draw: st.DrawFn) -> TraceBuilder:
+    """Generate operations of all kinds that overlap, touch, and begin together."""
+    chooser = random.Random(draw(st.integers(0, 1 << 30)))
+    builder, some = TraceBuilder(), chooser.randrange
+    for _ in range(some(1, 25)):
+        start = some(60)
+        end = start + chooser.choice((0, 3, 10, some(30)))
+        how: How = {"stream": chooser.choice((7, 8, 9)), "device": some(4) // 3}
+        kind = some(9)
+        if kind < 3:
+            builder.kernel(start, end, chooser.choice((ALL_REDUCE, "gemm", "gemm")), **how)
+        elif kind == 3:
+            builder.graph(start, end, **how)
+        elif kind == 4:
+            builder.memset(start, end, bytes=some(99), **how)
+        else:
+            builder.memcpy(
+                start, end, chooser.choice(("HtoD", "DtoH", "DtoD", "HtoH", "PtoP")),
+                bytes=some(999), pageable=some(2) > 0, **how,
+            )  # fmt: skip
+    return builder.shuffled(some(9))
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(exports())
+def test_agreement_on_generated_exports(
+    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
+) -> None:
+    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+
+
+ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdam>(int)"
+GEMM = "void at::native::gemm(int)"
+SIZES = (256, 1024, 20, 4096, 77)
+
+
+def add_step(builder: TraceBuilder, number: int, chooser: random.Random) -> None:
+    """Add a step: compute, AllReduce, a row of gradient copies, optimizer; sometimes not quite."""
+    base, calls = 1000 * number, iter(range(1000 * number + 20, 1000 * number + 900, 3))
+    some = chooser.randrange
+    builder.nvtx(f"step {number}", base, base + 900)
+
+    def how(stream: int = 7) -> How:
+        call = next(calls)
+        return {"stream": stream, "launch": False if some(200) == 0 else (call, call + 2)}
+
+    builder.kernel(base + 10, base + 110, GEMM, **how())
+    for _ in range(some(1, 3)):
+        builder.kernel(base + 100, base + 190, ALL_REDUCE, **how(20))
+    sizes = list(SIZES[: some(3, 6)] if some(12) == 0 else SIZES)
+    if some(3) == 0:
+        chooser.shuffle(sizes)
+    time = base + 200
+    for size in sizes:
+        odd = some(100)
+        if odd == 0:
+            builder.kernel(time, time, GEMM, **how())
+        elif odd == 1:
+            builder.memset(time, time + 1, **how(chooser.choice((7, 8))))
+        kind = "HtoD" if odd == 2 else "PtoP" if odd == 3 else "DtoD"
+        builder.memcpy(time, time + 8, kind, bytes=size, **how(8 if odd == 4 else 7))
+        time += 10
+    if some(12) == 0:
+        builder.kernel(time, time + 5, ALL_REDUCE, **how(20))
+    ending = some(16)
+    if ending == 0:
+        call = next(calls)
+        builder.nvtx("optimizer step", call, call + 5)
+        builder.kernel(time + 20, time + 60, GEMM, launch=(call + 1, call + 2))
+        next(calls)
+    elif ending > 1:
+        builder.kernel(time + 20, time + 60, ADAM, **how(chooser.choice((7, 7, 8))))
+    builder.memcpy(time + 60, time + 70, "DtoD", **how())
+
+
+@st.composite
+def trainings(draw: st.DrawFn) -> TraceBuilder:
+    """Generate steps that mostly copy gradients out of buckets, and sometimes something else."""
+    chooser = random.Random(draw(st.integers(0, 1 << 30)))
+    builder = TraceBuilder()
+    for number in range(chooser.randrange(1, 5)):
+        add_step(builder, number, chooser)
+    return builder.shuffled(chooser.randrange(9))
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(trainings())
+def test_gradients_agree_on_generated_steps(
+    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
+) -> None:
+    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+
+
+def test_most_generated_steps_have_gradients_or_none(tmp_path: Path) -> None:
+    """What the generated steps are compared on is there in some, and not in others."""
+    have = []
+    for seed in range(40):
+        chooser, builder = random.Random(seed), TraceBuilder()
+        for number in range(3):
+            add_step(builder, number, chooser)
+        (found,) = prepare(builder.write(tmp_path / f"{seed}.sqlite")).values()
+        have.append(bool(found.gradients))
+    assert 8 < sum(have) < 32, sum(have)
+
+
+# -- what is said ---------------------------------------------------------------------------------
+
+
+def findings_of(path: Path, window: tuple[int, int] | None = None) -> list[Finding]:
+    with ranks_of(path) as ranks:
+        results = [
+            exposed_copy.run(rank, Window(*window) if window else rank.window) for rank in ranks
+        ]
+    judged = [finding for result in results for finding in exposed_copy.findings(result)]
+    return [finding for finding in judged if isinstance(finding, Finding)]
+
+
+def only(builder: TraceBuilder, tmp_path: Path) -> Finding:
+    (finding,) = findings_of(builder.write(tmp_path / "t.sqlite"))
+    return finding
+
+
+def test_pinned_copies_on_the_compute_stream(tmp_path: Path) -> None:
+    # GPU  |= kernel =||== copy ==||= kernel =|      0-200, 200-300, 300-600
+    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(200, 300, bytes=3_000_000)
+    finding = only(builder.kernel(300, 600, GEMM), tmp_path)
+    assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 100)
+    assert finding.impact_fraction == pytest.approx(100 / 600)
+    assert finding.metrics == {
+        "exposed_ns": 100, "fraction": 1.0, "h2d_ns": 100, "d2h_ns": 0, "d2d_ns": 0, "memset_ns": 0,
+        "pageable_ns": 0, "same_stream_ns": 100, "gradient_ns": 0, "hideable_ns": 100,
+        "bytes": 3_000_000, "num_copies": 1, "coverage": 1.0,
+    }  # fmt: skip
+    assert finding.title == (
+        "100 ns of copies, none of it beside compute or communication: 100 ns from pinned host"
+        " memory, on the stream of the compute after it, at 30000.0 GB/s"
+    )
+    (advice,) = finding.advice
+    assert "prefetch" in advice
+    assert "record_stream" in advice
+    assert [evidence.label for evidence in finding.evidence] == [
+        "Host-to-Device copy, 3 MB, pinned"
+    ]
+
+
+def test_advice_for_what_is_not_pytorch_names_cuda_only(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 200, "jacobi").memcpy(200, 300)
+    (advice,) = only(builder.kernel(300, 600, "jacobi"), tmp_path).advice
+    assert "cudaMemcpyAsync" in advice
+    assert "torch" not in advice
+
+
+@pytest.mark.parametrize(
+    ("copy", "expected"),
+    [
+        ({"kind": "HtoD", "pageable": True}, "pin_memory=True"),
+        ({"kind": "DtoH", "pageable": True}, "read results late"),
+        ({"kind": "DtoH"}, "read results late"),
+        ({"kind": "DtoH", "stream": 9}, "before you wait for the copy"),
+        ({"kind": "HtoD", "stream": 9}, "start them earlier"),
+        ({"kind": "DtoD"}, ".contiguous()"),
+        ({"kind": "DtoD", "stream": 9}, "memory bandwidth"),
+    ],
+)
+def test_advice_by_kind_and_path(tmp_path: Path, copy: dict[str, Any], expected: str) -> None:
+    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(200, 300, **copy)
+    (advice,) = only(builder.kernel(300, 600, GEMM), tmp_path).advice
+    assert expected in advice
+
+
+def test_memory_sets(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 200, GEMM).memset(200, 300).kernel(300, 600, GEMM)
+    finding = only(builder, tmp_path)
+    assert "set_to_none=True" in finding.advice[0]
+    assert finding.evidence[0].label == "memset, 4 B"
+
+
+def test_memory_that_is_not_told_is_not_called_pinned(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(200, 300).kernel(300, 600, GEMM)
+    for column in ("srcKind", "dstKind"):
+        builder.without("CUPTI_ACTIVITY_KIND_MEMCPY", column)
+    finding = only(builder, tmp_path)
+    assert (finding.metrics["pageable_ns"], finding.metrics["coverage"]) == (None, 0.0)
+    assert "the report does not tell" in finding.title
+
+
+def test_without_other_work_the_advice_is_to_copy_less(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 20, GEMM).memcpy(20, 1000).kernel(1000, 1020, GEMM)
+    finding = only(builder, tmp_path)
+    assert finding.metrics["hideable_ns"] == 40
+    assert finding.advice[0].startswith("Copy less, ")
+    assert "40 ns" in finding.advice[0]
+
+
+def test_an_upload_before_anything_computes_is_called_so(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number in range(20):
+        builder.memcpy(10 * number, 10 * number + 10, pageable=True)
+    builder.kernel(200, 400, GEMM).memcpy(400, 410).kernel(410, 500, GEMM)
+    finding = only(builder, tmp_path)
+    assert "before anything computes" in finding.advice[0]
+    path = tmp_path / "t.sqlite"
+    # The training begins with the first kernel: the upload is none of it.
+    (later,) = findings_of(path, (200, 500))
+    assert later.metrics["exposed_ns"] == 10
+
+
+def test_a_batch_before_the_first_kernel_is_no_upload(tmp_path: Path) -> None:
+    builder = TraceBuilder().memcpy(0, 10).memcpy(10, 20).kernel(20, 200, GEMM)
+    assert "stream of the compute after it" in only(builder, tmp_path).title
+
+
+def test_hidden_copies_make_no_finding(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(10, 190, stream=9).memcpy(199, 201)
+    assert findings_of(builder.write(tmp_path / "t.sqlite")) == []
+
+
+def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
+    # GPU   |= kernel =|    |== copy ==|             0-100, 150-250
+    #                           |= kernel =======|   200-400
+    # host       [ copy call 120-240 ]
+    builder = TraceBuilder().kernel(0, 100, GEMM)
+    builder.memcpy(150, 250, pageable=True, launch=(120, 240))
+    builder.kernel(200, 400, GEMM, stream=8, launch=(0, 1))
+    path = builder.write(tmp_path / "t.sqlite")
+    with ranks_of(path) as (rank,):
+        (pageable,) = pageable_copy.findings(pageable_copy.run(rank, rank.window))
+        copies = exposed_copy.run(rank, rank.window)
+    assert isinstance(pageable, Finding)
+    assert pageable.impact_ns == 80
+    assert pageable.metrics["exposed_copy_ns"] == copies.pageable_ns == 50
+    assert pageable.title.endswith("80 ns, 50 ns of it in exposed-copy, too")
+
+
+# -- known answers --------------------------------------------------------------------------------
+
+
+def test_gradient_copies_are_named_on_four_a100(traces: Path) -> None:
+    (finding,) = findings_of(traces / "a100x4_ddp_baseline_rank0.sqlite")
+    assert (finding.metrics["exposed_ns"], finding.metrics["d2d_ns"]) == (85_711_833, 44_657_773)
+    assert finding.metrics["gradient_ns"] == 38_010_005
+    assert "gradient_as_bucket_view=True" in finding.advice[0]
+    assert "38.0 ms of gradients" in finding.title
+    (after,) = findings_of(traces / "a100x4_ddp_nobroadcast_rank0.sqlite")
+    assert after.metrics["gradient_ns"] == 0
+    assert "gradient_as_bucket_view" not in " ".join(after.advice)
+
+
+def test_a_pinned_copy_as_long_as_the_window_on_two_h100(traces: Path) -> None:
+    found = findings_of(traces / "h100x2_command_buffer_full.sqlite")
+    assert len(found) == 2
+    for finding in found:
+        assert finding.severity is Severity.HIGH
+        assert finding.impact_fraction == pytest.approx(0.97, abs=0.005)
+        assert "at 27.7 GB/s" in finding.title
+        assert "none of it beside compute" in finding.title
+        assert "22.4 ms" in finding.advice[0]
+
+
+def test_programs_without_pytorch_get_no_advice_for_it(traces: Path) -> None:
+    found = [
+        finding
+        for name in ("jacobi_mpi/rank_0", "cloverleaf_3.13.2", "icon_3.17.1")
+        for finding in findings_of(traces / f"{name}.sqlite")
+    ]
+    assert len(found) == 3
+    assert "torch" not in " ".join(line for finding in found for line in finding.advice).lower()
+
+
+def analyzed(path: Path) -> RunResult:
+    return analyze_reports([path], jobs=1)
+
+
+def test_what_costs_most_comes_first(traces: Path) -> None:
+    first, second, *_ = analyzed(traces / "h100x2_command_buffer_full.sqlite").findings
+    assert (first.id, second.id) == ("exposed-copy", "exposed-copy")
+    assert first.severity is Severity.HIGH
+
+
+def test_the_upload_of_a_model_is_no_finding(traces: Path) -> None:
+    result = analyzed(traces / "pairs/warm_up_and_upload.sqlite")
+    costly = [finding.id for finding in result.findings if finding.severity > Severity.INFO]
+    assert costly
+    assert not {"pageable-copy", "exposed-copy"} & set(costly)
+
+
+def test_json_says_what_ran_beside_what(tmp_path: Path) -> None:
+    # GPU  |= kernel 0-100 =|      |= communication 120-200 =|
+    #           |= copy 50-150 =|             |= memset 180-230 =|
+    builder = TraceBuilder().kernel(0, 100, GEMM).kernel(120, 200, ALL_REDUCE, stream=8)
+    builder.memcpy(50, 150, "DtoH", stream=9).memset(180, 230, stream=10)
+    document = json.loads(json_report.render(analyzed(builder.write(tmp_path / "t.sqlite"))))
+    zero = {f"{kind}_ns": 0 for kind in beside.ALL}
+    expected = {
+        "compute": {"compute_ns": 100, "copy_ns": 50, "d2h_ns": 50, "alone_ns": 50},
+        "communication": {
+            "communication_ns": 80, "copy_ns": 50, "d2h_ns": 30, "memset_ns": 20, "alone_ns": 30,
+        },
+        "copy": {
+            "compute_ns": 50, "communication_ns": 50, "copy_ns": 150, "d2h_ns": 100,
+            "memset_ns": 50, "alone_ns": 50,
+        },
+        "d2h": {
+            "compute_ns": 50, "communication_ns": 30, "copy_ns": 100, "d2h_ns": 100, "alone_ns": 20,
+        },
+        "memset": {"communication_ns": 20, "copy_ns": 50, "memset_ns": 50, "alone_ns": 30},
+    }  # fmt: skip
+    assert document["beside"] == [
+        {"rank": 0, "kind": kind, "total_ns": row[f"{kind}_ns"], **zero, **row}
+        for kind, row in expected.items()
+    ]

@@ -1,0 +1,220 @@
+"""Matrix multiplications in FP32 without tensor cores, by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.kernels import full_precision, kernels_of
+from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
+from tests.support.traces import GPU_SAMPLES
+from traceprof.analyses import full_precision_matmul
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.kernel_names.categories import kernel_kind
+from traceprof.run.rank import Window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.full_precision_matmul import FullPrecisionMatmulResult
+
+SGEMM = "ampere_sgemm_128x64_tn"
+TF32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_32x3_nn_align4>(T1::Params)"
+BF16 = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+CONVOLUTION = "void implicit_convolveNd_sgemm<float, (int)3, (int)1024>(int, const T1 *)"
+TORCH = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)"
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def is_slow(name: str) -> bool:
+    """Say whether a name tells FP32 without tensor cores, by the table of names."""
+    kind = kernel_kind(name, communicates=False)
+    matrices = {"matmul", "attention", "convolution"}
+    told = (kind.precision, kind.tensor_cores) == ("fp32", False)
+    return str(kind.category) in matrices and told
+
+
+def assert_agreement(
+    path: Path, window: tuple[int, int] | None = None
+) -> list[FullPrecisionMatmulResult]:
+    """Compare analysis and reference of each rank of an export."""
+    kernels = kernels_of(path)
+    results = []
+    with ranks_of(path) as ranks:
+        for rank in ranks:
+            result = full_precision_matmul.run(rank, Window(*window) if window else rank.window)
+            results.append(result)
+            of_rank = kernels[rank.process, rank.key.device]
+            span = window or (rank.window.start_ns, rank.window.end_ns)
+            slow_ns, compute_ns, _ = full_precision(of_rank, span, is_slow)
+            assert result.kernel_ns == slow_ns
+            if not len(rank.operations.graphs):
+                assert result.compute_ns == compute_ns
+            stop = span[1] + (window is None)
+            starts = [start for start, _, name, told in of_rank if not told and is_slow(name)]
+            assert result.num_kernels == sum(span[0] <= start < stop for start in starts)
+            assert 0 <= result.coverage <= 1
+            assert 0 <= result.convolution_ns <= result.kernel_ns <= result.compute_ns
+    return results
+
+
+def judged(path: Path) -> list[Finding | NotApplicable]:
+    (result,) = assert_agreement(path)
+    return full_precision_matmul.findings(result)
+
+
+def program(name: str = SGEMM, *, gpu: str | None = A100, torch: bool = True) -> TraceBuilder:
+    """Multiply for half of the time, and add for the other half."""
+    builder = TraceBuilder()
+    if gpu is not None:
+        builder.gpu(gpu)
+    for start in range(0, 10_000, 1000):
+        builder.kernel(start, start + 500, name)
+        builder.kernel(start + 500, start + 1000, TORCH if torch else "add")
+    return builder
+
+
+def test_the_finding(tmp_path: Path) -> None:
+    (finding,) = judged(program().write(tmp_path / "t.sqlite"))
+    assert isinstance(finding, Finding)
+    assert (finding.id, finding.severity) == ("full-precision-matmul", Severity.HIGH)
+    assert finding.metrics == {
+        "kernel_ns": 5000,
+        "fraction": 0.5,
+        "num_kernels": 10,
+        "convolution_ns": 0,
+        "compute_capability": "8.0",
+        "coverage": 1.0,
+    }
+    # At the peak rate of FP16, which is 16 times that of FP32 on an A100, 312.5 ns remain.
+    assert finding.impact_ns == 4687
+    assert finding.impact_fraction == 0.4687
+    (evidence,) = finding.evidence
+    assert (evidence.end_ns - evidence.start_ns, evidence.label) == (
+        500,
+        "ampere_sgemm_128x64_tn, 10 times: 5 µs",
+    )
+    assert finding.title.startswith("50.0 % of the compute time goes to matrix multiplications in")
+
+
+@pytest.mark.parametrize("name", [TF32, BF16, "gemm", "my_matmul_kernel", "triton_tem_fused_mm_1"])
+def test_other_formats_and_names_that_do_not_tell_are_none(tmp_path: Path, name: str) -> None:
+    assert judged(program(name).write(tmp_path / "t.sqlite")) == []
+
+
+def test_what_names_do_not_tell_is_not_covered(tmp_path: Path) -> None:
+    builder = program().kernel(20_000, 25_000, "my_matmul_kernel")
+    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert (result.matrix_ns, result.told_ns, result.coverage) == (10_000, 5000, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "impact_ns"),
+    [
+        ("Tesla V100-SXM2-16GB", 4375),
+        ("NVIDIA GeForce RTX 3090", 3750),
+        ("NVIDIA H100 80GB HBM3", 4662),
+        ("NVIDIA B200", 4833),
+        ("Tesla P100-SXM2-16GB", None),
+        ("NVIDIA GeForce GTX 1660 Ti", None),
+    ],
+)
+def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
+    tmp_path: Path, gpu: str, impact_ns: int | None
+) -> None:
+    name = "volta_sgemm_64x64_nn" if "GTX" in gpu else "sgemm_32x32x32_NN_vec"
+    found = judged(program(name, gpu=gpu).write(tmp_path / "t.sqlite"))
+    if impact_ns is None:
+        assert found == []
+    else:
+        (finding,) = found
+        assert isinstance(finding, Finding)
+        assert finding.impact_ns == impact_ns
+
+
+def test_without_a_gpus_name_kernels_tell_what_it_is_at_least(tmp_path: Path) -> None:
+    (finding,) = judged(program(gpu=None).write(tmp_path / "t.sqlite"))
+    assert isinstance(finding, Finding)
+    assert finding.metrics["compute_capability"] == "8.0"
+
+
+def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
+    path = program("sgemm_32x32x32_NN_vec", gpu=None).write(tmp_path / "t.sqlite")
+    (missing,) = judged(path)
+    assert isinstance(missing, NotApplicable)
+    assert "compute capability" in missing.how_to_collect
+    little = program("sgemm_32x32x32_NN_vec", gpu=None).kernel(10**7, 2 * 10**7, "add")
+    assert judged(little.write(tmp_path / "u.sqlite")) == []
+
+
+@pytest.mark.parametrize(
+    ("builder", "said", "unsaid"),
+    [
+        (program(), "set_float32_matmul_precision", "channels_last"),
+        (program(CONVOLUTION), "channels_last", "set_float32_matmul_precision"),
+        (program(CONVOLUTION), "torch.bfloat16", "GradScaler"),
+        (program("volta_sgemm_64x64_nn", gpu="Tesla V100-SXM2-16GB"), "GradScaler", "TF32"),
+        (program(torch=False), "CUBLAS_COMPUTE_32F_FAST_TF32", "torch."),
+        (program(CONVOLUTION, torch=False), "cudnnSetConvolutionMathType", "torch."),
+    ],
+)
+def test_advice_fits_gpu_program_and_kernels(
+    tmp_path: Path, builder: TraceBuilder, said: str, unsaid: str
+) -> None:
+    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert isinstance(finding, Finding)
+    advice = " ".join(finding.advice)
+    assert said in advice
+    assert unsaid not in advice
+
+
+def test_kernels_that_coincide_count_once(tmp_path: Path) -> None:
+    builder = program().kernel(100, 400, SGEMM, stream=8)
+    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert (result.kernel_ns, result.num_kernels) == (5000, 11)
+
+
+def test_a_window_cuts_kernels(tmp_path: Path) -> None:
+    path = program().write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path, (250, 2100))
+    assert (result.kernel_ns, result.num_kernels) == (250 + 500 + 100, 2)
+    (result,) = assert_agreement(path, (5000, 5000))
+    assert (result.kernel_ns, result.num_kernels, result.coverage) == (0, 0, 1.0)
+    assert full_precision_matmul.findings(result) == []
+
+
+@pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)
+def test_samples_agree_with_the_reference(sample: Path) -> None:
+    assert_agreement(sample)
+
+
+def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
+    assert_agreement(real_trace)
+    with ranks_of(real_trace) as ranks:
+        windows = [rank.window for rank in ranks]
+    for window in windows[:1]:
+        third = window.length_ns // 3
+        assert_agreement(real_trace, (window.start_ns + third, window.end_ns - third))
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("pairs/a100_loader_1_8workers", Severity.MEDIUM),
+        ("pairs/a100_loader_2_dali", Severity.MEDIUM),
+        ("pairs/a100_loader_3_dali_amp", None),
+        ("pairs/warm_up_and_upload", Severity.HIGH),
+        ("gpt2_result_2_7B_3.16.1", Severity.HIGH),
+        ("a100_single_dali_amp_bf16", None),
+        ("a100_single_4workers_dataloader", None),  # TF32, and attention on tensor cores
+        ("a100x4_ddp_baseline_rank0", None),
+        ("h100x2_torchrun_nccl_on_compute_stream", None),
+        ("jacobi_mpi/rank_0", None),
+    ],
+)
+def test_known_answers(traces: Path, name: str, severity: Severity | None) -> None:
+    results = assert_agreement(traces / f"{name}.sqlite")
+    found = [each for result in results for each in full_precision_matmul.findings(result)]
+    assert {each.severity for each in found if isinstance(each, Finding)} == {severity} - {None}

@@ -1,0 +1,103 @@
+"""`traceprof compare` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+
+from tests.support.cli import run
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
+from traceprof.reports.comparison import schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEFORE, AFTER = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
+
+
+def test_the_schema_that_ships_is_the_one_that_is_made_from_the_types() -> None:
+    shipped = resources.files("traceprof.reports").joinpath("comparison-1.schema.json")
+    assert shipped.read_text(encoding="utf-8") == schema.text(), "run `make schema`"
+
+
+def test_json_is_by_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    gates = ("--gate", "finding:late-allreduce", "--gate", "step:-32.2%")
+    assert run("compare", BEFORE, AFTER, "--format", "json", *gates) == EXIT_FINDINGS
+    written = json.loads(capsys.readouterr().out)
+    jsonschema.validate(written, json.loads(schema.text()))
+    assert written["schema"] == "traceprof.comparison/1"
+    assert [gate["outcome"] for gate in written["gates"]] == ["met", "inconclusive"]
+
+
+@pytest.mark.parametrize(
+    ("gates", "code"),
+    [
+        ((), EXIT_DONE),
+        (("--gate", "finding:late-allreduce"), EXIT_DONE),
+        (("--gate", "finding:late-allreduce", "--gate", "step:-32.2%"), EXIT_FINDINGS),
+        (("--gate", "step:-50%"), EXIT_FINDINGS),
+        (("--gate", "step:-20%", "--gate", "exposed-communication:-10pp"), EXIT_DONE),
+        (("--gate", "finding:late-allreduc"), EXIT_ERROR),
+    ],
+)
+def test_the_exit_status_tells_whether_gates_are_met(
+    gates: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("compare", BEFORE, AFTER, *gates) == code
+    assert capsys.readouterr().out or code == EXIT_ERROR
+
+
+def test_options_and_places_name_the_same_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", BEFORE, AFTER) == EXIT_DONE
+    expected = capsys.readouterr().out
+    for sides in (("--before", BEFORE, "--after", AFTER), (BEFORE, "--after", AFTER)):
+        assert run("compare", *map(str, sides)) == EXIT_DONE
+        assert capsys.readouterr().out == expected
+    pattern = str(SAMPLE_FOLDER / "late-allred*.sqlite")
+    assert run("compare", pattern, AFTER) == EXIT_DONE
+    assert capsys.readouterr().out == expected
+
+
+def test_text_says_first_what_is_not_comparable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", AFTER, AFTER) == EXIT_DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "Not comparable: the same recording stands on both sides."
+    assert run("compare", BEFORE, AFTER) == EXIT_DONE
+    out = capsys.readouterr().out
+    assert "Not comparable" not in out
+    assert "mean step" in out
+    assert "late-allreduce" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((str(BEFORE),), "nothing stands after the change"),
+        ((), "nothing stands before the change"),
+        ((str(BEFORE), str(AFTER), "-o", str(AFTER)), "it is one of the reports"),
+        ((str(BEFORE), "missing.sqlite"), "no such file"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("compare", *arguments) == EXIT_ERROR
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert why in written.err
+
+
+def test_a_store_is_no_output_of_its_own_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs.db"
+    saving = ("--save", store, "--name", "a", "-o", tmp_path / "a.txt")
+    assert run("analyze", BEFORE, *saving) == EXIT_DONE
+    assert run("compare", f"{store}#a", AFTER, "-o", store) == EXIT_ERROR
+    assert "it is one of the reports" in capsys.readouterr().err
+    assert run("compare", f"{store}#a", AFTER) == EXIT_DONE

@@ -1,0 +1,89 @@
+"""`analyze --save` and `traceprof runs`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import run
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+
+DDP = Path(__file__).parents[2] / "sample_traces" / "ddp.sqlite"
+
+
+def test_runs_that_were_saved_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs.db"
+    saving = ("analyze", DDP, "--format", "json", "--save", store)
+    named = ("--name", "baseline", "--label", "batch=64", "--label", "commit=" + 40 * "a")
+    assert run(*saving, *named) == EXIT_DONE
+    written = capsys.readouterr()
+    assert json.loads(written.out)["schema"] == "traceprof.analysis/1"
+    assert written.err == f"traceprof: saved as 'baseline' in {store}\n"
+    assert run(*saving, "-o", tmp_path / "result.json") == EXIT_DONE
+    capsys.readouterr()
+    assert run("runs", store) == EXIT_DONE
+    heading, _, baseline, second, *rest = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["run", "labels", "commit"]
+    assert baseline.split()[0] == "baseline"
+    assert "batch=64" in baseline
+    assert 10 * "a" in baseline
+    assert "2026-01-01 00:00:00" in baseline
+    assert baseline.endswith("3.55 ms")
+    assert second.split()[:2] == ["ddp", "unknown"]
+    assert rest == []
+    assert run("runs", store, "--format", "json") == EXIT_DONE
+    listed = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["num_ranks"]) for row in listed] == [("baseline", 2), ("ddp", 2)]
+
+
+def test_a_name_that_is_taken_is_told_before_the_analysis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs.db"
+    assert run("analyze", DDP, "--save", store, "--name", "a", "-o", tmp_path / "x") == EXIT_DONE
+    capsys.readouterr()
+    missing = tmp_path / "missing.sqlite"
+    assert run("analyze", missing, "--save", store, "--name", "a") == EXIT_ERROR
+    assert "there is a run named 'a' already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--name", "a"), "cannot use --name: no run is saved"),
+        (("--label", "a=b"), "cannot use --label: no run is saved"),
+        (("--save", "runs.db", "--label", "batch"), "it has no key or no value"),
+        (("--save", str(DDP)), "a database of something else"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused(
+    arguments: tuple[str, ...],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("analyze", DDP, *arguments) == EXIT_ERROR
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert why in written.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--format", "json"]])
+def test_analyze_needs_only_what_it_uses(options: list[str]) -> None:
+    heavy = "{'pandas', 'sqlite_utils', 'jinja2', 'pyarrow', 'perfetto', 'google.protobuf'}"
+    code = (
+        "import sys\nfrom traceprof.cli.main import main\n"
+        f"try: main(['analyze', {str(DDP)!r}, *{options!r}])\nexcept SystemExit: pass\n"
+        f"print('imported:', *({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("imported:")

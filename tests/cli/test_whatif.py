@@ -1,0 +1,95 @@
+"""`traceprof whatif` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import jsonschema
+import msgspec
+import pytest
+
+import traceprof
+from tests.support.cli import run
+from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
+from traceprof.reports import whatif_schema
+from traceprof.reports.whatif_document import Document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("whatif", SAMPLE_FOLDER / "training.sqlite") == 0
+    text = capsys.readouterr().out
+    assert "holds  misfit" in text
+    assert "a step takes" in text
+    assert "critical path" in text
+
+
+def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assumed = ("--assume", "no-sync", "--assume", "link=2x")
+    assert run("whatif", SAMPLE, *assumed, "--format", "json") == 0
+    document = msgspec.convert(json.loads(capsys.readouterr().out), Document)
+    assert document.schema == "traceprof.whatif/1"
+    assert [one.assume for one in document.answers] == ["no-sync", "link=2x", "no-sync + link=2x"]
+    assert document.baseline is not None
+    assert [gate.name for gate in document.baseline.gates] == [
+        "misfit", "unexplained", "host-floor",
+    ]  # fmt: skip
+    for one in document.answers:
+        assert one.step_ns is not None
+        assert one.change_ns == one.step_ns - document.baseline.step_ns
+
+
+def test_the_schema_that_ships_is_the_one_that_is_made_from_the_types() -> None:
+    shipped = resources.files("traceprof.reports").joinpath("whatif-1.schema.json")
+    assert shipped.read_text(encoding="utf-8") == whatif_schema.text(), "run `make schema`"
+
+
+@pytest.mark.parametrize(
+    ("report", "more"),
+    [(SAMPLE, ("--path-of", "3")), (CPU_SAMPLE, ()), (SAMPLE, ("--assume", "no-straggler"))],
+)
+def test_json_follows_the_schema(
+    report: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("whatif", report, *more, "--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(whatif_schema.text())).validate(document)
+    for path in document["step_paths"]:
+        parts = path["parts"]
+        assert sum(part["end_ns"] - part["start_ns"] for part in parts) == path["length_ns"]
+
+
+def test_the_path_of_a_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("whatif", SAMPLE, "--assume", "no-sync", "--path-of", "3") == 0
+    assert "Critical path of step 3, 3.55 ms on rank 0: " in capsys.readouterr().out
+    assert run("whatif", SAMPLE, "--path-of", "99") == 2
+
+
+def test_bounds_have_one_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("whatif", SAMPLE, "--assume", "perfect-overlap", "--format", "json") == 0
+    (only,) = json.loads(capsys.readouterr().out)["answers"]
+    assert only["kind"] == "bound"
+    assert only["low_ns"] == only["step_ns"] == only["high_ns"]
+
+
+def test_a_run_without_a_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("whatif", CPU_SAMPLE) == 0
+    assert "Cannot be said from this report: a rank has no GPU" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("assume", "said"), [("no-snyc", "did you mean"), ("link", "value")])
+def test_mistakes_are_one_line(assume: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("whatif", SAMPLE, "--assume", assume) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_the_package_is_its_own_door() -> None:
+    asked = traceprof.whatif(SAMPLE, assume=["no-sync"])
+    again = traceprof.whatif(SAMPLE, assume=["no-sync"])
+    assert asked.whatif.answers == again.whatif.answers

@@ -1,0 +1,1 @@
+"""When communication was ready: against the reference in plain Python."""

@@ -1,0 +1,117 @@
+"""Kernels: the numbers of the analysis, and where on the timeline each is to be seen."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.address import Address, parse
+from dashboards.pages import kernels
+from dashboards.view import View
+from tests.support.builders import TraceBuilder
+from tests.support.traces import SAMPLE
+from tests.support.trees import named, text
+from traceprof.analyses import overlap_slowdown
+from traceprof.analysis import analyze
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from tests.support.serving import Serve
+    from traceprof.analysis import Analysis
+
+SLOWED = SAMPLE.with_stem("overlap-slowdown")
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Iterator[Analysis]:
+    with closing(analyze(SLOWED)) as made:
+        yield made
+
+
+def rows(analysis: Analysis, address: Address) -> list[dict[str, object]]:
+    (grid,) = named(kernels.layout(analysis, address), "AgGrid")
+    listed: list[dict[str, object]] = grid.rowData
+    return listed
+
+
+def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
+    tables = analysis.result.kernels
+    expected: dict[str, int] = {}
+    for table in tables:
+        for use in table:
+            expected[use.name] = expected.get(use.name, 0) + use.total_ns
+    shown = rows(analysis, Address())
+    assert sorted(row["time"] for row in shown) == pytest.approx(  # type: ignore[type-var]
+        sorted(total / len(tables) / 1e6 for total in expected.values())
+    )
+    assert sum(row["share"] for row in shown) == pytest.approx(100)  # type: ignore[misc]
+    (alone,) = (table for table in tables if table.rank == 1)
+    of_one = rows(analysis, Address(rank=(1,)))
+    assert [row["time"] for row in of_one] == [use.total_ns / 1e6 for use in alone]
+    assert [row["count"] for row in of_one] == [use.count for use in alone]
+
+
+def test_what_is_slower_beside_communication_is_what_overlap_says(analysis: Analysis) -> None:
+    view = View(analysis, Address(rank=(0,)))
+    (result,) = view.of(overlap_slowdown)
+    beside = kernels.beside_communication(view)
+    assert sum(one.excess_ns for one in beside.values()) == pytest.approx(
+        sum(one.excess_ns for one in result.signatures)
+    )
+    slowed = [row for row in rows(analysis, Address(rank=(0,))) if row["slowdown"] is not None]
+    assert slowed
+    for row in slowed:
+        assert 0 < row["beside"] <= row["time"]  # type: ignore[operator]
+
+
+def test_the_first_kernel_of_each_name_is_found(analysis: Analysis) -> None:
+    (rank, *_) = analysis.run.ranks
+    columns = rank.operations.kernels
+    middle = int(np.median(columns.start_ns))
+    for start, end in ((0, 1 << 60), (middle, middle + 10_000_000), (5, 6)):
+        found = kernels.first_of_each(rank, start, end)
+        expected: dict[str, tuple[int, int]] = {}
+        for begin, stop, name in zip(
+            columns.start_ns.tolist(), columns.end_ns.tolist(), columns.name.tolist(), strict=True
+        ):
+            if start <= begin < end:
+                expected.setdefault(rank.kernel_names[name], (begin, stop))
+        assert found == expected
+
+
+def test_every_kernel_leads_to_the_timeline_of_the_rank_where_it_takes_longest(
+    analysis: Analysis,
+) -> None:
+    for row in rows(analysis, Address(rank=(1,))):
+        place = parse(*str(row["href"]).split("?"))
+        assert (place.path, place.rank, place.chosen.rank) == ("/timeline", (1,), (1,))
+        assert place.search
+
+
+def test_without_kernels_it_says_so(tmp_path: Path) -> None:
+    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
+    with closing(analyze(path)) as none:
+        assert "No kernel ran" in text(kernels.layout(none, Address()))
+
+
+def test_in_the_browser_names_are_filtered_and_lead_to_the_timeline(
+    page: Page, serve: Serve, analysis: Analysis
+) -> None:
+    page.goto(f"{serve(SLOWED)}/kernels")
+    names = page.locator("#page .ag-center-cols-container .ag-cell[col-id=title]")
+    expect(names).to_have_count(len(rows(analysis, Address())))
+    page.locator(".ag-floating-filter-input input").first.fill("AllReduce")
+    expect(names).to_have_count(1)
+    page.get_by_role("link", name="show").first.click()
+    expect(page.locator("#timeline[data-state=ready]")).to_be_visible()
+    expect(page.locator("#timeline input[type=search], #timeline input").first).not_to_have_value(
+        ""
+    )

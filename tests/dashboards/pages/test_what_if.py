@@ -1,0 +1,130 @@
+"""What if: the answers of `traceprof whatif`, worked out beside the page, with their checks."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.address import Address
+from dashboards.asking.questions import Asked, Questions, answer_by, questions_about
+from dashboards.asking.what_if import WhatIfQuestion, replayed
+from dashboards.pages import what_if
+from tests.support.traces import CPU_SAMPLE, SAMPLE
+from tests.support.trees import named, text
+from tests.support.workers import until
+from traceprof.analysis import analyze
+from traceprof.errors import UsageError
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+    from tests.support.serving import Serve
+    from traceprof.analysis import Analysis
+    from traceprof.whatif.answers import WhatIf
+
+ASSUMED = ("no-sync", "link=4x")
+TRAINING = SAMPLE.with_stem("training")
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Iterator[Analysis]:
+    with closing(analyze(SAMPLE)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def asked(analysis: Analysis) -> WhatIf:
+    return replayed(analysis, WhatIfQuestion(ASSUMED))
+
+
+def test_each_is_answered_and_then_all_together(asked: WhatIf) -> None:
+    assert [one.assume for one in asked.answers] == [*ASSUMED, "no-sync + link=4x"]
+
+
+def test_the_page_has_the_answers_with_their_intervals_and_checks(asked: WhatIf) -> None:
+    shown = text(what_if.answers(Asked(asked, is_over=True)))
+    assert asked.baseline is not None
+    assert duration(asked.baseline.step_ns) in shown
+    for gate in asked.baseline.gates:
+        assert gate.name in shown
+        assert percent(gate.limit) in shown
+        assert ("holds" if gate.holds else "fails") in shown
+    for one in asked.answers:
+        assert one.assume in shown
+        if not one.is_too_small:
+            assert duration(one.step_ns or 0) in shown
+            assert one.is_bound or duration(one.high_ns or 0) in shown
+
+
+def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
+    with closing(analyze(CPU_SAMPLE)) as cpu:
+        refused = replayed(cpu, WhatIfQuestion(()))
+    assert refused.refused is not None
+    shown = text(what_if.answers(Asked(refused, is_over=True)))
+    assert "cannot be said from this report" in shown
+    assert refused.refused in shown
+
+
+def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
+    may_go_on, times = threading.Event(), []
+
+    def ask(assumed: tuple[str, ...]) -> WhatIf:
+        times.append(assumed)
+        may_go_on.wait()
+        return asked
+
+    questions = Questions(ask)
+    question = questions.about(ASSUMED)
+    assert not question.is_over
+    assert "Replaying" in text(what_if.answers(question))
+    assert questions.about(ASSUMED) is question
+    other = questions.about(())
+    may_go_on.set()
+    until(lambda: question.is_over and other.is_over)
+    assert question.answer is asked
+    assert sorted(times) == [(), ASSUMED]
+
+
+def test_an_answer_that_fails_says_so() -> None:
+    def ask(_: tuple[str, ...]) -> WhatIf:
+        raise UsageError("cannot assume this", "it is nothing", "choose another")
+
+    question = Questions(ask).about(())
+    until(lambda: question.is_over)
+    assert "cannot assume this: it is nothing" in text(what_if.answers(question))
+
+
+def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> None:
+    answer_by(analysis, lambda _: asked)
+    tree = what_if.layout(analysis, Address("/what-if", assume="no-sync;link=4x; "))
+    (ticked,) = named(tree, "Checklist")
+    assert ticked.value == ["no-sync"]
+    (others,) = named(tree, "Input")
+    assert others.value == "link=4x"
+    with pytest.raises(UsageError, match="no assumption"):
+        what_if.layout(analysis, Address("/what-if", assume="no-such-thing"))
+    assert questions_about(analysis) is questions_about(analysis)
+
+
+def test_in_the_browser_assumptions_are_ticked(page: Page, serve: Serve) -> None:
+    with closing(analyze(TRAINING)) as analysis:
+        expected = replayed(analysis, WhatIfQuestion(("no-sync", "link=4x")))
+    page.goto(f"{serve(TRAINING)}/what-if")
+    expect(page.get_by_role("heading", name="Can the replay be believed?")).to_be_visible()
+    page.get_by_text("the host never waits for the GPU").click()
+    page.get_by_label("other assumptions").fill("link=4x")
+    page.get_by_role("button", name="Replay").click()
+    page.wait_for_url("**/what-if?assume=no-sync*")
+    both = page.locator("table.what-if tr", has_text="no-sync + link=4x")
+    expect(both).to_be_visible()
+    answer = expected.answers[-1]
+    expect(both.locator("td").first).to_have_text(duration(answer.step_ns or 0))
+    page.go_back()
+    expect(page.get_by_label("other assumptions")).to_have_value("")

@@ -1,0 +1,133 @@
+"""The charts of thousands of bars in a real browser: what they show, and where they lead."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.opened import analysis_of
+from tests.support.traces import SAMPLE
+from traceprof.analyses.document.records import document
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.support.serving import Serve
+
+# Where a value of the x axis stands in the window, in the middle of a row of uPlot's.
+PLACE = """([name, row, share]) => {
+    const over = document.querySelectorAll(`#${name} .u-over`)[row].getBoundingClientRect();
+    return [over.left + share * over.width, over.top + over.height / 2];
+}"""
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[dict[str, Any]]:
+    """Return the steps of the sample's first rank."""
+    with analysis_of(SAMPLE) as analysis:
+        every: list[dict[str, Any]] = msgspec.to_builtins(document(analysis.result))["steps"]
+    return [step for step in every if step["rank"] == 0]
+
+
+def open_page(page: Page, url: str, chart: str) -> None:
+    page.goto(url)
+    page.locator(f"#{chart} canvas").first.wait_for()
+
+
+def times(page: Page) -> tuple[str, str]:
+    query = parse_qs(urlsplit(page.url).query)
+    return query["start"][0], query["end"][0]
+
+
+def test_a_click_on_a_step_leads_to_it(
+    page: Page, sample_url: str, steps: list[dict[str, Any]]
+) -> None:
+    open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
+    x, y = page.evaluate(PLACE, ["steps-bars", 0, 0.5 / len(steps)])
+    page.mouse.move(x, y)
+    note = page.locator("#steps-bars .chart-note")
+    expect(note).to_contain_text("rank 0, step 0")
+    expect(note).to_contain_text("compute:")
+    page.mouse.click(x, y)
+    page.locator("#timeline").wait_for()
+    assert times(page) == (str(steps[0]["start_ns"]), str(steps[0]["end_ns"]))
+
+
+def test_the_keyboard_goes_through_the_steps_and_says_them(
+    page: Page, sample_url: str, steps: list[dict[str, Any]]
+) -> None:
+    open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
+    page.locator("#steps-bars").focus()
+    said = page.locator("#steps-bars [role=status]")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("step 0")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("step 1")
+    page.keyboard.press("Enter")
+    page.locator("#timeline").wait_for()
+    assert times(page) == (str(steps[1]["start_ns"]), str(steps[1]["end_ns"]))
+
+
+def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
+    open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
+    button = page.locator("#steps-bars").get_by_role("button", name="compute")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "false")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_heat_map_leads_to_steps_by_mouse_and_key(
+    page: Page, sample_url: str, steps: list[dict[str, Any]]
+) -> None:
+    open_page(page, f"{sample_url}/steps", "steps-heat")
+    canvas = page.locator("#steps-heat canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    said = page.locator("#steps-heat [role=status]")
+    expect(said).to_contain_text("rank 0, step 0")
+    page.keyboard.press("ArrowDown")
+    expect(said).to_contain_text("rank 1, step 0")
+    page.keyboard.press("ArrowUp")
+    expect(said).to_contain_text("rank 0, step 0")
+    page.keyboard.press("Enter")
+    page.locator("#timeline").wait_for()
+    assert times(page) == (str(steps[0]["start_ns"]), str(steps[0]["end_ns"]))
+
+
+def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> None:
+    open_page(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links?rank=0", "link-rates")
+    x, y = page.evaluate(PLACE, ["link-rates", 1, 0.25])
+    right, _ = page.evaluate(PLACE, ["link-rates", 1, 0.75])
+    page.mouse.move(x, y)
+    expect(page.locator("#link-rates .chart-note")).to_contain_text("mean over time")
+    drawn = json.loads(page.locator("#link-rates").get_attribute("data-plots") or "")
+    page.mouse.down()
+    page.mouse.move(right, y, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**start=**")
+    start, end = map(int, times(page))
+    row = drawn["rows"][1]
+    assert (end - start) / (row["end"] - row["start"]) == pytest.approx(0.5, abs=0.02)
+    page.get_by_text("double-click for the whole").wait_for()
+    expect(page.locator("#link-rates .u-over").first).to_be_visible()
+    page.locator("#link-rates .u-over").nth(1).dblclick()
+    page.wait_for_url(lambda url: "start=" not in url)
+
+
+def test_charts_take_the_theme_and_the_width(page: Page, sample_url: str) -> None:
+    open_page(page, f"{sample_url}/steps", "steps-bars")
+    width = page.locator("#steps-bars .uplot").first.evaluate("box => box.clientWidth")
+    page.set_viewport_size({"width": 1600, "height": 800})
+    page.wait_for_function(
+        "before => document.querySelector('#steps-bars .uplot').clientWidth > before + 200",
+        arg=width,
+    )
+    page.locator("#theme").click()
+    expect(page.locator("#steps-bars .uplot canvas").first).to_be_visible()

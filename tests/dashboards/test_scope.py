@@ -1,0 +1,154 @@
+"""What is chosen holds on every page, is in the address, and changes only when it is changed."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.address import Address, Scope, parse
+from dashboards.pages.registry import PAGES
+from dashboards.server.serving import DashboardServer
+from dashboards.view import View
+from tests.support.traces import SAMPLE
+from traceprof.analyses import breakdown, launch_queue
+from traceprof.analysis import Options, analyze
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import BrowserContext, Page
+
+    from traceprof.analysis import Analysis
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Iterator[Analysis]:
+    with closing(analyze(SAMPLE)) as made:
+        yield made
+
+
+def query(page: Page) -> dict[str, str]:
+    """Return the parameters of the page's address."""
+    parts = parse_qs(urlsplit(page.url).query, keep_blank_values=True)
+    return {name: values[0] for name, values in parts.items()}
+
+
+def go(page: Page, title: str) -> None:
+    """Follow a link of the menu."""
+    page.get_by_role("navigation").get_by_role("link", name=title, exact=True).click()
+    expect(page.locator("#page h1")).to_have_text(title)
+
+
+# -- what is measured -----------------------------------------------------------------------------
+
+
+def test_a_time_range_is_measured_as_analyze_does(analysis: Analysis) -> None:
+    (result, *_) = analysis.result.breakdown
+    step = result.steps[2].measures
+    start, end = step.window_start_ns, step.window_start_ns + 2 * step.window_ns
+    view = View(analysis, Address(start_ns=start, end_ns=end))
+    with closing(analyze(SAMPLE, options=Options(time_range=(start, end)))) as expected:
+        for module in (breakdown, launch_queue):
+            assert repr(view.of(module)) == repr(expected.of(module))
+        assert [list(table) for table in view.kernels] == [
+            list(table) for table in expected.result.kernels
+        ]
+    assert view.of(breakdown)[0].whole.window_ns == end - start
+    whole = View(analysis, Address())
+    assert whole.of(breakdown) == analysis.of(breakdown)
+    assert whole.kernels == analysis.result.kernels
+
+
+def test_a_range_in_which_nothing_ran(analysis: Analysis) -> None:
+    view = View(analysis, Address(start_ns=-100, end_ns=-50))
+    assert view.of(breakdown) == ()
+    assert view.kernels == ()
+    for module in PAGES:
+        module.layout(analysis, Address(module.PATH, start_ns=-100, end_ns=-50))
+
+
+def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:
+    address = parse("/timeline", "rank=1&start=5&end=9&scope=rank%3D0")
+    view = View(analysis, address)
+    assert view.numbers == {0}
+    assert address.chosen == Scope(rank=(0,))
+    assert view.window(1, 2) == (1, 2)
+
+
+# -- in the browser -------------------------------------------------------------------------------
+
+
+def test_a_time_range_holds_on_every_page(page: Page, sample_url: str, analysis: Analysis) -> None:
+    step = analysis.result.breakdown[0].steps[1].measures
+    chosen = {
+        "rank": "1",
+        "start": str(step.window_start_ns),
+        "end": str(step.window_start_ns + step.window_ns),
+    }
+    page.goto(f"{sample_url}/launch-queue?{'&'.join(f'{k}={v}' for k, v in chosen.items())}")
+    said = page.locator("#chosen-time")
+    expect(said).to_contain_text(" to ")
+    text = said.inner_text()
+    for module in PAGES:
+        page.get_by_role("navigation").get_by_role("link", name=module.TITLE, exact=True).click()
+        page.wait_for_url(re.compile(re.escape(module.PATH) + r"\?"))
+        expect(page.locator("#page h1")).to_have_text(module.TITLE)
+        expect(said).to_have_text(text)
+        assert {name: query(page)[name] for name in chosen} == chosen
+        expect(page.locator("#choose-rank")).to_contain_text("rank 1")
+
+
+def test_a_time_range_is_let_go_of_and_comes_back(page: Page, sample_url: str) -> None:
+    page.goto(f"{sample_url}/steps?start=1000000&end=900000000")
+    expect(page.locator("#chosen-time")).to_contain_text("0.001000 s to 0.900000 s")
+    page.get_by_role("button", name="show all of the time").click()
+    expect(page.locator("#chosen-time")).to_have_text("all of the time")
+    assert query(page) == {}
+    page.go_back()
+    expect(page.locator("#chosen-time")).to_contain_text("0.001000 s to")
+    page.go_forward()
+    expect(page.locator("#chosen-time")).to_have_text("all of the time")
+
+
+def test_following_evidence_chooses_nothing(page: Page, sample_url: str) -> None:
+    page.goto(sample_url)
+    page.locator(".finding .evidence a").first.click()
+    expect(page.locator("#timeline[data-state=ready]")).to_be_visible()
+    assert {"rank", "start", "end", "finding"} <= {*query(page)}
+    expect(page.locator("#chosen-time")).to_have_text("all of the time")
+    go(page, "Steps")
+    assert query(page) == {}
+    page.go_back()
+    expect(page.locator("#timeline[data-state=ready]")).to_be_visible()
+    # The time in view can be chosen.
+    page.get_by_role("button", name="Choose the time in view").click()
+    expect(page.locator("#chosen-time")).to_contain_text(" to ")
+    shown = query(page)
+    go(page, "Launch queue")
+    assert query(page) == {"start": shown["start"], "end": shown["end"]}
+
+
+def test_a_link_is_copied_with_its_token(context: BrowserContext, analysis: Analysis) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    with DashboardServer() as server:
+        server.show(analysis)
+        page.goto(server.url)
+        expect(page.locator("#page h1")).to_have_text("Overview")
+        assert "token" not in page.url
+        go(page, "Steps")
+        page.get_by_role("button", name="Copy link").click()
+        expect(page.locator("#copy-link")).to_have_text("Copied")
+        link = page.evaluate("() => navigator.clipboard.readText()")
+        assert link.startswith(f"{page.url}?token=")
+        context.clear_cookies()
+        page.goto(link)
+        expect(page.locator("#page h1")).to_have_text("Steps")
+        assert "token" not in page.url
+        page.close()
+    context.clear_cookies()

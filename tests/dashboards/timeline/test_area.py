@@ -1,0 +1,171 @@
+"""Areas, strips, collectives and neighbours, against what was planted and counted one by one."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dashboards.server.app import create_app
+from dashboards.timeline.area import listed, statistics
+from dashboards.timeline.names import NameTable
+from dashboards.timeline.strips import strip
+from tests.support.builders import TraceBuilder
+from tests.support.timelines import timelines
+from traceprof.analysis import analyze
+from traceprof.communication.messages import messages
+from traceprof.simulate import simulate_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dashboards.timeline.model import RankTimeline, Track
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>,"
+    " std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+MUL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float,"
+    " float, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int)"
+)
+
+
+def rows_of(timeline: RankTimeline) -> dict[str, tuple[RankTimeline, Track]]:
+    return {f"0.{index}": (timeline, track) for index, track in enumerate(timeline.tracks)}
+
+
+def test_an_area_counts_what_is_inside_of_it(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel(0, 100, "a", launch=False)
+        .kernel(110, 150, "b", launch=False)
+        .kernel(160, 170, "a", launch=False)
+        .kernel(50, 90, ALL_REDUCE, stream=20, launch=False)
+    )
+    with timelines(trace, tmp_path) as (timeline,):
+        area = statistics(rows_of(timeline), 60, 165)
+        assert (area["count"], area["num_names"]) == (4, 3)
+        by_name = {name["name"]: name for name in area["names"]}
+        # Of the first one 40 ns are inside, of the last one 5.
+        assert by_name["a"] == {
+            "source": "op", "name": "a", "count": 2, "total": "45", "longest": "40",
+            "share": 45 / 115,
+        }  # fmt: skip
+        assert by_name["b"]["total"] == "40"
+        compute, communication = area["rows"]
+        assert (compute["busy"], compute["idle"]) == ("85", "20")
+        assert (communication["busy"], communication["idle"]) == ("30", "75")
+        empty = statistics(rows_of(timeline), 151, 155)
+        assert (empty["count"], empty["names"]) == (0, [])
+
+
+def test_calls_and_ranges_have_shares_of_their_own(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(50, 60, "a", launch=(10, 20)).nvtx("outer", 0, 80)
+    with timelines(trace, tmp_path) as (timeline,):
+        names = statistics(rows_of(timeline), 0, 100)["names"]
+        assert [(name["source"], name["name"], name["share"]) for name in names] == [
+            ("op", "a", 1.0),
+            ("call", "cudaLaunchKernel", 1.0),
+            ("range", "outer", 1.0),
+        ]
+
+
+def test_the_events_of_an_area_stand_in_their_order(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for index in range(300):
+        trace.kernel(10 * index, 10 * index + 5, f"k{index}", launch=False)
+    trace.kernel(7, 2000, ALL_REDUCE, stream=20, launch=False)
+    with timelines(trace, tmp_path) as (timeline,):
+        events = listed(rows_of(timeline), 12, 10_000)
+        assert events["count"] == 300  # all but the first kernel, and the one that goes on
+        assert len(events["events"]) == 200
+        starts = [int(event["start"]) for event in events["events"]]
+        assert starts == sorted(starts)
+        assert starts[:3] == [7, 10, 20]
+        assert events["events"][1] == {
+            "id": "0.op.2", "row": "0.0", "label": "k1", "start": "10", "duration": "5",
+        }  # fmt: skip
+
+
+def test_a_strip_is_the_union_of_all_streams(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel(0, 60, launch=False)
+        .kernel(40, 100, stream=8, launch=False)
+        .kernel(50, 75, ALL_REDUCE, stream=20, launch=False)
+    )
+    with timelines(trace, tmp_path) as (timeline,):
+        assert strip(timeline, 0, 200, 4) == {
+            "compute": [1000, 1000, 0, 0],
+            "communication": [0, 500, 0, 0],
+        }
+
+
+def test_the_label_of_a_generic_kernel_says_what_it_computes() -> None:
+    names = NameTable([ADD, MUL, "void gemm<4>(int)"], num_kernels=3)
+    assert names.label(0) == "add · vectorized_elementwise_kernel"
+    assert names.label(1) == "MulFunctor · vectorized_elementwise_kernel"
+    assert names.label(2) == "gemm"
+    assert names.matching("mulfunctor").tolist() == [1]
+
+
+def ask(path: Path, *questions: tuple[str, dict[str, Any]]) -> list[tuple[int, Any]]:
+    """Return status and JSON of what the server answers."""
+    with closing(analyze(path)) as analysis:
+        browser = create_app(analysis).server.test_client()
+        replies = [
+            browser.get(f"/timeline/{route}", query_string=asked) for route, asked in questions
+        ]
+        return [
+            (reply.status_code, reply.get_json() if reply.is_json else None) for reply in replies
+        ]
+
+
+def test_neighbours_in_a_row(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 5).kernel(20, 25).kernel(10, 12, stream=9)
+    asked = [("0.op.0", "next"), ("0.op.0", "previous"), ("0.op.1", "next"), ("0.call.0", "next")]
+    replies = ask(
+        trace.write(tmp_path / "t.sqlite"),
+        *[("neighbour", {"id": event, "direction": way}) for event, way in asked],
+        ("neighbour", {"id": "0.op.99", "direction": "next"}),
+        ("neighbour", {"id": "9.op.0", "direction": "next"}),
+        ("neighbour", {"id": "0.op.0", "direction": "up"}),
+    )
+    ids = [answer["id"] for status, answer in replies[:4] if status == 200]
+    assert ids == ["0.op.2", None, None, "0.call.2"]
+    assert [status for status, _ in replies[4:]] == [404, 404, 400]
+
+
+def test_a_collective_on_all_ranks_has_a_last_one(tmp_path: Path) -> None:
+    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
+    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:
+        waits = next(waits for waits in analysis.ranks.waits if waits.is_told.any())
+        row = int(np.flatnonzero(waits.is_told & ~waits.is_unknown)[0])
+        browser = create_app(analysis).server.test_client()
+        members: list[dict[str, Any]] = []
+        last = analysis.ranks.ranks[waits.group.members[int(waits.last[row])]]
+        by_number = {rank.rank: rank for rank in analysis.run.ranks}
+        for column, member in enumerate(waits.group.members):
+            rank = by_number[analysis.ranks.ranks[member]]
+            kernel = int(messages(rank).kernel[waits.group.place[row, column]])
+            reply = browser.get(f"/timeline/collective?id={rank.rank}.op.{kernel}")
+            answer = json.loads(reply.get_data())
+            assert answer["last"] == last
+            members = members or answer["members"]
+            assert answer["members"] == members  # whichever of its kernels is asked for
+            assert f"{rank.rank}.op.{kernel}" in [member["id"] for member in members]
+        waited = {member["rank"]: int(member["wait"]) for member in members}
+        assert waited[last] == min(waited.values())
+        assert max(waited.values()) == int(waits.wait_ns[row].max())
+
+
+@pytest.mark.parametrize("event", ["0.op.0", "0.call.0", "0.op.99"])
+def test_what_meets_nobody_is_no_collective(tmp_path: Path, event: str) -> None:
+    path = TraceBuilder().kernel(0, 5).write(tmp_path / "t.sqlite")
+    ((status, _),) = ask(path, ("collective", {"id": event}))
+    assert status == 404

@@ -1,0 +1,170 @@
+"""The timeline's tools in a real browser: areas, events, collectives, rows, all by keyboard too."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.timeline_page import Timeline
+from tests.support.traces import SAMPLE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.support.serving import Serve
+
+
+@pytest.fixture
+def timeline(page: Page, sample_url: str) -> Timeline:
+    return Timeline(page, f"{sample_url}/timeline?rank=0")
+
+
+def place(timeline: Timeline, x: int, row: str) -> tuple[float, float]:
+    """Return where in the window a row stands, so many pixels from the canvas' left."""
+    left, top = timeline.ask(
+        "(() => { const box = t.panel.canvas.getBoundingClientRect();"
+        f" const row = t.rows.find(({{label}}) => label === '{row}');"
+        " return [box.left, box.top + row.top + row.height / 2]; })()"
+    )
+    return left + x, top
+
+
+def test_an_area_says_what_ran_there_by_name(timeline: Timeline) -> None:
+    first, last = (place(timeline, x, "stream 7 · compute") for x in (500, 800))
+    mouse = timeline.page.mouse
+    timeline.page.keyboard.down("Shift")
+    mouse.move(*first)
+    mouse.down()
+    mouse.move(last[0], last[1] + 40, steps=4)
+    mouse.up()
+    timeline.page.keyboard.up("Shift")
+    names = timeline.page.get_by_role("table", name="what ran, by name")
+    expect(names).to_contain_text("gemm")
+    rows = timeline.page.get_by_role("table", name="rows")
+    expect(rows).to_contain_text("stream 7 · compute")
+    expect(rows).not_to_contain_text("CUDA API")
+    area = timeline.ask("[t.areas.area.start, t.areas.area.end, t.timeAt(500), t.timeAt(800)]")
+    assert area[:2] == pytest.approx(area[2:], rel=1e-9)
+    before = timeline.view
+    timeline.page.get_by_role("button", name="zoom to this area").click()
+    timeline.wait()
+    assert timeline.view == pytest.approx((area[0], area[1] - area[0]), rel=1e-6)
+    timeline.press("b")
+    assert timeline.view == pytest.approx(before)
+    # It is kept until it is let go.
+    assert timeline.ask("t.areas.area !== null")
+    timeline.press("Escape")
+    assert timeline.ask("t.areas.area") is None
+
+
+def test_statistics_and_events_of_the_view_by_key(timeline: Timeline) -> None:
+    timeline.press("t")
+    names = timeline.page.get_by_role("table", name="what ran, by name")
+    expect(names).to_contain_text("cudaLaunchKernel")
+    timeline.press("Escape", "e")
+    events = timeline.page.get_by_role("table", name="events")
+    expect(events.locator("tbody tr").first).to_be_visible()
+    events.get_by_role("button").first.click()
+    timeline.wait_for("t.selected !== null")
+
+
+def test_the_next_event_of_a_row_by_key(timeline: Timeline) -> None:
+    timeline.page.keyboard.press(".")
+    timeline.wait_for("t.selected !== null")
+    first = timeline.ask("[t.selected.id, t.selected.row, t.selected.begin]")
+    timeline.page.keyboard.press(".")
+    timeline.wait_for(f"t.selected.id !== '{first[0]}'")
+    second = timeline.ask("[t.selected.row, t.selected.begin]")
+    assert second[0] == first[1]
+    assert second[1] > first[2]
+    timeline.page.keyboard.press(",")
+    timeline.wait_for(f"t.selected.id === '{first[0]}'")
+
+
+def test_the_view_before_comes_back(timeline: Timeline) -> None:
+    whole = timeline.view
+    timeline.ask("t.frame(t.view.start, t.view.start + t.view.span / 4)")
+    timeline.wait()
+    middle = timeline.view
+    timeline.ask("t.frame(t.view.start, t.view.start + t.view.span / 4)")
+    timeline.wait()
+    timeline.press("b")
+    assert timeline.view == pytest.approx(middle)
+    timeline.page.get_by_role("button", name="back to the view before (B)").click()
+    timeline.wait()
+    assert timeline.view == pytest.approx(whole)
+
+
+def test_rows_are_pinned_hidden_and_shown_again(timeline: Timeline) -> None:
+    timeline.page.mouse.move(*place(timeline, 600, "stream 7 · copy"))
+    timeline.wait_for("t.pointer.row !== null")
+    timeline.press("i")
+    assert timeline.labels[0].endswith("stream 7 · copy")
+    assert timeline.ask("t.rows[0].pinned")
+    timeline.page.mouse.move(*place(timeline, 600, "stream 7 · compute"))
+    timeline.press("h")
+    assert "stream 7 · compute" not in timeline.labels
+    timeline.page.get_by_role("button", name=re.compile("show the 1 hidden rows")).click()
+    timeline.wait()
+    assert "stream 7 · compute" in timeline.labels
+    timeline.page.mouse.move(*place(timeline, 600, timeline.labels[0]))
+    timeline.press("i")
+    assert not timeline.ask("t.rows.some(({pinned}) => pinned)")
+
+
+def test_a_folded_rank_shows_a_strip_of_what_it_did(page: Page, sample_url: str) -> None:
+    timeline = Timeline(page, f"{sample_url}/timeline")
+    timeline.wait_for("t.data.strips.get(1)?.span === t.view.span")
+    shares = timeline.ask("t.data.strips.get(1).shares")
+    assert {"compute", "communication"} <= set(shares)
+    assert max(shares["compute"]) > 500
+    # What is drawn is the green of compute.
+    left, top = timeline.ask(
+        "(() => { const box = t.panel.canvas.getBoundingClientRect();"
+        " const row = t.rows.find((row) => row.type === 'rank' && row.folded);"
+        " const { shares, start, span } = t.data.strips.get(1);"
+        " const at = shares.compute.findIndex((share) => share > 900);"
+        " const x = t.painter.x(start + (at + 0.5) * span / shares.compute.length);"
+        " return [box.left + x, box.top + row.top + 8]; })()"
+    )
+    red, green, blue = timeline.color(left, top)
+    assert green > red + 60
+    assert green > blue
+
+
+def test_a_collective_on_all_ranks(page: Page, sample_url: str) -> None:
+    timeline = Timeline(page, f"{sample_url}/timeline")
+    row = timeline.ask("t.rows.find(({label}) => label.endsWith('communication')).track.row")
+    events = timeline.ask(f"t.data.listed(['{row}'], t.view.start, t.view.start + t.view.span)")
+    kernel = events["events"][1]["id"]
+    timeline.ask(f"t.select('{kernel}', {{go: true}})")
+    timeline.wait_for("t.selected !== null")
+    page.get_by_role("button", name="show this collective on all of its ranks").wait_for()
+    page.keyboard.press("c")
+    timeline.wait_for("t.together.shown !== null")
+    ranks = page.get_by_role("table", name="its ranks")
+    expect(ranks.locator("tbody tr")).to_have_count(2)
+    timeline.press("Escape")
+    assert timeline.ask("t.together.shown") is None
+    assert timeline.ask("[...t.opened]") == [0, 1]
+
+
+def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
+    url = serve(SAMPLE.with_stem("nccl-serialization"))
+    timeline = Timeline(page, f"{url}/timeline?rank=0")
+    row = timeline.ask("t.rows.find(({label}) => label.endsWith('communication')).track.row")
+    events = timeline.ask(f"t.data.listed(['{row}'], t.view.start, t.view.start + t.view.span)")
+    timeline.ask(f"t.select('{events['events'][0]['id']}', {{go: true}})")
+    timeline.wait_for("t.selected !== null")
+    timeline.press("f")
+    labels = timeline.ask(f"Object.values(t.data.tiles.get('{row}').labels)")
+    assert any(re.fullmatch(r"\w+ [\d.]+ [kMG]?B", label) for label in labels)
+
+
+def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) -> None:
+    label = timeline.page.locator("#timeline canvas").get_attribute("aria-label") or ""
+    for told in ("area", "zoom to a piece", "next event", "statistics", "collective", "pin a row"):
+        assert told in label

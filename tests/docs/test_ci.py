@@ -1,0 +1,120 @@
+"""The jobs of docs/ci.md do in a shell what the page says, as far as a shell can."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from traceprof.analysis import analyze_reports
+from traceprof.reports.json import render
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+SAMPLES = ROOT / "sample_traces"
+_FAILING = """
+def test_that_fails(recorded_run):
+    recorded_run("reports").no_finding_above("info")
+"""
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[str]:
+    return [text for name, text in _BLOCK.findall(PAGE) if name == language]
+
+
+def jobs() -> tuple[list[str], list[str], Any]:
+    """Return the shell scripts of GitHub's and GitLab's job, and what GitLab keeps."""
+    github, gitlab = map(yaml.safe_load, blocks("yaml"))
+    steps = [step["run"] for step in github["jobs"]["compare"]["steps"] if "run" in step]
+    job = gitlab["performance"]
+    return steps, job["script"], job["artifacts"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a folder with what a job finds: its programs, `record.sh` and a baseline."""
+    (tmp_path / "bin").mkdir()
+    for name, script in {
+        "pip": "exit 0",
+        "traceprof": f'exec "{sys.executable}" -m traceprof "$@"',
+    }.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    baseline = render(analyze_reports([SAMPLES / "ddp.sqlite"]))
+    (tmp_path / "baseline.json").write_text(baseline)
+    return tmp_path
+
+
+def run(script: str, place: Path, report: str) -> subprocess.CompletedProcess[str]:
+    record = place / "record.sh"
+    record.write_text(f'#!/bin/sh\nmkdir -p "$1"\ncp {SAMPLES / report}.sqlite "$1"\n')
+    record.chmod(0o755)
+    return subprocess.run(
+        [
+            shutil.which("bash") or "/bin/bash",
+            "--noprofile",
+            "--norc",
+            "-eo",
+            "pipefail",
+            "-c",
+            script,
+        ],
+        cwd=place,
+        env={
+            **os.environ,
+            "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("report", "code"), [("ddp", 0), ("late-allreduce", 1)])
+def test_the_job_of_github_tells_of_gates(place: Path, report: str, code: int) -> None:
+    steps, _, _ = jobs()
+    done = [run(step, place, report) for step in steps]
+    assert [one.returncode for one in done] == [0, 0, code], done[-1].stderr
+    summary = (place / "summary.md").read_text()
+    assert summary.startswith("### A step takes 3.551 ms before")
+    lines = done[-1].stdout.splitlines()
+    errors = [line for line in lines if line.startswith("::error title=")]
+    assert len(errors) == (3 if code else 0)
+    assert ("finding%3Alate-allreduce not met" in done[-1].stdout) == bool(code)
+    suite = ET.parse(place / "gates.xml").getroot()  # noqa: S314  (our own)
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "3" if code else "0")
+
+
+def test_the_test_of_a_project_asserts(place: Path) -> None:
+    conftest, test = blocks("python")
+    (place / "conftest.py").write_text(conftest)
+    (place / "test_speed.py").write_text(test + _FAILING)
+    options = "-q -p no:cacheprovider -p no:dash"
+    script = f"./record.sh reports && '{sys.executable}' -m pytest {options} test_speed.py"
+    done = run(script, place, "ddp")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "AssertionError: findings above info in reports:" in done.stdout
+
+
+def test_the_job_of_gitlab_has_a_case_for_each_gate(place: Path) -> None:
+    _, lines, kept = jobs()
+    done = run("\n".join(lines), place, "late-allreduce")
+    assert done.returncode == 1, done.stderr
+    assert all((place / path).exists() for path in kept["paths"])
+    cases = ET.parse(place / kept["reports"]["junit"]).iter("testcase")  # noqa: S314  (our own)
+    failed = {case.get("name"): case.find("failure") is not None for case in cases}
+    assert failed == {"step:+2%": True, "finding:late-allreduce": True}

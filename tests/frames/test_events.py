@@ -1,0 +1,191 @@
+"""Frames of events hold what is in the report: each kernel, copy, call and range once."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import traceprof
+from tests.support.builders import TraceBuilder
+from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE, SAMPLES
+from traceprof.errors import TraceFileError, TraceFormatError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FRAMES = ("kernels", "copies", "api_calls", "ranges", "communication")
+KERNEL_COLUMNS = [
+    "rank", "start_ns", "end_ns", "duration_ns", "stream", "name", "category", "precision",
+    "tensor_cores", "operation", "grid", "block", "correlation",
+]  # fmt: skip
+
+
+def in_report(path: Path, query: str) -> pd.DataFrame:
+    """Return what a query finds in a report."""
+    with closing(sqlite3.connect(path)) as connection:
+        return pd.read_sql(query, connection)
+
+
+def check_against_report(path: Path) -> int:
+    """Hold frames to the tables of a report, read by SQL; return how many kernels there are."""
+    with traceprof.open_run(path) as run:
+        kernels, copies, calls = run.kernels(), run.copies(), run.api_calls()
+    query = (
+        "SELECT value AS name, start AS start_ns, end - start AS duration_ns, gridX, blockZ,"
+        " streamId AS stream FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
+    )
+    expected = in_report(path, query)
+    got = kernels.assign(
+        name=kernels["name"].astype(object),
+        gridX=kernels["grid"].astype(object).str.split("x").str[0].astype("int64"),
+        blockZ=kernels["block"].astype(object).str.split("x").str[2].astype("int64"),
+    )[[*expected.columns]]
+    by = [*expected.columns]
+    pd.testing.assert_frame_equal(
+        got.sort_values(by).reset_index(drop=True),
+        expected.sort_values(by).reset_index(drop=True),
+        check_dtype=False,
+    )
+    for frame, tables in (
+        (copies, ["MEMCPY", "MEMSET"]),
+        (calls, ["RUNTIME"]),
+    ):
+        there = in_report(path, "SELECT name FROM sqlite_master")["name"].tolist()
+        names = [f"CUPTI_ACTIVITY_KIND_{table}" for table in tables]
+        parts = [in_report(path, f"SELECT start FROM {name}") for name in names if name in there]
+        starts = np.concatenate([[], *(part["start"] for part in parts)])
+        assert np.array_equal(np.sort(frame["start_ns"]), np.sort(starts))
+    return len(kernels)
+
+
+@pytest.mark.parametrize("path", GPU_SAMPLES, ids=lambda path: path.stem)
+def test_frames_hold_what_is_in_the_report(path: Path) -> None:
+    assert check_against_report(path) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "num_kernels"),
+    [("a100x4_ddp_baseline_rank0", 22_564), ("rtx3090_gpu_metrics", 4)],
+)
+def test_frames_hold_what_is_in_a_real_report(name: str, num_kernels: int, traces: Path) -> None:
+    assert check_against_report(traces / f"{name}.sqlite") == num_kernels
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_counts_are_those_of_the_breakdown(path: Path) -> None:
+    with closing(traceprof.analyze(path)) as analysis:
+        breakdown = analysis.to_pandas("breakdown").set_index("rank")
+    with traceprof.open_run(path) as run:
+        assert [*run.ranks] == [*breakdown.index]
+        for rank in run.ranks:
+            kernels, copies = run.kernels(rank), run.copies(rank)
+            communication = run.communication(rank)
+            num = breakdown.loc[rank]
+            is_peer = copies["kind"] == "p2p"
+            assert len(communication) == num["num_communication"]
+            assert (~is_peer).sum() == num["num_copies"]
+            communicates = kernels["category"] == "communication"
+            assert (~communicates).sum() == num["num_kernels"]
+            if path != CPU_SAMPLE:
+                assert communicates.sum() + is_peer.sum() == len(communication)
+                assert kernels["operation"].notna().equals(communicates)
+
+
+def test_a_rank_is_a_part_of_all_ranks() -> None:
+    with traceprof.open_run(SAMPLE) as run:
+        for name in FRAMES:
+            make = getattr(run, name)
+            parts = [make(rank=rank) for rank in run.ranks]
+            assert sum(map(len, parts)) == len(make()) > 0
+            assert set(make()["rank"]) == {0, 1}
+            for part in parts:
+                assert [*part.columns] == [*make().columns]
+                assert part["start_ns"].is_monotonic_increasing
+                assert part["end_ns"].equals(part["start_ns"] + part["duration_ns"])
+
+
+def test_what_is_not_told_is_missing(tmp_path: Path) -> None:
+    builder = (
+        TraceBuilder()
+        .kernel(100, 200, "gemm", grid=(3, 2, 1))
+        .kernel(150, 400, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", stream=9)
+        .memcpy(420, 430, "HtoD", bytes=77, pageable=True)
+        .memcpy(440, 450, "PtoP", source=0, destination=1)
+        .memset(410, 415)
+        .nvtx("open", 90, None)
+        .nvtx("closed", 95, 99)
+    )
+    with traceprof.open_run(builder.write(tmp_path / "t.sqlite")) as run:
+        kernels, copies, ranges = run.kernels(0), run.copies(0), run.ranges(0)
+        communication = run.communication(0)
+    assert [*kernels.columns] == KERNEL_COLUMNS
+    assert [*kernels["grid"]] == ["3x2x1", "1x1x1"]
+    assert [*kernels["operation"].isna()] == [True, False]
+    assert kernels["tensor_cores"].isna().any()
+    assert [*copies["kind"]] == ["memset", "h2d", "p2p"]
+    assert [*copies["bytes"]] == [4, 77, 1 << 20]
+    assert copies["source_memory"][1] == "pageable"
+    assert copies["source_memory"].isna()[0]
+    assert copies["source_device"].isna()[1]
+    assert [*ranges["name"]] == ["open", "closed"]
+    assert [*ranges["end_ns"].isna()] == [True, False]
+    assert [*ranges["duration_ns"].isna()] == [True, False]
+    assert ranges["duration_ns"][1] == 4
+    assert [*communication["name"]] == ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "peer copy"]
+    assert [*communication["stream"]] == [9, 7]
+    assert communication["bytes"].isna()[0]
+    assert communication["bytes"][1] == 1 << 20
+
+
+def test_a_report_of_a_process_without_a_gpu_has_the_same_columns() -> None:
+    with traceprof.open_run(CPU_SAMPLE) as without, traceprof.open_run(SAMPLE) as with_gpu:
+        for name in FRAMES:
+            assert getattr(without, name)().dtypes.index.equals(
+                getattr(with_gpu, name)().dtypes.index
+            )
+        assert len(without.kernels()) == 0
+        communication = without.communication()
+        assert len(communication) > 0
+        assert communication["operation"].isin(["AllReduce", "Broadcast", "Barrier"]).any()
+        assert (communication["num_ranks"].dropna() >= 2).all()
+
+
+def test_calls_of_a_process_with_two_devices_stand_once(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(10, 20).kernel(10, 20, device=1)
+    with traceprof.open_run(builder.write(tmp_path / "t.sqlite")) as run:
+        assert len(run.ranks) == 2
+        assert len(run.api_calls()) == len(run.api_calls(1)) == 2
+        assert len(run.kernels()) == 2
+
+
+def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_text("no report")
+    with pytest.raises(TraceFileError):
+        traceprof.open_run(tmp_path / "missing.sqlite")
+    with pytest.raises(UsageError, match="no report was given"):
+        traceprof.open_run([])
+    with traceprof.open_run([SAMPLE, damaged]) as run:
+        assert [failed.path for failed in run.failed] == [damaged]
+        assert isinstance(run.failed[0].error, TraceFormatError)
+        with pytest.raises(UsageError, match=r"no rank 7; choose one of the ranks 0, 1"):
+            run.kernels(7)
+
+
+def test_pandas_is_imported_for_frames_only() -> None:
+    code = (
+        "import sys, traceprof\n"
+        f"run = traceprof.open_run({str(SAMPLE)!r})\n"
+        "print('pandas' in sys.modules)\n"
+        "run.kernels(0)\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

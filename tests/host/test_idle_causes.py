@@ -1,0 +1,179 @@
+"""Why a GPU idles, held to the reference on real, simulated and generated exports."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.host_evidence import Evidence
+from tests.reference.idle_causes import CAUSES, RankIdle
+from tests.reference.nsight_export import Export
+from tests.support.builders import TraceBuilder, global_tid
+from tests.support.opened import ranks_of
+from tests.support.traces import GPU_SAMPLES
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.run.opening import Window
+from traceprof.run.training import training_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+US, MS = 1_000, 1_000_000
+
+
+def measured(rank: object, window: tuple[int, int]) -> dict[str, int]:
+    causes = idle_causes(rank)  # type: ignore[arg-type]
+    return {f"{cause.value}_ns": ns for cause, ns in causes.within(Window(*window)).items()}
+
+
+def assert_agreement(path: Path, *cuts: tuple[float, float]) -> None:
+    """Hold every rank to the reference, in its window, its training and in parts of the window."""
+    export = Export(path)
+    evidence = Evidence(export)
+    with ranks_of(path) as ranks:
+        for rank in ranks:
+            if rank.device is None:
+                continue
+            expected = RankIdle(export, evidence, rank.process, rank.device)
+            low, high = expected.span()
+            training = training_of(rank)
+            windows = [(low, high), (training.start_ns, training.end_ns)]
+            for cut in cuts:
+                start, end = (low + int((high - low) * share) for share in cut)
+                windows.append((start, end))
+            for window in windows:
+                assert measured(rank, window) == expected.answer(window).causes
+
+
+def test_every_cause_is_there() -> None:
+    assert tuple(f"{cause.value}_ns" for cause in IdleCause) == CAUSES
+
+
+def test_agreement_on_real_traces(real_trace: Path) -> None:
+    assert_agreement(real_trace, (0.31, 0.77), (0.5, 0.505))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", GPU_SAMPLES, ids=lambda path: path.stem)
+def test_agreement_on_samples(path: Path) -> None:
+    assert_agreement(path, (0.31, 0.77))
+
+
+CALLS = (
+    "cudaMalloc", "cudaDeviceSynchronize", "cudaEventRecord", "cuModuleLoadData", "cudaMemcpy",
+    "cudaStreamSynchronize", "cudaHostRegister",
+)  # fmt: skip
+RANGES = ("step 1", "step 2", "data loading", "x", "Warm-up", "MPI_Send", "ncclCommInitRank")
+THREADS = (1000, 1001)
+SYSTEM_CALLS = ("poll", "ioctl", "sem_wait")
+
+
+def generated(seed: int) -> TraceBuilder:
+    """Make two threads, two streams, sometimes two devices, and rows of all kinds."""
+    chooser = random.Random(seed)
+    trace = TraceBuilder(chooser.choice(["2.9.1", "3.7.2", "3.25.0"])).nvtx("x", 0, 1)
+    unit = chooser.choice([1, US, 50 * US])
+    add_operations(trace, chooser, unit)
+    add_host(trace, chooser, unit)
+    if chooser.randrange(6) == 0:
+        trace.without("NVTX_EVENTS", "endGlobalTid")
+    return trace.shuffled(seed)
+
+
+def add_operations(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
+    some, num_devices = chooser.randrange, chooser.choice([1, 1, 1, 2])
+    for _ in range(some(1, 30)):
+        start, length = some(400) * unit, some(5) * some(20) * unit
+        before = chooser.choice([0, 1, 5, 30, 60, -7]) * unit
+        launch = start - before, start - before + some(20) * unit
+        how = {
+            "tid": chooser.choice(THREADS),
+            "stream": chooser.choice([7, 9]),
+            "device": some(num_devices),
+            "launch": chooser.choice([launch, launch, launch, None, False]),
+        }
+        copy = partial(
+            trace.memcpy,
+            kind=chooser.choice(["HtoD", "DtoH", "DtoD", "PtoP"]),
+            pageable=some(2) == 0,
+            api=chooser.choice(["cudaMemcpy_v3020", "cudaMemcpyAsync_v3020"]),
+        )
+        kernel = partial(trace.kernel, name=chooser.choice(["gemm", "conv", "ncclDevKernel_X"]))
+        make = chooser.choice([kernel, kernel, copy, copy, trace.memset, trace.graph])
+        make(start, start + length, **how)  # type: ignore[operator]
+
+
+def add_host(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
+    some = chooser.randrange
+    for number, name in enumerate((*SYSTEM_CALLS, "Lazy Function Loading", "cublasCreate_v2")):
+        trace.raw("StringIds", id=90_000 + number, value=name)
+    for _ in range(some(20)):
+        start, length = some(400) * unit, some(60) * unit
+        trace.api(chooser.choice(CALLS), start, start + length, tid=chooser.choice(THREADS))
+    for _ in range(some(8)):
+        start, length = some(400) * unit, some(90) * unit
+        end = None if some(9) == 0 else start + length
+        trace.nvtx(chooser.choice(RANGES), start, end, tid=chooser.choice(THREADS))
+    for _ in range(chooser.choice([0, some(30)])):
+        start, thread = some(400) * unit, global_tid(tid=chooser.choice(THREADS))
+        trace.raw("SCHED_EVENTS", cpu=0, start=start, isSchedIn=some(2), globalTid=thread)
+    for table, name, ids in (
+        ("OSRT_API", "nameId", range(3)), ("MPI_P2P_EVENTS", "textId", range(3)),
+        ("CUPTI_ACTIVITY_KIND_OVERHEAD", "nameId", range(3, 4)),
+        ("CUBLAS_EVENTS", "nameId", range(4, 5)), ("UCP_EVENTS", "textId", range(3)),
+    ):  # fmt: skip
+        for _ in range(chooser.choice([0, 0, some(8)])):
+            start, thread = some(400) * unit, global_tid(tid=chooser.choice(THREADS))
+            end = chooser.choice([start + some(80) * unit, start - 1, None])
+            text = {name: 90_000 + chooser.choice(ids)}
+            trace.raw(table, start=start, end=end, globalTid=thread, **text)
+    if some(3) == 0:
+        trace.raw("SCHED_EVENTS", start=None, isSchedIn=1, globalTid=global_tid())
+        trace.raw("OSRT_API", start=5, end=9, globalTid=None, nameId=None)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(25), pytest.param(range(25, 1500), marks=pytest.mark.long)],
+    ids=["few", "many"],
+)
+def test_agreement_on_generated_exports(seeds: range, tmp_path: Path) -> None:
+    for seed in seeds:
+        path = generated(seed).write(tmp_path / f"{seed}.sqlite")
+        assert_agreement(path, (0.31, 0.77))
+        path.unlink()
+
+
+def test_a_range_belongs_to_the_thread_that_ended_it(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, MS, launch=(0, US))
+    trace.kernel(9 * MS, 10 * MS, launch=(9 * MS - US, 9 * MS))
+    row = {"start": 2 * MS, "end": 5 * MS, "eventType": 60, "text": "load_batch", "domainId": 0}
+    trace.raw("NVTX_EVENTS", globalTid=global_tid(tid=77), endGlobalTid=global_tid(), **row)
+    row |= {"start": 5 * MS, "end": 7 * MS}
+    trace.raw("NVTX_EVENTS", globalTid=global_tid(), endGlobalTid=global_tid(tid=77), **row)
+    path = trace.write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    with ranks_of(path) as (rank,):
+        window = rank.window.start_ns, rank.window.end_ns
+        assert measured(rank, window)["data_loading_ns"] == 3 * MS
+
+
+def test_what_goes_away_without_waits(tmp_path: Path) -> None:
+    """Of two waits that overlap in what they take, the other one still takes its part."""
+    trace = TraceBuilder().kernel(0, 10 * MS, launch=(0, US))
+    trace.api("cudaDeviceSynchronize", 9 * MS, 10 * MS + 15 * US)  # takes 1 ms
+    trace.api("cudaStreamSynchronize", 10 * MS + 20 * US, 10 * MS + 435 * US)  # takes 0.4 ms
+    start = 11 * MS + 500 * US
+    trace.kernel(start, start + MS, launch=(10 * MS + 440 * US, start))
+    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+        causes, window = idle_causes(rank), rank.window
+        debts = causes.run_ahead.debts
+        assert debts.taken_ns.tolist() == [1000 * US, 400 * US]
+        whole = causes.within(window)[IdleCause.SYNC]
+        assert whole == 1000 * US
+        assert causes.sync_ns_without(window, debts.call) == whole
+        assert causes.sync_ns_without(window, debts.call[1:]) == 0
+        assert causes.sync_ns_without(window, debts.call[:1]) == whole - 400 * US

@@ -1,0 +1,59 @@
+"""A wait names its operation, also where it is for a view of what the operation returned."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import instrument
+from instrument.core import completion
+from tests.support.recording import pushed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _two_pretended_ranks() -> Iterator[None]:
+    """Let operations return at once, as if there were another rank."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    instrument.disable()
+    dist.destroy_process_group()
+
+
+def test_tensor_parallel_waits_name_their_operation(recorded: list[str]) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = parallelize_module(
+            torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4)),
+            mesh,
+            {"0": ColwiseParallel(), "2": RowwiseParallel()},
+        )
+    instrument.enable()
+    rows = torch.ones(2, 4, requires_grad=True)
+    model(rows).sum().backward()
+    numbers = [text.rsplit("=", 1)[1] for text in pushed(recorded) if text.startswith("all_reduce")]
+    assert [text for text in pushed(recorded) if "all_reduce bytes" not in text] == [
+        "forward",
+        f"wait op=all_reduce group=0 seq={numbers[0]}",
+        "backward",
+        f"wait op=all_reduce group=0 seq={numbers[1]}",
+    ]
+    del rows
+    gc.collect()
+    assert len(completion._labels) == 0
+
+
+def test_a_sparse_tensor_stands_for_itself() -> None:
+    sparse = torch.eye(2).to_sparse()
+    assert completion.label_of(sparse) is None

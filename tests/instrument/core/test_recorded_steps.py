@@ -1,0 +1,144 @@
+"""Which steps are recorded: those asked for, marked or told by the optimizer, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from instrument.core import nvtx_injection, nvtx_ranges, recorded_steps
+from instrument.core.step_range import Steps, parse_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Recorder:
+    """Says what it is told."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.prepare = lambda: events.append("PREPARE")
+        self.begin = lambda: events.append("BEGIN")
+        self.end = lambda: events.append("END")
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record what is told and which ranges are written, under a tool."""
+    said: list[str] = []
+
+    def start(text: str) -> str:
+        said.append(f"start {text}")
+        return text
+
+    functions = nvtx_injection.Functions(
+        push=lambda text: said.append(f"push {text}"),  # type: ignore[arg-type, return-value]
+        pop=lambda: said.append("pop"),  # type: ignore[return-value, arg-type]
+        start=start,  # type: ignore[arg-type]
+        end=lambda text: said.append(f"end {text}"),
+        register=lambda _: None,
+    )
+    monkeypatch.setattr(nvtx_ranges, "_functions", functions)
+    monkeypatch.setattr(nvtx_ranges, "message", str)
+    for name in ("push", "pop", "start", "end"):
+        monkeypatch.setattr(nvtx_ranges, name, getattr(functions, name))
+    yield said
+    recorded_steps.unwatch()
+
+
+def mark(number: int) -> None:
+    recorded_steps.mark_begins(number)
+    nvtx_ranges.push(f"step {number}")
+    recorded_steps.pass_begins()
+    recorded_steps.optimizer_step_ends()
+    nvtx_ranges.pop()
+    recorded_steps.mark_ends()
+
+
+def test_marked_steps(events: list[str]) -> None:
+    recorded_steps.watch(Steps(2, 4), Recorder(events))
+    for number in range(6):
+        mark(number)
+    before = ["pop"]  # of steps that are not recorded: nothing is open, nothing happens
+    assert events == [
+        *before,
+        *("PREPARE", "pop", "BEGIN"),
+        *("push step 2", "pop", "push step 3", "pop", "END"),
+        *("pop", "pop"),
+    ]
+
+
+def test_steps_by_the_optimizer_are_named(events: list[str]) -> None:
+    recorded_steps.watch(Steps(1, 3), Recorder(events))
+    for number in range(5):
+        recorded_steps.pass_begins()
+        recorded_steps.pass_begins()
+        nvtx_ranges.push(f"backward {number}")
+        recorded_steps.optimizer_step_ends()
+    assert events == [
+        *("PREPARE", "BEGIN", "start step 1", "push backward 1", "end step 1"),
+        *("start step 2", "push backward 2", "end step 2", "END"),
+    ]
+
+
+def test_the_first_step_begins_with_the_first_pass(events: list[str]) -> None:
+    recorded_steps.watch(Steps(0, 1), Recorder(events))
+    assert events == []
+    recorded_steps.pass_begins()
+    recorded_steps.optimizer_step_ends()
+    recorded_steps.optimizer_step_ends()
+    assert events == ["PREPARE", "BEGIN", "END"]  # optimizer steps tell it: no range is needed
+
+
+def test_an_open_end_is_the_end_of_the_process(events: list[str]) -> None:
+    recorded_steps.watch(Steps(1, None), Recorder(events))
+    mark(0)
+    mark(1)
+    recorded_steps.unwatch()
+    mark(2)
+    assert events == [
+        *("PREPARE", "pop", "BEGIN", "push step 1", "pop", "END", "push step 2", "pop"),
+    ]
+
+
+def test_a_training_that_ends_before(events: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    recorded_steps.watch(Steps(10, 20), Recorder(events))
+    mark(0)
+    recorded_steps.unwatch()
+    assert "END" not in events
+    assert "steps 10:20 were to be recorded, and the process made 1" in caplog.text
+
+
+def test_a_process_without_steps_says_nothing(
+    events: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded_steps.watch(Steps(10, 20), Recorder(events))
+    recorded_steps.unwatch()
+    assert (events, caplog.text) == ([], "")
+
+
+def test_a_recorder_that_fails_does_not_stop_the_training(
+    events: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(events)
+    recorder.prepare = lambda: events.append(str(1 // 0))
+    recorded_steps.watch(Steps(1, 3), recorder)
+    for number in range(4):
+        mark(number)
+    assert "BEGIN" not in events
+    assert "steps 1:3 are not recorded: ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("10:20", (10, 20)), ("5:", (5, None)), (":3", (0, 3)), (" 0 : 1 ", (0, 1))],
+)
+def test_ranges_of_steps(text: str, steps: tuple[int, int | None]) -> None:
+    assert parse_steps(text) == steps
+    assert parse_steps(str(parse_steps(text))) == steps
+
+
+@pytest.mark.parametrize("text", ["", "5", ":", "3:3", "4:2", "-1:2", "a:b", "1:2:3", "1.5:2"])
+def test_what_is_no_range_of_steps(text: str) -> None:
+    with pytest.raises(ValueError, match="step"):
+        parse_steps(text)

@@ -1,0 +1,116 @@
+"""Processes that a script starts itself have ranges, where they communicate."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from instrument.children import VARIABLE
+from instrument.core import nvtx_injection
+from tests.support.needs import missing
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PTH = ROOT / "instrument" / "traceprof_instrument.pth"
+PROGRAM = ROOT / "tests" / "support" / "programs" / "spawned.py"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the interpreter of an environment that has the file, and all of this one's."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    shutil.copy(PTH, packages)
+    paths = [str(ROOT), sysconfig.get_path("purelib")]
+    (packages / "_paths.pth").write_text("\n".join(paths))
+    return folder / "bin" / "python"
+
+
+def run(python: Path, *arguments: str, **environment: str) -> str:
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, *arguments],
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "makes_group", "said"),
+    [
+        ({VARIABLE: "1"}, "1", "True"),
+        ({VARIABLE: "1"}, "0", "False"),  # as a data loader's worker
+        pytest.param({VARIABLE: "0"}, "1", "False", marks=pytest.mark.long),
+        pytest.param({}, "1", "False", marks=pytest.mark.long),
+    ],
+)
+def test_spawned_ranks_are_instrumented(
+    python: Path,
+    tool: Path,
+    tmp_path: Path,
+    variables: dict[str, str],
+    makes_group: str,
+    said: str,
+) -> None:
+    environment = {nvtx_injection.VARIABLE: str(tool), **variables}
+    run(python, str(PROGRAM), str(tmp_path), makes_group, **environment)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [said] * 2
+
+
+def test_spawned_ranks_record(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    recorder = {"TRACEPROF_RECORD_WITH": "torch", "TRACEPROF_RECORD_TO": str(tmp_path / "traces")}
+    run(python, str(PROGRAM), str(tmp_path), "1", **{VARIABLE: "1"}, **recorder)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
+
+
+def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:
+    arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "1"]
+    run(python, *arguments, **{nvtx_injection.VARIABLE: str(tool)})
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
+
+
+def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:
+    code = "import sys; print('instrument' in sys.modules, 'torch' in sys.modules)"
+    attached = {nvtx_injection.VARIABLE: str(tool)}
+    assert run(python, "-c", code, **attached) == "False False\n"
+    assert run(python, "-c", code, **attached, **{VARIABLE: "1"}) == "True False\n"
+
+
+def test_starting_takes_no_longer(python: Path, tool: Path) -> None:
+    def seconds(**environment: str) -> float:
+        began = time.perf_counter()
+        run(python, "-c", "pass", **{nvtx_injection.VARIABLE: str(tool)}, **environment)
+        return time.perf_counter() - began
+
+    pairs = [(seconds(), seconds(**{VARIABLE: "1"})) for _ in range(9)]
+    assert statistics.median(with_it - without for without, with_it in pairs) < 20e-3
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_both_kinds_of_installation_have_the_file(tmp_path: Path, kind: str) -> None:
+    code = f"import sys; from hatchling import build\nprint(build.build_{kind}({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if "No module named 'hatchling'" in done.stderr:
+        missing("hatchling is not installed")
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(PTH.name) == PTH.read_bytes()

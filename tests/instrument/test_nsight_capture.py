@@ -1,0 +1,94 @@
+"""The range around the steps that are recorded: opened once, closed when the last rank is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from instrument import nsight_capture
+from instrument.core import nvtx_injection
+from instrument.nsight_capture import NsightCapture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Another rank: takes its part of the lock, and lets go when a line comes.
+OTHER = """
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(file, fcntl.LOCK_SH)
+print("holds", flush=True)
+sys.stdin.readline()
+"""
+MAX_S = 60
+
+
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Record what a tool is told."""
+    told: list[str] = []
+
+    def start(attributes: Any) -> int:
+        told.append(f"start {attributes.message.decode()}")
+        return 1
+
+    def end(_: int) -> None:
+        told.append("end")
+
+    functions = nvtx_injection.Functions(
+        push=lambda _: 0, pop=lambda: 0, start=start, end=end, register=lambda _: None
+    )
+    monkeypatch.setattr(nvtx_injection, "connect", lambda _: functions)
+    monkeypatch.setattr(nsight_capture, "_session_file", lambda: tmp_path / "session")
+    return told
+
+
+def wait_for(told: list[str], last: str) -> None:
+    until = time.monotonic() + MAX_S
+    while told[-1] != last:
+        assert time.monotonic() < until
+        time.sleep(1e-3)
+
+
+def test_it_stays_open_until_the_last_rank_is_done(ranges: list[str], tmp_path: Path) -> None:
+    capture = NsightCapture()
+    capture.prepare()
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(tmp_path / "session")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "holds\n"
+        capture.begin()
+        capture.end()
+        assert ranges == ["start steps"]
+        other.stdin.write("\n")
+        other.stdin.flush()
+        wait_for(ranges, "end")
+    for thread in threading.enumerate():
+        if thread.name == "traceprof capture":
+            thread.join()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_job_left_does_not_count(ranges: list[str], tmp_path: Path) -> None:
+    for name in ("session", "session-opens", "session-open"):
+        (tmp_path / name).touch()
+    capture = NsightCapture()
+    capture.prepare()
+    capture.end()
+    wait_for(ranges, "end")
+    assert ranges == ["start steps", "end"]
+
+
+def test_a_rank_that_never_began_ends_nothing(ranges: list[str]) -> None:
+    NsightCapture().end()
+    assert ranges == []

@@ -1,0 +1,75 @@
+"""Recording with torch.profiler: the steps asked for, with the ranges of `instrument`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import instrument
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "support" / "programs" / "recorded.py"
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run the program; return its exit status and what it printed."""
+    kept = {name: value for name, value in os.environ.items() if "TRACEPROF" not in name}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder), *arguments],
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+def annotated(folder: Path) -> Counter[str]:
+    """Return how often each annotation is in the trace, which is the only file that is read."""
+    (file,) = (path for path in folder.iterdir() if not path.name.startswith("."))
+    content = file.read_bytes()  # a process that is told to end does not compress it any more
+    is_packed = file.name.endswith(".pt.trace.json.gz")
+    assert is_packed or file.name.endswith(".pt.trace.json")
+    events = json.loads(gzip.decompress(content) if is_packed else content)["traceEvents"]
+    return Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+
+
+def test_a_script_records_its_steps(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "for it"
+    assert run(folder) == (0, "True\n")
+    names = annotated(folder)
+    assert [name for name in sorted(names) if name.startswith("step ")] == [
+        *("step 2", "step 3", "step 4")
+    ]
+    assert names["optimizer step"] == names["backward"] == 3
+
+
+def test_a_process_that_is_told_to_end_leaves_a_trace(tmp_path: Path) -> None:
+    status, _ = run(tmp_path, "3")
+    assert status == -signal.SIGTERM
+    names = annotated(tmp_path)
+    assert {"step 2", "step 3"} <= set(names)
+    assert "step 4" not in names
+
+
+def test_a_signal_before_the_first_step_changes_nothing(tmp_path: Path) -> None:
+    status, _ = run(tmp_path, "0")
+    assert status == -signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("steps", [(3, 3), "5", (-1, 2)])
+def test_what_is_no_range(steps: tuple[int, int] | str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="step"):
+        instrument.record(tmp_path, steps=steps)

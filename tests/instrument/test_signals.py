@@ -1,0 +1,83 @@
+"""Exceptions that a signal's handler raises inside our code pass, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from instrument.core import failures, nvtx_injection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "alarms.py"
+
+
+class Alarm(Exception):  # noqa: N818
+    """What a user's handler raises."""
+
+
+def run(folder: Path, tool: Path, alarms: int, *, enabled: bool) -> dict[str, int]:
+    """Return what the program counted."""
+    path = folder / f"{enabled}.json"
+    arguments = [str(alarms), str(int(enabled)), str(path)]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *arguments],
+        env={nvtx_injection.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr
+    result: dict[str, int] = json.loads(path.read_text())
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "alarms", [2000, pytest.param(20_000, marks=pytest.mark.long)], ids=["some", "many"]
+)
+def test_every_alarm_arrives(tmp_path: Path, tool: Path, alarms: int) -> None:
+    without = run(tmp_path, tool, alarms, enabled=False)
+    counted = run(tmp_path, tool, alarms, enabled=True)
+    assert without["fired"] == counted["fired"] == alarms
+    assert without["lost"] == 0
+    assert counted["lost"] == 0
+    assert counted["level"] == 0
+    assert counted["pushed"] > alarms
+    assert counted["pushed"] == counted["popped"]
+    assert abs(counted["started"] - counted["ended"]) <= alarms // 1000
+
+
+def raised(function: Callable[[], object]) -> Exception:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001
+        return error
+    raise AssertionError
+
+
+def test_whose_an_exception_is() -> None:
+    def handler(_: int, frame: object) -> None:
+        raise RuntimeError("DataLoader worker is killed")
+
+    def divide(*_: object) -> object:
+        return 1 // 0
+
+    def fail(error: Exception) -> object:
+        raise error
+
+    frame = sys._getframe()
+    assert failures.is_ours(raised(lambda: 1 // 0))
+    assert failures.is_ours(raised(lambda: object().nothing))  # type: ignore[attr-defined]
+    assert not failures.is_ours(raised(lambda: handler(14, frame)))
+    assert not failures.is_ours(raised(lambda: divide(14, frame)))
+    assert not failures.is_ours(raised(lambda: fail(TimeoutError())))
+    assert not failures.is_ours(raised(lambda: fail(Alarm())))
+    assert not failures.is_ours(KeyboardInterrupt())

@@ -1,0 +1,255 @@
+"""What kernel names tell: category, number format and tensor cores, by names of many libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceprof.kernel_names.arithmetic import FORMATS, PRECISIONS, UNITS
+from traceprof.kernel_names.categories import (
+    CATEGORIES,
+    MAIN_COMPUTE,
+    Category,
+    KernelKind,
+    is_main_compute,
+    kernel_kind,
+)
+
+NAMES = {
+    # cuBLAS, by age
+    "volta_sgemm_64x64_nn": ("matmul", "fp32", False),
+    "ampere_sgemm_128x64_tn": ("matmul", "fp32", False),
+    "sgemm_32x32x32_NN_vec": ("matmul", "fp32", False),
+    "void magma_sgemmEx_kernel<float, float, float, false, true>(int, int)": (
+        "matmul",
+        "fp32",
+        False,
+    ),
+    "volta_dgemm_64x64_nn": ("matmul", "fp64", False),
+    "volta_gcgemm_32x32_nt": ("matmul", "complex-fp32", False),
+    "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn": ("matmul", "fp16", True),
+    "volta_h884gemm_128x64_ldg8_nn": ("matmul", "fp16", True),
+    "turing_fp16_s1688gemm_fp16_128x64_sliced1x2_ldg8_f2f_tn": ("matmul", "fp16", True),
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn": ("matmul", "bf16", True),
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma_aligna4"
+    "_alignc4_execute_kernel__5x_cublas": ("matmul", "fp32", False),
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8"
+    "_execute_kernel_cublas": ("matmul", "tf32", True),
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+    "_segment_k_off_kernel__5x_cublas": ("matmul", "bf16", True),
+    "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64_stage4_tensor16x8x32_execute"
+    "_kernel_cublas": ("matmul", "fp8", True),
+    "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN": ("matmul", "bf16", True),
+    "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_NNT": ("matmul", "fp16", True),
+    "void splitKreduce_kernel<32, 16, int, float, float, float>(cublasSplitKParams<float>)": (
+        "matmul",
+        "fp32",
+        None,
+    ),
+    "void gemv2T_kernel_val<int, int, float, float, float, 128, 16, 4, 4, false>(float)": (
+        "matmul",
+        "fp32",
+        None,
+    ),
+    # CUTLASS
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)": (
+        "matmul",
+        "fp32",
+        False,
+    ),
+    "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_32x3_nn_align4>(T1::Params)": (
+        "matmul",
+        "tf32",
+        True,
+    ),
+    "void cutlass::Kernel<cutlass_75_tensorop_f16_s1688gemm_f16_256x128_nn_align8>(T1::Params)": (
+        "matmul",
+        "fp16",
+        True,
+    ),
+    "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_tn_align8>()": (
+        "matmul",
+        "bf16",
+        True,
+    ),
+    "void cutlass_cudnn_infer::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_128x128"
+    "_32x5_nhwc_align8>(T1::Params)": ("convolution", "bf16", True),
+    "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::Collective<"
+    "cutlass::bfloat16_t, float>>>>(T1::Params)": ("attention", "bf16", True),
+    # attention
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Kernel<cutlass::arch::Sm80, float>::Params)": (
+        "attention",
+        "fp32",
+        True,  # three multiplications in TF32
+    ),
+    "fmha_cutlassB_f32_aligned_64x64_k64_sm75(Kernel<cutlass::arch::Sm75, float>::Params)": (
+        "attention",
+        "fp32",
+        False,
+    ),
+    "void pytorch_fmha::fmha_fwd_loop_kernel<FMHA_kernel_traits<256, __nv_bfloat16>, false>()": (
+        "attention",
+        "bf16",
+        True,
+    ),
+    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, cutlass::half_t>, false>()": (
+        "attention",
+        "fp16",
+        True,
+    ),
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x64x64_4x1x1_kernel0": (
+        "attention",
+        "fp16",
+        True,
+    ),
+    "_attn_fwd": ("attention", None, None),
+    "void vllm::paged_attention_v1_kernel<unsigned short, 128>(unsigned short*)": (
+        "attention",
+        None,
+        None,
+    ),
+    # cuDNN
+    "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1": ("convolution", "fp32", False),
+    "volta_fp16_scudnn_fp16_128x64_relu_medium_nn_v1": ("convolution", "fp16", False),
+    "volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_interior_nhwc2nchw_tn_v1": (
+        "convolution",
+        "fp16",
+        True,
+    ),
+    "void implicit_convolveNd_sgemm<float, (int)3, (int)1024, (bool)1>(int, const T1 *)": (
+        "convolution",
+        "fp32",
+        False,
+    ),
+    "void convolveNd_dgrad_float_engine<__half, (int)3, (int)512>(int, const T1 *, float)": (
+        "convolution",
+        "fp16",
+        False,
+    ),
+    "void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::wgrad_indexed::Kernel_traits<"
+    "xmma_cudnn::Ampere_hmma_tf32_traits<unsigned int, float>, (int)2>>(T1::Params)": (
+        "convolution",
+        "tf32",
+        True,
+    ),
+    "void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::fprop_indexed::Kernel_traits<"
+    "xmma_cudnn::Ampere_hmma_fp32_traits, (int)2>>(T1::Params)": ("convolution", "fp16", True),
+    "void cudnn::ops::nchwToNhwcKernel<float, float, float, (bool)0>(const T1 *, T2 *)": (
+        "elementwise",
+        "fp32",
+        False,
+    ),
+    "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(float)": (
+        "normalization",
+        "fp32",
+        False,
+    ),
+    # PyTorch
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)": (
+        "elementwise",
+        "fp32",
+        False,
+    ),
+    "void at::native::elementwise_kernel<128, 4, at::native::AddFunctor<c10::BFloat16>>(int)": (
+        "elementwise",
+        "bf16",
+        False,
+    ),
+    "void at::native::unrolled_elementwise_kernel<MulFunctor<c10::Half, float>>(int)": (
+        "elementwise",
+        None,  # two formats
+        False,
+    ),
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(T3)": (
+        "reduction",
+        "fp32",
+        False,
+    ),
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)": (
+        "normalization",
+        "fp32",
+        False,
+    ),
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, true>(float*)": (
+        "normalization",
+        "fp32",
+        False,
+    ),
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>, "
+    "at::native::FusedAdamMathFunctor<float, 4>, float>(T1)": ("optimizer", "fp32", False),
+    "void multi_tensor_apply_kernel<TensorListMetadata<(int)4>, AdamFunctor<float>, float>(int)": (
+        "optimizer",
+        "fp32",
+        False,
+    ),
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, "
+    "at::native::BinaryOpScalarFunctor<float, 2, 1, 1>>(T1)": ("elementwise", "fp32", False),
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>, "
+    "at::native::LpNormFunctor<float, (at::native::NormType)1, float, 1, 1, 0>>(T1)": (
+        "reduction",
+        "fp32",
+        False,
+    ),
+    # compilers
+    "triton_poi_fused_add_gelu_3": ("elementwise", None, False),
+    "triton_per_fused_native_layer_norm_1": ("normalization", None, False),
+    "triton_red_fused_sum_2": ("reduction", None, False),
+    "triton_tem_fused_addmm_5": ("matmul", None, None),
+    "triton_tem_fused_flex_attention_1": ("attention", None, None),
+    "input_reduce_fusion_7": ("reduction", None, False),
+    "loop_add_fusion_2": ("elementwise", None, False),
+    # communication
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": (
+        "communication",
+        "bf16",
+        False,
+    ),
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": ("communication", "fp32", False),
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": ("communication", None, False),
+    # known, and none of these
+    "void dali::kernels::normalize_impl::NormalizeInvStdDevKernel<float>(const T1 *, float)": (
+        "other",
+        "fp32",
+        None,
+    ),
+    # nobody's
+    "jacobi_kernel(float*, float const*, float*, int, int, int)": ("other", "fp32", None),
+    "compute_tendencies_z_410_gpu": ("other", None, None),
+    "kernel": ("other", None, None),
+    "": ("other", None, None),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kinds(name: str) -> None:
+    kind = kernel_kind(name)
+    assert (str(kind.category), kind.precision, kind.tensor_cores) == NAMES[name]
+
+
+def test_every_category_and_both_units_are_among_them() -> None:
+    assert {category for category, _, _ in NAMES.values()} == {str(each) for each in Category}
+    assert {unit for _, _, unit in NAMES.values()} == {True, False, None}
+
+
+@pytest.mark.parametrize(
+    "name", ["my_kernel", "convertTensor", "scanner", "reformat", "gemma_decode"]
+)
+def test_names_that_only_look_alike_are_unknown(name: str) -> None:
+    assert kernel_kind(name) == KernelKind(Category.OTHER, None, None, is_known=False)
+
+
+def test_main_compute_is_matmul_attention_and_convolution() -> None:
+    assert {str(category) for category in MAIN_COMPUTE} == {"matmul", "attention", "convolution"}
+    for name, (category, _, _) in NAMES.items():
+        assert is_main_compute(name) == (category in {"matmul", "attention", "convolution"})
+
+
+def test_the_users_patterns_decide_what_communicates() -> None:
+    assert kernel_kind("my_allreduce", communicates=True).category is Category.COMMUNICATION
+    kind = kernel_kind("ncclDevKernel_SendRecv(int)", communicates=False)
+    assert kind.category is Category.OTHER
+
+
+def test_each_row_names_its_source() -> None:
+    assert all(len(row.source) > 3 for table in (CATEGORIES, FORMATS, UNITS) for row in table)
+    assert {row.precision for row in FORMATS} <= set(PRECISIONS)

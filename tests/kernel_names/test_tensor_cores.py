@@ -1,0 +1,87 @@
+"""Which GPUs have tensor cores, by capability, board and the code that ran."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceprof.kernel_names.tensor_cores import (
+    GENERATIONS,
+    capability_of_board,
+    capability_of_code,
+    has_tf32,
+    tensor_cores,
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability"),
+    [
+        ("NVIDIA A100-SXM4-40GB", (8, 0)),
+        ("NVIDIA A10G", (8, 6)),
+        ("NVIDIA A10", (8, 6)),
+        ("NVIDIA H100 80GB HBM3", (9, 0)),
+        ("NVIDIA GH200 480GB", (9, 0)),
+        ("NVIDIA GB200", (10, 0)),
+        ("NVIDIA L40S", (8, 9)),
+        ("NVIDIA RTX 6000 Ada Generation", (8, 9)),
+        ("NVIDIA GeForce RTX 4070 SUPER", (8, 9)),
+        ("NVIDIA GeForce RTX 5090", (12, 0)),
+        ("NVIDIA GeForce RTX 2070 SUPER", (7, 5)),
+        ("TITAN RTX", (7, 5)),
+        ("Quadro RTX 6000", (7, 5)),
+        ("Tesla T4", (7, 5)),
+        ("Tesla V100-PCIE-32GB", (7, 0)),
+        ("Tesla P100-PCIE-16GB", (6, 0)),
+        ("AMD Instinct MI300X", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_boards(gpu: str | None, capability: tuple[int, int] | None) -> None:
+    assert capability_of_board(gpu) == capability
+
+
+@pytest.mark.parametrize(
+    ("names", "capability"),
+    [
+        (["volta_sgemm_64x64_nn"], (7, 0)),
+        (["volta_sgemm_64x64_nn", "ampere_sgemm_128x64_tn"], (8, 0)),
+        (["nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN"], (9, 0)),
+        (["sm80_xmma_gemm_f32f32_f32f32_f32_tn_n"], (8, 0)),
+        (["sm100_xmma_gemm"], (10, 0)),
+        (["void cutlass::Kernel<cutlass_75_tensorop_f16_s1688gemm_f16>()"], (7, 5)),
+        (["jacobi_kernel", "transformer_sm80", "alarm_sm"], None),
+        ([], None),
+    ],
+)
+def test_code_runs_on_no_generation_before_its_own(
+    names: list[str], capability: tuple[int, int] | None
+) -> None:
+    assert capability_of_code(names) == capability
+
+
+def test_tensor_cores() -> None:
+    assert tensor_cores((6, 1)) is None
+    assert tensor_cores((7, 5), "NVIDIA GeForce GTX 1660 Ti") is None
+    assert tensor_cores((7, 5), "Quadro T2000") is None
+    found = {capability: tensor_cores(capability) for capability in ((7, 2), (8, 7), (12, 1))}
+    assert [each.capability for each in found.values() if each] == [(7, 0), (8, 6), (12, 0)]
+
+
+def test_rates_are_those_of_the_named_board() -> None:
+    assert [each.capability for each in GENERATIONS] == sorted(
+        each.capability for each in GENERATIONS
+    )
+    for each in GENERATIONS:
+        rates = {word: rate for rate, word in _rates(each.source)}
+        assert each.half == pytest.approx(rates["FP16"] / rates["FP32"], rel=0.02)
+        assert (each.tf32 is None) == ("TF32" not in rates)
+        if each.tf32 is not None:
+            assert has_tf32(each.capability)
+            assert each.tf32 == pytest.approx(rates["TF32"] / rates["FP32"], rel=0.03)
+
+
+def _rates(source: str) -> list[tuple[float, str]]:
+    """Read `BOARD: 19.5 TFLOPS in FP32, 156 in TF32`."""
+    parts = source.partition(": ")[2].replace(" TFLOPS", "").split(", ")
+    return [(float(part.split(" in ")[0]), part.split(" in ")[1]) for part in parts]

@@ -1,0 +1,91 @@
+"""Ranks of one report wait for each other as those of several reports do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.split import split_by_process
+from tests.support.traces import CPU_SAMPLE, SAMPLE_FOLDER
+from traceprof.analysis import RunResult, analyze_reports
+from traceprof.reports import json as json_report
+from traceprof.reports import text
+from traceprof.simulate import simulate_scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SAME = ("waits", "lateness", "matched", "unmatched")
+WITH_WAITS = ["ddp", "nccl-serialization", "compute-stream-collective"]
+
+
+def analyzed(paths: Sequence[Path]) -> RunResult:
+    return analyze_reports(paths, jobs=1)
+
+
+def run_of(result: RunResult) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads(json_report.render(result))["run"]
+    return run
+
+
+def assert_same_waits(path: Path, folder: Path) -> list[dict[str, int]]:
+    """Compare one report with a report for each of its processes; return the waits."""
+    parts = split_by_process(path, folder)
+    assert len(parts) > 1
+    together, apart = run_of(analyzed([path])), run_of(analyzed(parts))
+    assert len(apart["clocks"]) == len(parts)
+    for field in SAME:
+        assert together[field] == apart[field], field
+    waits: list[dict[str, int]] = together["waits"]
+    return waits
+
+
+@pytest.mark.parametrize("sample", WITH_WAITS)
+def test_one_report_tells_the_waits_of_several(sample: str, tmp_path: Path) -> None:
+    assert assert_same_waits(SAMPLE_FOLDER / f"{sample}.sqlite", tmp_path / "parts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.9.1", "3.7.2"])
+@pytest.mark.parametrize("scenario", ["nccl-serialization", "launch-queue-stall"])
+def test_also_in_older_schemas(scenario: str, version: str, tmp_path: Path) -> None:
+    path = tmp_path / "whole.sqlite"
+    simulate_scenario(scenario, path, seed=3, schema_version=version)
+    assert assert_same_waits(path, tmp_path / "parts")
+
+
+def test_known_answers_on_two_h100(traces: Path, tmp_path: Path) -> None:
+    path = traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"
+    assert assert_same_waits(path, tmp_path / "parts") == [
+        {"rank": 0, "for_rank": 1, "wait_ns": 10_894_278},
+        {"rank": 1, "for_rank": 0, "wait_ns": 2_477_480},
+    ]
+
+
+def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:
+    shown = text.render(analyzed([SAMPLE_FOLDER / "nccl-serialization.sqlite"]))
+    section = shown.split("Who waited for whom")[1].split("Findings")[0].splitlines()
+    rows = {line.split()[0]: line.split() for line in section if line[:6].strip().isdecimal()}
+    assert rows["1"][-6:] == ["14.5", "ms", "rank", "0", "0", "ns"]
+    assert rows["0"][-4:] == ["rank", "2", "26.4", "ms"]
+    assert "host" not in "\n".join(section)  # all ranks share the machine and its clock
+
+
+def test_ranks_without_a_gpu_are_shown_likewise() -> None:
+    assert "Who waited for whom" in text.render(analyzed([CPU_SAMPLE]))
+
+
+@pytest.mark.parametrize("sample", ["healthy", "launch-bound", "peer-copies"])
+def test_one_report_and_several_have_the_section_for_the_same_ranks(
+    sample: str, tmp_path: Path
+) -> None:
+    path = SAMPLE_FOLDER / f"{sample}.sqlite"
+    shown = text.render(analyzed([path]))
+    has_matched = bool(run_of(analyzed([path]))["matched"])
+    assert ("Who waited for whom" in shown) == has_matched
+    assert "Ranks on one clock" not in shown
+    parts = split_by_process(path, tmp_path / "parts")
+    assert ("Ranks on one clock" in text.render(analyzed(parts))) == (len(parts) > 1)

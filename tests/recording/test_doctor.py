@@ -1,0 +1,160 @@
+"""What `doctor` says, and that it is stored as it can be read again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cli import run
+from traceprof.errors import TraceFileError
+from traceprof.machines import Gpu, machine_beside
+from traceprof.recording.doctor import (
+    SCHEMA,
+    Card,
+    Diagnosis,
+    Permissions,
+    Recordable,
+    diagnose,
+    store,
+    what_can_be_recorded,
+)
+from traceprof.recording.doctor_text import render
+from traceprof.recording.machine import Machine
+from traceprof.recording.versions import Versions, misfits, numbers, nvtx_misfit
+from traceprof.trace.folder import reports_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GPUS = (
+    Gpu(0, "NVIDIA RTX A6000", "GPU-a", "00000000:01:00.0", 4, 16, 4, 14.0625, 0),
+    Gpu(1, "NVIDIA RTX A6000", "GPU-b", "00000000:02:00.0", None, None, 0),
+)
+DIAGNOSIS = Diagnosis(
+    SCHEMA,
+    "node7",
+    Versions(nsys="2023.4.4", driver="550.54", cuda="12.4", torch="2.5.1", nvtx="0.2.17"),
+    ("a and b do not fit",),
+    Permissions(4, may_sample=False, counters_for_admins_only=True, ptrace_scope=1),
+    GPUS,
+    (("X", "NV4"), ("NV4", "X")),
+    (Card("mlx5_0", (1,)), Card("mlx5_1")),
+    (Recordable("GPU work", True), Recordable("counters", False, "permission")),
+)
+ALL = Machine(has_gpu=True, may_count=True, may_sample=True, network_cards=("mlx5_0",))
+
+
+def test_text() -> None:
+    assert render(DIAGNOSIS) == (
+        "node7: what can be recorded\n"
+        "  yes  GPU work\n"
+        "  no   counters  needs permission\n"
+        "\n"
+        "Versions\n"
+        "  nsys    2023.4.4\n"
+        "  driver  550.54\n"
+        "  cuda    12.4\n"
+        "  torch   2.5.1\n"
+        "  nccl    not found\n"
+        "  nvtx    0.2.17\n"
+        "\n"
+        "Permissions\n"
+        "  own processes may be sampled          no\n"
+        "  kernel.perf_event_paranoid            4\n"
+        "  GPU counters for administrators only  yes\n"
+        "  kernel.yama.ptrace_scope              1\n"
+        "\n"
+        "GPUs\n"
+        "  GPU  name              PCIe               NVLink                   NUMA node"
+        "  paths to GPU 0, 1, …\n"
+        "  0    NVIDIA RTX A6000  generation 4, x16  4 links of 14.0625 GB/s  0        "
+        "  X NV4\n"
+        "  1    NVIDIA RTX A6000  unknown            none                     unknown  "
+        "  NV4 X\n"
+        "\n"
+        "Network cards\n"
+        "  card    nearest GPUs\n"
+        "  mlx5_0  1\n"
+        "  mlx5_1  unknown\n"
+        "\n"
+        "→ a and b do not fit\n"
+    )
+
+
+def test_what_is_stored_is_read_and_is_no_report(tmp_path: Path) -> None:
+    file = store(tmp_path, DIAGNOSIS)
+    assert [path.name for path in tmp_path.iterdir()] == ["doctor-node7.json"]
+    document = json.loads(file.read_bytes())
+    assert document["schema"] == "traceprof.doctor/1"
+    assert document["versions"]["torch"] == "2.5.1"
+    machine = machine_beside(tmp_path / "a.sqlite", "node7")
+    assert machine is not None
+    assert (machine.host, machine.gpus, machine.paths) == ("node7", GPUS, DIAGNOSIS.paths)
+    with pytest.raises(TraceFileError, match="no report"):
+        reports_in(tmp_path)
+
+
+def test_what_everything_gives() -> None:
+    versions = Versions("2026.1.1", "580.65.06", "13.0", "2.9.0", "2.27", "0.2.17")
+    assert all(item.can for item in what_can_be_recorded(versions, ALL, has_gpus=True))
+    assert misfits(versions) == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "machine", "has_gpus", "what", "missing"),
+    [
+        (Versions(nsys="2024.5"), replace(ALL, has_gpu=False), False, "GPU work", "driver"),
+        (Versions(nsys="2024.5"), replace(ALL, may_sample=False), True, "slept", "paranoid"),
+        (Versions(nsys="2024.5"), replace(ALL, may_count=False), True, "GPUs' links", "NVreg"),
+        (Versions(nsys="2024.5"), replace(ALL, network_cards=()), True, "network", "card"),
+        (Versions(nsys="2023.4"), ALL, True, "NCCL", "2024.5"),
+        (Versions(nsys="2026.1", driver="535.1"), ALL, True, "command buffer", "12.4"),
+        (Versions(torch="2.5"), ALL, True, "GPUs' links", "`nsys` on PATH"),
+        (Versions(nsys="2026.1"), ALL, True, "torch.profiler", "torch in this Python"),
+    ],
+)
+def test_what_is_missing(
+    versions: Versions, machine: Machine, has_gpus: bool, what: str, missing: str
+) -> None:
+    items = what_can_be_recorded(versions, machine, has_gpus=has_gpus)
+    (item,) = [item for item in items if what in item.what]
+    assert not item.can
+    assert missing in item.missing
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        (Versions(cuda="12.4", driver="470.57.02"), "needs driver 525.60"),
+        (Versions(cuda="13.0", driver="550.54"), "needs driver 580.65"),
+        (Versions(torch="2.3.1+cu121"), "torch 2.4 or later"),
+        (Versions(nsys="2023.4.4", nvtx="0.2.12"), "nvtx==0.2.11"),
+    ],
+)
+def test_what_does_not_fit(versions: Versions, said: str) -> None:
+    (misfit,) = misfits(versions)
+    assert said in misfit
+
+
+def test_what_fits() -> None:
+    for nsys, nvtx in (
+        ("2023.4.4", "0.2.11"),
+        ("2024.1", "0.2.17"),
+        ("", "0.2.17"),
+        ("2023.4", ""),
+    ):
+        assert nvtx_misfit(nsys, nvtx) is None
+    assert misfits(Versions(cuda="12.4", driver="550.54", torch="2.13.0+cpu")) == []
+    assert numbers("2.13.0+cpu") == (2, 13, 0)
+    assert numbers("unknown") == ()
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    diagnosis = diagnose()
+    assert diagnosis.versions.torch.startswith("2.")
+    assert render(diagnosis).startswith(f"{diagnosis.host}: what can be recorded")
+    assert run("doctor", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["host"] == diagnosis.host

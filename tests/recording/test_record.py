@@ -1,0 +1,132 @@
+"""`traceprof record`, with the real nsys: two ranks of Gloo, from the command to the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.nsys import has_failed
+from traceprof.recording.record import NOT_IMPORTED
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "support" / "programs" / "unmarked.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+MAX_START_S = 300
+MAX_RECORDINGS = 3
+
+
+class NsysFailedError(Exception):
+    """Nsight Systems failed for a reason of its own."""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def started(folder: Path, *options: str, training: tuple[str, ...]) -> subprocess.Popen[str]:
+    words = ["record", "-o", str(folder), *options, "--", *TORCHRUN, str(PROGRAM), *training]
+    return subprocess.Popen(
+        [sys.executable, "-m", "traceprof", *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(folder: Path, recording: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what a recording printed; fail softly where nsys lost what it recorded."""
+    out, err = recording.communicate(timeout=MAX_START_S)
+    if list(folder.glob("*.qdstrm")):
+        assert NOT_IMPORTED in err
+        raise NsysFailedError
+    if has_failed(out + err):
+        raise NsysFailedError
+    return out, err
+
+
+def analysis(folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(folder)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.usefixtures("nsys")
+@pytest.mark.parametrize("tool", ["nsys", "torch"])
+def test_only_the_steps_asked_for_on_all_ranks_alike(tmp_path: Path, tool: str) -> None:
+    # One of the workers exits with 5, and torchrun with 1.
+    options = ("--with", tool, "--steps", "3:6")
+    for attempt in range(MAX_RECORDINGS):
+        folder = tmp_path / f"out-{attempt}"
+        recording = started(folder, *options, training=("8", "5"))
+        with suppress(NsysFailedError):
+            out, err = ended(folder, recording)
+            break
+    assert recording.returncode == 1, out + err
+    host = os.uname().nodename
+    names = {
+        "nsys": {f"{host}.nsys-rep", f"{host}.sqlite"},
+        "torch": {f"{host}-rank{rank}.pt.trace.json.gz" for rank in range(2)},
+    }
+    beside = {"report.html", f"doctor-{host}.json"}
+    assert {path.name for path in folder.iterdir()} == names[tool] | beside
+    assert "Gradient buckets" in out
+    assert "report.html" in err
+    # The same, whoever recorded it.
+    document = analysis(folder)
+    steps = [(step["rank"], step["step"]) for step in document["steps"]]
+    assert steps == [(rank, step) for rank in range(2) for step in range(3, 6)]
+    half = 2 * 96 * 96 * 4  # two of four layers
+    buckets = [
+        (bucket["rank"], bucket["index"], bucket["bytes"], bucket["count"])
+        for bucket in document["buckets"]
+    ]
+    assert buckets == [(rank, index, half, 3) for rank in range(2) for index in range(2)]
+    assert all(bucket["median_ready_to_done_ns"] > 0 for bucket in document["buckets"])
+    reduced = [use for use in document["collectives"] if use["operation"] == "AllReduce"]
+    assert [(use["communicator"], use["bytes"]) for use in reduced] == [("group 0", 6 * half)] * 2
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_job_that_is_killed_leaves_a_readable_report(tmp_path: Path) -> None:
+    for attempt in range(MAX_RECORDINGS):
+        told, folder = tmp_path / f"told-{attempt}", tmp_path / f"out-{attempt}"
+        told.mkdir()
+        recording = started(folder, training=("1000000", "0", str(told)))
+        last = time.monotonic() + MAX_START_S
+        # In the middle of the training, unless nsys is not there any more.
+        while not (told / "step-20").exists() and recording.poll() is None:
+            assert time.monotonic() < last
+            time.sleep(0.05)
+        recording.send_signal(signal.SIGTERM)
+        with suppress(NsysFailedError):
+            out, err = ended(folder, recording)
+            break
+    assert recording.returncode != 0, out + err
+    document = analysis(folder)
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    for rank in range(2):
+        assert len([step for step in document["steps"] if step["rank"] == rank]) >= 20
+
+
+@pytest.mark.usefixtures("nsys")
+def test_dry_run_prints_commands(tmp_path: Path) -> None:
+    words = ["record", "--dry-run", "--steps", "10:20", "-o", str(tmp_path / "out"), "--"]
+    command = [sys.executable, "-m", "traceprof", *words, "torchrun", "train.py"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("nsys profile ")]
+    assert line.endswith("torchrun -m instrument --steps 10:20 train.py")
+    assert f"--output={tmp_path}/out/%h" in line
+    assert not (tmp_path / "out").exists()

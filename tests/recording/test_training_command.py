@@ -1,0 +1,86 @@
+"""Where `-m instrument` goes in a command."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from traceprof.recording.training_command import read_command
+
+
+@pytest.mark.parametrize(
+    ("command", "instrumented"),
+    [
+        ("python train.py --lr 1", "python -m instrument train.py --lr 1"),
+        ("python3.11 -u -X dev train.py", "python3.11 -u -X dev -m instrument train.py"),
+        ("/opt/bin/python -m pkg.train -m x", "/opt/bin/python -m instrument -m pkg.train -m x"),
+        (
+            "torchrun --nproc-per-node 8 --standalone train.py --nnodes 3",
+            "torchrun --nproc-per-node 8 --standalone -m instrument train.py --nnodes 3",
+        ),
+        (
+            "torchrun --nnodes=2 -r3 --rdzv-backend c10d train.py",
+            "torchrun --nnodes=2 -r3 --rdzv-backend c10d -m instrument train.py",
+        ),
+        (
+            "torchrun --nproc_per_node=2 -m pkg.train a",
+            "torchrun --nproc_per_node=2 -m instrument -m pkg.train a",
+        ),
+        ("torchrun --module pkg.train a", "torchrun -m instrument -m pkg.train a"),
+        (
+            "python -m torch.distributed.run --nproc-per-node 2 train.py",
+            "python -m torch.distributed.run --nproc-per-node 2 -m instrument train.py",
+        ),
+        (
+            "mpirun -np 4 -x PATH python train.py",
+            "mpirun -np 4 -x PATH python -m instrument train.py",
+        ),
+        ("./bind.sh python train.py", "./bind.sh python -m instrument train.py"),
+        ("env A=1 python train.py", "env A=1 python -m instrument train.py"),
+        ("torchrun -m instrument train.py", "torchrun -m instrument train.py"),
+        ("python -m instrument train.py", "python -m instrument train.py"),
+        # There is no place for it:
+        ("torchrun --no-python ./train.sh", "torchrun --no-python ./train.sh"),
+        ("python -c pass", "python -c pass"),
+        ("python", "python"),
+        ("python -m", "python -m"),
+        ("bash job.sh train.py", "bash job.sh train.py"),
+        ("accelerate launch train.py", "accelerate launch train.py"),
+    ],
+)
+def test_instrument_is_put_before_the_script(command: str, instrumented: str) -> None:
+    assert shlex.join(read_command(shlex.split(command)).instrumented()) == instrumented
+
+
+def test_options_are_those_of_instrument() -> None:
+    for command in ("python train.py --steps 3", "python -m instrument train.py --steps 3"):
+        words = read_command(command.split()).instrumented(["--steps", "1:2"])
+        assert shlex.join(words) == "python -m instrument --steps 1:2 train.py --steps 3"
+
+
+@pytest.mark.parametrize(
+    ("command", "num_nodes", "node"),
+    [
+        ("torchrun --nnodes=2 --node-rank=1 train.py", 2, 1),
+        ("torchrun --nnodes 4 --node_rank 0 train.py", 4, 0),
+        ("torchrun --nnodes=1:4 train.py", None, None),
+        ("torchrun train.py --nnodes 3", 1, None),
+        ("python train.py", None, None),
+    ],
+)
+def test_nodes(command: str, num_nodes: int | None, node: int | None) -> None:
+    read = read_command(command.split())
+    assert (read.num_nodes, read.node) == (num_nodes, node)
+
+
+def test_variables_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NNODES", "3")
+    monkeypatch.setenv("PET_NODE_RANK", "2")
+    read = read_command(["torchrun", "train.py"])
+    assert (read.num_nodes, read.node) == (3, 2)
+
+
+def test_mpi_is_seen() -> None:
+    assert read_command(["mpirun", "-np", "2", "python", "a.py"]).uses_mpi
+    assert not read_command(["torchrun", "a.py"]).uses_mpi

@@ -1,0 +1,77 @@
+"""An independent reference for the table of kernels and `full-precision-matmul`, for tests only.
+
+Plain dictionaries and `statistics`; of ``traceprof`` it takes only what names mean, which it is
+given as functions. Kernels count that start in [start, end), or in [start, end] where it is the
+rank's own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.spans import length, union
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Row = tuple[int, int, int]
+"""How many, the sum of their durations, and the median, rounded down."""
+Kernel = tuple[int, int, str, bool]
+
+
+def kernels_of(path: Path) -> dict[tuple[int, int], list[Kernel]]:
+    """Start, end, name and whether it communicates, of each kernel by (process, device)."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+        table = "CUPTI_ACTIVITY_KIND_KERNEL"
+        present = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+        kernels: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
+        names = ("shortName", "demangledName")
+        for row in rows(db, table, "start", "end", "globalPid", "deviceId", *names):
+            start, end, process, device, short, demangled = integers(*row)
+            if start is None or end is None or process is None or device is None or end < start:
+                continue
+            text = strings.get(demangled if "demangledName" in present else short, "")
+            communicates = default_is_communication(strings.get(short), strings.get(demangled))
+            kernels[process, device].append((start, end, text, communicates))
+    return kernels
+
+
+def table(kernels: list[Kernel], low: int, high: int) -> dict[str, Row]:
+    """What the table must hold of kernels that start in [low, high)."""
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for start, end, name, _ in kernels:
+        if low <= start < high:
+            lengths[name].append(end - start)
+    return {
+        name: (len(of_name), sum(of_name), int(statistics.median(of_name)))
+        for name, of_name in lengths.items()
+    }
+
+
+def full_precision(
+    kernels: list[Kernel], window: tuple[int, int], is_slow: Callable[[str], bool]
+) -> tuple[int, int, int]:
+    """Time of slow kernels and of all that compute inside a window, and how many slow ones start.
+
+    Args:
+        kernels: of a rank.
+        window: [start, end).
+        is_slow: says of a compute kernel's name whether it is one.
+    """
+    low, high = window
+
+    def measure(chosen: list[Kernel]) -> int:
+        clipped = [(max(start, low), min(end, high)) for start, end, *_ in chosen]
+        return length(union([span for span in clipped if span[0] < span[1]]))
+
+    compute = [kernel for kernel in kernels if not kernel[3]]
+    slow = [kernel for kernel in compute if is_slow(kernel[2])]
+    return measure(slow), measure(compute), len(slow)

@@ -1,0 +1,162 @@
+"""An independent reference for traces of torch.profiler, for tests only.
+
+It shares no code with ``traceprof``: the document is read whole with ``json``, and walked in loops.
+Times are ns, made of the decimal digits of the text, and count from 1970 where the trace does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter, defaultdict
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from tests.reference.breakdown import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    Operation,
+    Range,
+    RankEvents,
+    Timeline,
+    default_is_communication,
+    step_ranges,
+    step_windows,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.reference.breakdown import Launches
+
+ITEM_BYTES = {"Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
+              "Double": 8}  # fmt: skip
+OPERATIONS = {"allreduce": "AllReduce", "broadcast": "Broadcast", "allgather": "AllGather",
+              "_allgather_base": "AllGather", "_reduce_scatter_base": "ReduceScatter",
+              "all_to_all": "AlltoAll", "all_to_allv": "AlltoAll", "send": "Send",
+              "recv": "Recv"}  # fmt: skip
+
+
+def document(path: Path) -> dict[str, Any]:
+    """The whole document; decimals stay as they are written."""
+    data = path.read_bytes()
+    data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    found: dict[str, Any] = json.loads(data, parse_float=Decimal)
+    return found
+
+
+def events(facts: dict[str, Any], *categories: str) -> list[dict[str, Any]]:
+    """Complete events of these categories, with `start` and `end` in ns, in order of the start."""
+    base = int(facts.get("baseTimeNanoseconds", 0))
+    found = []
+    for event in facts["traceEvents"]:
+        if event.get("ph") == "X" and event.get("cat") in categories:
+            start = base + int(Decimal(event["ts"]) * 1000)
+            end = start + int(Decimal(event["dur"]) * 1000)
+            found.append({**event, "start": start, "end": end, "args": event.get("args", {})})
+    return sorted(found, key=lambda event: (event["start"], event["end"]))
+
+
+def kernels(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Device, start, end, stream, correlation id, name, grid, block of every kernel."""
+    return sorted(
+        (args["device"], event["start"], event["end"], args["stream"], args["correlation"],
+         event["name"], tuple(args.get("grid", ())), tuple(args.get("block", ())))
+        for event in events(facts, "kernel")
+        for args in [event["args"]]
+    )  # fmt: skip
+
+
+def copies(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Device, start, end, stream, correlation id, bytes, kind, both kinds of memory of every copy.
+
+    Of a memory set the kind is empty.
+    """
+    found = []
+    for event in events(facts, "gpu_memcpy", "gpu_memset"):
+        args, text = event["args"], event["name"].lower()
+        kind = re.search(r"([hdp])to([hdp])", text)
+        source = re.search(r"\((\w+) ->", text)
+        target = re.search(r"(\w+)\)", text)
+        size = args.get("bytes", 0)
+        found.append(
+            (args["device"], event["start"], event["end"], args["stream"], args["correlation"],
+             size, kind[0] if kind else "", source[1] if source else "", target and target[1])
+        )  # fmt: skip
+    return sorted(found)
+
+
+def api_calls(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Correlation id, start, end, thread and name of every API call."""
+    return sorted(
+        (event["args"]["correlation"], event["start"], event["end"], event["tid"], event["name"])
+        for event in events(facts, "cuda_runtime", "cuda_driver")
+    )
+
+
+def annotated(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Start, end, thread and name of every annotation."""
+    return sorted(
+        (event["start"], event["end"], event["tid"], event["name"])
+        for event in events(facts, "user_annotation")
+    )
+
+
+def calls(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Start, operation, bytes of one rank, group and its size of every call that tells its name."""
+    found = []
+    for event in events(facts, "cpu_op"):
+        args = event["args"]
+        operation = OPERATIONS.get(args.get("Collective name", ""))
+        if event["name"] == "record_param_comms" and operation:
+            number = args["Out msg nelems" if operation == "ReduceScatter" else "In msg nelems"]
+            group = args.get("Process Group Name", args.get("Process Group ID"))
+            size = number * ITEM_BYTES[args["dtype"]]
+            found.append((event["start"], operation, size, str(group), args["Group size"]))
+    return sorted(found)
+
+
+def main_process(facts: dict[str, Any]) -> int:
+    """The process that most API calls, else most annotations, are of."""
+    for category in ("cuda_runtime", "user_annotation"):
+        found = Counter(event["pid"] for event in events(facts, category))
+        if found:
+            return int(found.most_common(1)[0][0])
+    return 0
+
+
+def ranks(facts: dict[str, Any], origin_ns: int) -> list[RankEvents]:
+    """What `tests.reference.breakdown` reads of an export, of a trace.
+
+    Times count from the origin.
+    """
+    process = main_process(facts)
+    found: dict[int, list[Operation]] = defaultdict(list)
+    for event in events(facts, "kernel", "gpu_memcpy", "gpu_memset"):
+        kind = COPY
+        if event["cat"] == "kernel":
+            communicates = default_is_communication(None, event["name"])
+            kind = COMMUNICATION if communicates else COMPUTE
+        elif "PtoP" in event["name"]:
+            kind = COMMUNICATION
+        start, end = event["start"] - origin_ns, event["end"] - origin_ns
+        args = event["args"]
+        found[args["device"]].append(Operation(start, end, kind, True, args["correlation"]))
+    launches: Launches = defaultdict(list)
+    for correlation, start, *_ in api_calls(facts):
+        launches[process, correlation].append(start - origin_ns)
+    steps = step_ranges(
+        [
+            Range(start - origin_ns, end - origin_ns, name)
+            for start, end, _, name in annotated(facts)
+        ],
+        None,
+    )
+    result = []
+    for device, operations in sorted(found.items()):
+        start, end = min(op.start for op in operations), max(op.end for op in operations)
+        windows = step_windows(operations, process, launches, steps)
+        result.append(RankEvents(process, device, start, end, Timeline(operations), windows))
+    return result

@@ -1,0 +1,289 @@
+"""A Perfetto trace holds what ranks did, at the same times, with the arrows that belong there."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
+
+from tests.support.cli import run
+from tests.support.opened import analysis_of
+from tests.support.perfetto import read
+from traceprof.analysis import analyze
+from traceprof.communication.messages import messages
+from traceprof.reports.perfetto.critical_path import critical_paths
+from traceprof.reports.perfetto.trace import write
+from traceprof.whatif.checked import Refusal
+
+if TYPE_CHECKING:
+    from tests.support.perfetto import ReadTrace
+    from traceprof.analysis import Analysis
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
+_ERRORS = "SELECT name FROM stats WHERE severity = 'error' AND value > 0"
+
+
+def written(analysis: Analysis) -> ReadTrace:
+    file = io.BytesIO()
+    write(analysis, file)
+    return read(file.getvalue())
+
+
+@pytest.fixture(scope="module")
+def training() -> ReadTrace:
+    with analysis_of(SAMPLES / "training.sqlite") as analysis:
+        return written(analysis)
+
+
+def on_streams(trace: ReadTrace, process: int) -> list[tuple[int, int, str]]:
+    return sorted(
+        (event.start_ns, event.end_ns, event.category)
+        for track in trace.all_below(process)
+        if trace.names[track].startswith("stream ")
+        for event in trace.slices[track]
+    )
+
+
+@pytest.mark.parametrize("name", ["training", "ddp", "peer-copies", "exposed-copy"])
+def test_operations_are_those_of_the_rank(name: str) -> None:
+    with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
+        trace = written(analysis)
+        assert len(trace.processes) == len(analysis.run.ranks)
+        for process, rank in zip(trace.processes, analysis.run.ranks, strict=True):
+            expected = []
+            none = np.zeros(0, np.bool_)
+            of_groups = rank.is_communication_kernel, rank.is_peer_copy, none, none
+            kinds = "compute", "copy", "copy", "compute"
+            for group, communicates, kind in zip(
+                rank.operations.groups, of_groups, kinds, strict=True
+            ):
+                is_communication = np.zeros(len(group), np.bool_)
+                is_communication[: len(communicates)] = communicates
+                expected += [
+                    (start, end, "communication" if communicating else kind)
+                    for start, end, communicating in zip(
+                        group.start_ns.tolist(),
+                        group.end_ns.tolist(),
+                        is_communication.tolist(),
+                        strict=True,
+                    )
+                ]
+            assert on_streams(trace, process) == sorted(expected)
+
+
+def test_threads_are_those_of_the_file(training: ReadTrace) -> None:
+    """What SQLite counts, and the times that it holds."""
+    with closing(sqlite3.connect(SAMPLES / "training.sqlite")) as file:
+        calls = file.execute("SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchall()
+        ranges = file.execute(
+            "SELECT start, end FROM NVTX_EVENTS WHERE eventType IN (59, 60) AND end IS NOT NULL"
+        ).fetchall()
+    for expected, name in ((calls, "CUDA calls"), (ranges, "ranges")):
+        shown = [
+            (event.start_ns, event.end_ns)
+            for process in training.processes
+            for event in training.events(process, "python", name)
+        ]
+        assert sorted(shown) == sorted(expected)
+
+
+def test_names_are_those_of_kernels(training: ReadTrace) -> None:
+    with analysis_of(SAMPLES / "training.sqlite") as analysis:
+        rank = analysis.run.ranks[0]
+        expected = Counter(rank.kernel_names[id_] for id_ in rank.operations.kernels.name.tolist())
+    shown = Counter(
+        event.name
+        for track in training.all_below(training.processes[0])
+        if training.names[track].startswith("stream ")
+        for event in training.slices[track]
+    )
+    assert {name: shown[name] for name in expected} == dict(expected)
+
+
+@pytest.mark.parametrize("name", ["training", "ddp", "nccl-serialization"])
+def test_arrows_join_what_was_matched(name: str) -> None:
+    with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
+        trace = written(analysis)
+        comparison = analysis.ranks
+        expected = sorted(
+            sorted(row) for waits in comparison.waits for row in waits.start_ns.tolist()
+        )
+        waited = {
+            (comparison.ranks[member], start_ns): wait_ns
+            for waits in comparison.waits
+            for column, member in enumerate(waits.group.members)
+            for start_ns, wait_ns, is_unknown in zip(
+                waits.start_ns[:, column].tolist(),
+                waits.wait_ns[:, column].tolist(),
+                (waits.is_unknown | ~waits.is_told).tolist(),
+                strict=True,
+            )
+            if not is_unknown
+        }
+        communicating = {rank.rank: len(messages(rank)) for rank in analysis.run.ranks}
+    assert expected
+    flows: dict[int, list[int]] = {}
+    seen = {}
+    for process, rank in zip(trace.processes, communicating, strict=True):
+        num_communicating = 0
+        for track in trace.all_below(process):
+            for event in trace.slices[track]:
+                num_communicating += event.category == "communication"
+                for flow in event.flows:
+                    assert event.category == "communication"
+                    flows.setdefault(flow, []).append(event.start_ns)
+                if "wait_ns" in event.notes:
+                    seen[rank, event.start_ns] = event.notes["wait_ns"]
+        assert num_communicating == communicating[rank]
+    assert sorted(map(sorted, flows.values())) == expected
+    assert seen == waited
+
+
+def test_findings_are_tracks_with_their_evidence(training: ReadTrace) -> None:
+    with analysis_of(SAMPLES / "training.sqlite") as analysis:
+        for process, rank in zip(training.processes, analysis.run.ranks, strict=True):
+            for finding in analysis.findings:
+                if finding.rank != rank.rank:
+                    continue
+                shown = training.events(process, "findings", finding.id)
+                whole = [event for event in shown if event.name == finding.title]
+                assert len(whole) == 1
+                assert whole[0].notes["impact_ns"] == finding.impact_ns
+                assert whole[0].notes["severity"] == str(finding.severity)
+                evidence = [
+                    (event.start_ns, event.end_ns, event.name)
+                    for event in shown
+                    if event is not whole[0]
+                ]
+                assert sorted(evidence) == sorted(
+                    (seen.start_ns, seen.end_ns, seen.label) for seen in finding.evidence
+                )
+            num_steps = len(analysis.result.breakdown[rank.rank].steps)
+            assert len(training.events(process, "steps on the GPU")) == num_steps
+
+
+def test_counters_hold_the_samples() -> None:
+    with analysis_of(SAMPLES / "link-counters.sqlite") as analysis:
+        trace = written(analysis)
+        rank = analysis.run.ranks[0]
+        found = rank.trace.counters
+        samples = found.by_gpu[found.gpu_of_rank[rank.key]]
+        assert samples
+        for one in samples:
+            (track,) = trace.tracks(trace.processes[0], f"{one.link} {one.direction}")
+            expected = [*zip(one.start_ns.tolist(), one.value.tolist(), strict=True)]
+            assert trace.values[track] == expected
+
+
+def test_ranks_without_a_gpu_have_operations_and_arrows() -> None:
+    with analysis_of(SAMPLES / "gloo.sqlite") as analysis:
+        trace = written(analysis)
+        num_matched = sum(map(len, analysis.ranks.waits))
+        for process, rank in zip(trace.processes, analysis.run.ranks, strict=True):
+            shown = trace.events(process, "communication")
+            assert len(shown) == len(rank.work.operations)  # type: ignore[attr-defined]
+    flows = {flow for events in trace.slices.values() for event in events for flow in event.flows}
+    assert len(flows) == num_matched > 0
+
+
+def test_several_machines_are_on_one_clock(simulated: list[Path]) -> None:
+    with closing(analyze(*simulated)) as analysis:
+        trace = written(analysis)
+        clocks = analysis.ranks.clocks
+        for process, rank in zip(trace.processes, analysis.run.ranks, strict=True):
+            expected = clocks.to_run(rank.report, rank.operations.kernels.start_ns)
+            shown = [
+                start
+                for start, _, category in on_streams(trace, process)
+                if category in {"compute", "communication"}
+            ]
+            shift = 0 if trace.utc_ns is None else trace.utc_ns[1]
+            assert sorted(shown) == sorted((expected + shift).tolist())
+        if trace.utc_ns is not None:
+            assert trace.utc_ns[0] == clocks.start_utc_ns
+
+
+@pytest.mark.parametrize("name", ["training", "data-loading"])
+def test_critical_paths_are_tracks(name: str) -> None:
+    with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
+        paths = critical_paths(analysis)
+        assert not isinstance(paths, Refusal)
+        file = io.BytesIO()
+        write(analysis, file, paths=paths)
+        rank = next(one for one in analysis.result.breakdown if one.rank == paths[-1].rank)
+    trace = read(file.getvalue())
+    assert len(paths) == 2
+    for path in paths:
+        (track,) = trace.tracks(0, f"critical path of step {path.step}")
+        shown = trace.slices[track]
+        assert [(event.start_ns, event.end_ns) for event in shown] == [
+            (part.start_ns, part.end_ns) for part in path.parts
+        ]
+        for event, following in pairwise(shown):
+            assert event.end_ns == following.start_ns
+        assert shown[-1].end_ns - shown[0].start_ns == path.length_ns
+    assert paths[-1].length_ns == max(step.measures.window_ns for step in rank.steps[:-1])
+
+
+def test_no_critical_path_where_the_replay_says_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.pftrace"
+    assert run("export", "perfetto", SAMPLES / "gloo.sqlite", "-o", path) == 0
+    assert "no critical path: a rank has no GPU" in capsys.readouterr().err
+    assert not [name for name in read(path.read_bytes()).names.values() if "critical" in name]
+
+
+@pytest.mark.long
+def test_every_real_export_is_written(real_trace: Path) -> None:
+    with analysis_of(real_trace) as analysis:
+        trace = written(analysis)
+        for process, rank in zip(trace.processes, analysis.run.ranks, strict=True):
+            num_operations = sum(map(len, rank.operations.groups))
+            assert len(on_streams(trace, process)) == num_operations
+
+
+@pytest.mark.slow
+def test_perfetto_itself_reads_the_same(tmp_path: Path) -> None:
+    """Where its trace processor is installed; the Python package would download it."""
+    program = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+    if program is None:
+        pytest.skip("Perfetto's trace processor is not on PATH")
+    path = tmp_path / "t.pftrace"
+    with analysis_of(SAMPLES / "training.sqlite") as analysis, path.open("wb") as file:
+        write(analysis, file)
+        num_flows = sum(
+            len(waits) * (len(waits.group.members) - 1) for waits in analysis.ranks.waits
+        )
+    slices = [event for track in read(path.read_bytes()).slices.values() for event in track]
+    config = TraceProcessorConfig(bin_path=program)
+    with TraceProcessor(trace=str(path), config=config) as processor:
+        rows = processor.query("SELECT ts, dur, name FROM slice")
+        shown = [(row.ts, row.ts + row.dur, row.name) for row in rows]
+        flows = [row.n for row in processor.query("SELECT count(*) AS n FROM flow")]
+        wrong = [row.name for row in processor.query(_ERRORS)]
+    assert sorted(shown) == sorted((event.start_ns, event.end_ns, event.name) for event in slices)
+    assert flows == [num_flows]
+    assert wrong == []
+
+
+def test_the_command_writes_a_whole_file_or_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.pftrace"
+    assert run("export", "perfetto", SAMPLES / "ddp.sqlite", "-o", path) == 0
+    assert len(read(path.read_bytes()).processes) == 2
+    content = path.read_bytes()
+    assert run("export", "perfetto", tmp_path / "none.sqlite", "-o", path) == 2
+    assert path.read_bytes() == content
+    assert run("export", "perfetto", SAMPLES / "ddp.sqlite", "-o", tmp_path / "no" / "t") == 2
+    assert "cannot write" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""Tables of a run in files are its frames, of all ranks."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.cli import run
+from tests.support.opened import analysis_of
+from traceprof.analyses.document.records import TABLES
+from traceprof.cli import export
+from traceprof.frames.open_run import open_run
+from traceprof.reports.table_files import EVENTS, file_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+def expected_events(*reports: Path) -> Mapping[str, pd.DataFrame]:
+    with open_run(*reports) as opened:
+        return {name: getattr(opened, name)() for name in EVENTS}
+
+
+def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(frame.to_csv(index=False)))
+
+
+@pytest.mark.parametrize("name", ["training", "gloo"])
+def test_events_come_back(name: str, tmp_path: Path) -> None:
+    report = SAMPLES / f"{name}.sqlite"
+    for ending in ("parquet", "csv"):
+        assert run("export", ending, report, "-o", tmp_path / ending) == 0
+    for table, expected in expected_events(report).items():
+        parquet = pd.read_parquet(tmp_path / "parquet" / f"{table}.parquet")
+        pd.testing.assert_frame_equal(parquet, expected, check_categorical=False)
+        csv = pd.read_csv(tmp_path / "csv" / f"{table}.csv")
+        pd.testing.assert_frame_equal(csv, as_csv(expected), check_dtype=False)
+
+
+def test_results_come_back(tmp_path: Path) -> None:
+    report = SAMPLES / "training.sqlite"
+    assert run("export", "parquet", report, "-o", tmp_path) == 0
+    files = sorted(path.stem for path in tmp_path.iterdir())
+    assert files == sorted([*EVENTS, *map(file_of, TABLES)])
+    with analysis_of(report) as analysis:
+        for table in ("steps", "breakdown", "links", "collectives", "kernels"):
+            shown = pd.read_parquet(tmp_path / f"{file_of(table)}.parquet")
+            expected = analysis.to_pandas(table)
+            pd.testing.assert_frame_equal(shown, expected, check_categorical=False)
+        findings = pd.read_parquet(tmp_path / "findings.parquet")
+        for row, finding in zip(findings.to_dict("records"), analysis.findings, strict=True):
+            assert row["id"] == finding.id
+            assert json.loads(row["metrics"]) == dict(finding.metrics)
+            assert json.loads(row["advice"]) == list(finding.advice)
+
+
+def test_ranks_of_several_reports_are_in_one_table(tmp_path: Path, simulated: list[Path]) -> None:
+    assert run("export", "parquet", *simulated, "-o", tmp_path) == 0
+    for table, expected in expected_events(*simulated).items():
+        shown = pd.read_parquet(tmp_path / f"{table}.parquet")
+        pd.testing.assert_frame_equal(shown, expected, check_categorical=False)
+
+
+def test_names_stay_names(tmp_path: Path) -> None:
+    name = 'a, "b"\nc; =1+1'
+    path = TraceBuilder().kernel(0, 10, name).kernel(20, 30).write(tmp_path / "t.sqlite")
+    for ending in ("parquet", "csv"):
+        assert run("export", ending, path, "-o", tmp_path / ending) == 0
+    assert pd.read_csv(tmp_path / "csv" / "kernels.csv")["name"].tolist() == [name, "gemm"]
+    parquet = pd.read_parquet(tmp_path / "parquet" / "kernels.parquet")
+    assert parquet["name"].tolist() == [name, "gemm"]
+
+
+def test_other_files_stay_and_nothing_is_left_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    (folder / "kernels.csv").write_text("old")
+    assert run("export", "csv", tmp_path / "none.sqlite", "-o", folder) == 2
+    assert (folder / "kernels.csv").read_text() == "old"
+    assert run("export", "csv", SAMPLES / "ddp.sqlite", "-o", folder) == 0
+    assert (folder / "mine.txt").read_text() == "mine"
+    assert len(pd.read_csv(folder / "kernels.csv")) == 480
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert run("export", "csv", SAMPLES / "ddp.sqlite", "-o", folder / "mine.txt") == 2
+    assert "it is no folder" in capsys.readouterr().err
+
+
+def test_without_the_extra_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "find_spec", lambda _: None)
+    for what in ("perfetto", "parquet"):
+        assert run("export", what, SAMPLES / "ddp.sqlite", "-o", tmp_path / "out") == 2
+        assert "pip install 'traceprof[export]'" in capsys.readouterr().err

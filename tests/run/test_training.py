@@ -1,0 +1,136 @@
+"""Where the training of a rank lies, against the reference: made runs and real ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.nsight_export import Export
+from tests.reference.training import training as expected_training
+from tests.support.builders import TraceBuilder, global_tid
+from tests.support.opened import ranks_of
+from traceprof.run.training import Basis, Training, training_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.run.rank import Rank
+
+MS = 1_000_000
+_BASIS = {
+    Basis.STEPS: "steps",
+    Basis.OPTIMIZER: "optimizer",
+    Basis.MAIN_COMPUTE: "main compute",
+    Basis.WINDOW: "window",
+}
+
+
+def check_all(path: Path) -> list[Training]:
+    """Compare each rank of an export with the reference, and return their training."""
+    export = Export(path)
+    with ranks_of(path) as opened:
+        ranks = [rank for rank in opened if rank.device is not None]
+        for rank in ranks:
+            expected = expected_training(export, *_key(rank))
+            result = training_of(rank)
+            assert _BASIS[result.basis] == expected.basis
+            assert (result.start_ns, result.end_ns) == (expected.start, expected.end)
+            assert (result.before_ns, result.after_ns) == (expected.before_ns, expected.after_ns)
+            steps = rank.steps
+            columns = () if steps is None else (steps.number, steps.start_ns, steps.end_ns)
+            rows = list(zip(*(column.tolist() for column in columns), strict=True))
+            kept = rows[result.num_left_out :]
+            assert kept == [(step.number, step.start, step.end) for step in expected.steps]
+        assert len(ranks) == len(export.ranks)
+        return [training_of(rank) for rank in ranks]
+
+
+def _key(rank: Rank) -> tuple[int, int]:
+    return rank.key.process, rank.key.device
+
+
+def test_real_trainings(real_trace: Path) -> None:
+    check_all(real_trace)
+
+
+def kernels(*names: str) -> TraceBuilder:
+    """A copy from 0 to 5 ms, then kernels of 5 ms from 10 ms on every 10 ms."""
+    trace = TraceBuilder().memcpy(0, 5 * MS)
+    for number, name in enumerate(names, start=1):
+        start = number * 10 * MS
+        trace.kernel(start, start + 5 * MS, name, launch=(start - MS, start))
+    return trace
+
+
+def marked(trace: TraceBuilder, *numbers: int) -> TraceBuilder:
+    for place, number in enumerate(numbers):
+        start = (place * 10 + 8) * MS
+        trace.nvtx(f"step {number}", start, start + 9 * MS)
+    return trace
+
+
+def overhead(trace: TraceBuilder, *starts_ms: int, process: int | None = None) -> TraceBuilder:
+    """Have the profiler work for 3 ms at times."""
+    trace.raw("StringIds", id=90_000, value="CUPTI")
+    for start in starts_ms:
+        trace.raw(
+            "PROFILER_OVERHEAD", start=start * MS, end=(start + 3) * MS,
+            globalTid=global_tid() if process is None else process, nameId=90_000, returnValue=0,
+        )  # fmt: skip
+    return trace
+
+
+def by_optimizer(name: str) -> TraceBuilder:
+    trace = kernels("cast", "gemm", "adam", "gemm", "adam", "gemm", "adam", "test")
+    for start in (28, 48, 68):
+        trace.nvtx(name, start * MS, (start + 5) * MS)
+        trace.nvtx(name, (start + 1) * MS, (start + 2) * MS, tid=1001)
+    return trace
+
+
+MADE = {
+    "steps": marked(kernels("a", "b", "c"), 3, 4, 5),
+    "optimizer": by_optimizer("optimizer step"),
+    "torch optimizer": by_optimizer("Optimizer.step#AdamW.step"),
+    "both optimizers": by_optimizer("optimizer step").nvtx(
+        "Optimizer.step#SGD.step", 28 * MS, 29 * MS
+    ),
+    "by name": kernels("fill", "ampere_sgemm_128x64_tn", "fill"),
+    "by time": kernels("fill", "stencil", "stencil", "fill2"),
+    "equal times": kernels("b", "a"),
+    "warm-up": kernels("gemm", "gemm", "gemm").nvtx("Warm-up", 0, 25 * MS),
+    "all warm-up": kernels("gemm", "gemm").nvtx("warmup", 0, 25 * MS),
+    "steps of warm-up": marked(kernels("a", "b", "c"), 0, 1, 2).nvtx("warm up", 0, 18 * MS),
+    "only steps of warm-up": marked(kernels("a", "b"), 0, 1).nvtx("warm up", 0, 99 * MS),
+    "distorted": overhead(marked(kernels("a", "b", "c"), 0, 1, 2), 12, 31),
+    "all distorted": overhead(marked(kernels("a", "b"), 0, 1), 12, 21),
+    "of another process": overhead(marked(kernels("a", "b"), 0, 1), 12, process=99 << 24),
+    "warm-up, then distorted": overhead(
+        marked(kernels("a", "b", "c"), 0, 1, 2).nvtx("warm up", 0, 18 * MS), 22
+    ),
+    "no compute": TraceBuilder().memcpy(MS, 2 * MS).memset(5 * MS, 6 * MS),
+    "steps that launched nothing": kernels("gemm", "gemm").nvtx("step 7", MS, 2 * MS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_made_trainings(name: str, tmp_path: Path) -> None:
+    check_all(MADE[name].write(tmp_path / "t.sqlite"))
+
+
+def test_two_devices_of_a_process(tmp_path: Path) -> None:
+    """Steps from optimizer to optimizer begin with the first launch on either."""
+    trace = by_optimizer("optimizer step")
+    trace.kernel(6 * MS, 7 * MS, "gemm", device=1, launch=(5 * MS, 6 * MS))
+    trace.kernel(36 * MS, 37 * MS, "gemm", device=1, launch=(35 * MS, 36 * MS))
+    trainings = check_all(trace.write(tmp_path / "t.sqlite"))
+    assert [training.start_ns for training in trainings] == [10 * MS, 6 * MS]
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    trace = MADE["warm-up, then distorted"]
+    with ranks_of(trace.write(tmp_path / "t.sqlite")) as ranks:
+        training = training_of(ranks[0])
+    assert (training.num_warm_up, training.num_distorted) == (1, 1)
+    assert training.num_left_out == 2

@@ -1,0 +1,97 @@
+"""The same simulated run as an export of Nsight Systems and as traces of torch.profiler."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.cli import run
+from traceprof.analysis import analyze_reports
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+from traceprof.simulate import simulate_run, simulate_scenario
+from traceprof.simulate.profiler_traces import write_traces
+from traceprof.trace.model.parts import Part
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.run_result import RunResult
+
+# Of what torch.profiler records as well as Nsight Systems: not of sleep, counters, MPI.
+QUICK = ("healthy", "launch-queue-stall", "pageable-copy", "host-sync", "exposed-late-launch")
+LONG = (
+    "launch-queue-stall-unexported", "launch-queue-full-healthy", "exposed-copy", "peer-copies",
+    "peer-copy-through-host", "launch-bound", "data-loading", "allocation-in-steps",
+    "lost-run-ahead", "warm-up", "turnaround", "exposed-waiting", "full-precision-matmul",
+)  # fmt: skip
+
+
+def findings(result: RunResult) -> list[Any]:
+    return sorted(
+        (finding.id, finding.rank, finding.severity.name, repr(finding.metrics))
+        for finding in result.findings
+    )
+
+
+def assert_same(first: RunResult, second: RunResult) -> None:
+    breakdowns = [
+        [(part.rank, part.whole, part.steps, part.judged) for part in result.breakdown]
+        for result in (first, second)
+    ]
+    assert breakdowns[0]
+    assert breakdowns[0] == breakdowns[1]
+    assert findings(first) == findings(second)
+    missing = [
+        {(reason.id, reason.rank) for reason in result.not_applicable} for result in (first, second)
+    ]
+    assert missing[0] == missing[1]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in LONG)])
+def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
+    export = tmp_path / "run.sqlite"
+    simulate_scenario(name, export)
+    traces = write_traces(export, tmp_path, "run", ".json.gz")
+    assert_same(analyze_reports([export]), analyze_reports(traces))
+
+
+def test_ranks_of_several_machines_have_the_same_results(tmp_path: Path) -> None:
+    simulate_run("straggler-host", tmp_path / "run", per_rank=True)
+    exports = sorted((tmp_path / "run").glob("*.sqlite"))
+    assert len(exports) > 2
+    traces = [trace for path in exports for trace in write_traces(path, tmp_path, path.stem)]
+    first, second = analyze_reports(exports), analyze_reports(traces)
+    assert_same(first, second)
+    assert any(finding.id == "straggler" for finding in first.findings)
+    assert len(first.ranks.waits) == len(second.ranks.waits) > 0
+
+
+def test_without_waits_the_option_that_is_missing_is_named(tmp_path: Path) -> None:
+    export = tmp_path / "run.sqlite"
+    simulate_scenario("exposed-queued", export)
+    paths = (
+        write_traces(export, tmp_path, "with"),
+        write_traces(export, tmp_path, "without", with_waits=False),
+    )
+    traces = [open_trace(of_rank[0]) for of_rank in paths]
+    for part in (Part.SYNCHRONIZATIONS, Part.EVENT_RECORDS):
+        assert [trace.holds(part) for trace in traces] == [True, False]
+        assert "enable_cuda_sync_events=True" in traces[1].how_to_collect(part)
+    breakdowns = [[part.whole for part in analyze_reports(these).breakdown] for these in paths]
+    assert breakdowns[0] == breakdowns[1]
+    assert len(breakdowns[0]) == 2
+
+
+@pytest.mark.parametrize("arguments", [["ddp"], ["gloo", "--pairs", "2"], ["healthy"]])
+def test_the_command_writes_a_trace_for_each_rank(arguments: list[str], tmp_path: Path) -> None:
+    target = tmp_path / "x.json.gz"
+    assert run("simulate", *arguments, "-o", target) == EXIT_DONE
+    traces = sorted(tmp_path.glob("x-rank*.json.gz"))
+    assert len(traces) > 1
+    assert json.loads((tmp_path / "x.truth.json").read_text())["schema"] == "traceprof.truth/1"
+    assert run("simulate", *arguments, "-o", target) == EXIT_ERROR  # they are there already
+    result = analyze_reports(traces)
+    assert [rank.rank for rank in result.run.ranks] == [*range(len(traces))]

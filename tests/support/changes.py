@@ -1,0 +1,241 @@
+"""Programs of the simulator with something changed, and what a step of theirs takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.simulate.event_model.actions import (
+    Busy,
+    Call,
+    CommunicationWork,
+    CopyWork,
+    Event,
+    KernelWork,
+    MemsetWork,
+    Pop,
+    Push,
+    Record,
+    Sleep,
+    Thread,
+    Wait,
+)
+from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.event_model.engine import Simulation
+from traceprof.simulate.event_model.programme_writer import COMPUTE
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import HOST_TABLES, Machine
+from traceprof.trace.nsight.schema_layouts import PRODUCTS
+from traceprof.trace.nsight.writer import NsightWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from traceprof.simulate.event_model.actions import Action, Entry, Stream
+    from traceprof.simulate.event_model.engine import Result
+    from traceprof.simulate.scenarios.setup import Setup
+
+    Change = Callable[[list[Action]], list[Action]]
+
+_START_NS, _START_SPREAD_NS = 1_500_000_000, 40_000
+_LOADING = ("data_loading_ns", "dataloader next")
+# What lies further apart is work of the host's own, and no part of launching.
+_MAX_LAUNCHING_NS = 500_000
+
+
+def recorded(
+    setup: Setup, path: Path, result: Result | None = None, *, has_events: bool = True
+) -> Path:
+    """Write the export of a run, and return where.
+
+    Args:
+        setup: the program.
+        path: of the export.
+        result: what happened, where that is known already.
+        has_events: whether event records are in it.
+    """
+    tables = HOST_TABLES if has_events else frozenset[str]()
+    machine = Machine(
+        "traceprof test", setup.board, setup.devices_of_processes, host_tables=tables,
+        thread_names=setup.thread_names,
+    )  # fmt: skip
+    with NsightWriter(path, list(PRODUCTS)[-1]) as writer:
+        Records(writer, machine).write(setup.run() if result is None else result)
+    return path
+
+
+def step_ns(result: Result) -> float:
+    """Return the median step of a simulated run, the mean over its ranks."""
+    by_number: dict[int, list[int]] = {}
+    for row in Ranks(result).breakdown()["steps"]:
+        by_number.setdefault(row["step"], []).append(row["window_ns"])
+    return float(np.median([np.mean(lengths) for lengths in by_number.values()]))
+
+
+def run_changed(setup: Setup, change: Change) -> Result:
+    """Run a program with its actions changed; all else, chance too, is the same."""
+    simulation = Simulation(
+        slowdown=setup.slowdown, queue_limit=setup.queue_limit, latencies=setup.latencies
+    )
+    for host in setup.hosts:
+        start = _START_NS + host.varied_start(_START_SPREAD_NS)
+        simulation.add(Thread(host.process), change(host.actions), start)
+    return simulation.run()
+
+
+def faster_links(setup: Setup, factor: float) -> Result:
+    """Run it with communication that takes a share of its time."""
+
+    def of(entry: Entry) -> Entry:
+        if isinstance(entry, CommunicationWork):
+            return replace(entry, transfer_ns=round(factor * entry.transfer_ns))
+        if isinstance(entry, CopyWork) and entry.source is not None:
+            return replace(entry, work_ns=round(factor * entry.work_ns))
+        return entry
+
+    return run_changed(setup, _on_entries(of))
+
+
+def faster_kernels(setup: Setup, pattern: str, factor: float) -> Result:
+    """Run it with kernels of some names that take a share of their time."""
+
+    def of(entry: Entry) -> Entry:
+        if isinstance(entry, KernelWork) and re.search(pattern, entry.kernel.name):
+            return replace(entry, work_ns=round(factor * entry.work_ns))
+        return entry
+
+    return run_changed(setup, _on_entries(of))
+
+
+def without_copies(setup: Setup) -> Result:
+    """Run it with copies that take no time."""
+
+    def of(entry: Entry) -> Entry:
+        if isinstance(entry, CopyWork | MemsetWork):
+            return replace(entry, work_ns=0)
+        return entry
+
+    return run_changed(setup, _on_entries(of))
+
+
+def without_waits(setup: Setup) -> Result:
+    """Run it with a host that never waits for the GPU."""
+
+    def change(actions: list[Action]) -> list[Action]:
+        return [
+            replace(action, until=None, blocking=False) if isinstance(action, Call) else action
+            for action in actions
+        ]
+
+    return run_changed(setup, change)
+
+
+def without_slowdown(setup: Setup) -> Result:
+    """Run it with kernels that communication does not slow down."""
+    return replace(setup, slowdown=type(setup.slowdown)(1)).run()
+
+
+def without_loading(setup: Setup) -> Result:
+    """Run it with the next batch always there."""
+
+    def change(actions: list[Action]) -> list[Action]:
+        kept: list[Action] = []
+        inside: list[bool] = []
+        for action in actions:
+            if isinstance(action, Push):
+                inside.append(action.name in _LOADING)
+            elif isinstance(action, Pop):
+                inside.pop()
+            if not (isinstance(action, Busy | Sleep) and any(inside)):
+                kept.append(action)
+        return kept
+
+    return run_changed(setup, change)
+
+
+def without_launching(setup: Setup) -> Result:
+    """Run it with a host that launches at once."""
+
+    def change(actions: list[Action]) -> list[Action]:
+        kept: list[Action] = []
+        for action in actions:
+            if isinstance(action, Busy) and action.duration_ns < _MAX_LAUNCHING_NS:
+                continue
+            is_launch = isinstance(action, Call) and action.until is None and not action.blocking
+            if isinstance(action, Call) and is_launch and "Memcpy" not in action.api:
+                kept.append(replace(action, cost_ns=0))
+            else:
+                kept.append(action)
+        return kept
+
+    return run_changed(setup, change)
+
+
+def each_on_its_own_stream(setup: Setup) -> Result:
+    """Run it with a stream and a communicator for every communication on NCCL's streams."""
+    return run_changed(setup, _Apart)
+
+
+class _Apart(list["Action"]):
+    """The actions of a process, its communication taken apart.
+
+    What was put on a stream of communication waits for what that stream was made to wait for
+    before, but not for the communication before; whoever waits for the stream waits for all of it.
+    """
+
+    def __init__(self, actions: Iterable[Action]) -> None:
+        super().__init__()
+        self._waits: dict[Stream, list[Wait]] = {}
+        self._done: dict[Stream, list[Event]] = {}
+        self._num: dict[object, int] = {}
+        for action in actions:
+            if isinstance(action, Call):
+                entries = [part for entry in action.entries for part in self._of(*entry)]
+                self.append(replace(action, entries=tuple(entries)))
+            else:
+                self.append(action)
+
+    def _of(self, stream: Stream, entry: Entry) -> list[tuple[Stream, Entry]]:
+        if stream.id < COMPUTE + 10:
+            return [(stream, entry)]
+        waits, done = self._waits.setdefault(stream, []), self._done.setdefault(stream, [])
+        if isinstance(entry, Wait):
+            waits.append(entry)
+            return []
+        if isinstance(entry, Record):
+            join = replace(stream, id=1000 * stream.id)
+            awaited, self._done[stream] = [(join, Wait(event)) for event in done], []
+            return [*awaited, (join, entry)]
+        assert isinstance(entry, CommunicationWork)
+        alone = replace(stream, id=1000 * stream.id + self._count(stream))
+        over = Event()
+        done.append(over)
+        number = self._count((entry.communicator.id, entry.members))
+        communicator = replace(entry.communicator, id=entry.communicator.id + (number << 20))
+        return [
+            *((alone, wait) for wait in waits),
+            (alone, replace(entry, communicator=communicator)),
+            (alone, Record(over)),
+        ]
+
+    def _count(self, key: object) -> int:
+        self._num[key] = self._num.get(key, 0) + 1
+        return self._num[key]
+
+
+def _on_entries(change: Callable[[Entry], Entry]) -> Change:
+    def on_actions(actions: list[Action]) -> list[Action]:
+        return [
+            replace(
+                action, entries=tuple((stream, change(entry)) for stream, entry in action.entries)
+            )
+            if isinstance(action, Call)
+            else action
+            for action in actions
+        ]
+
+    return on_actions

@@ -1,0 +1,175 @@
+"""Damaged exports given to the commands, each in a process of its own, with limits."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sqlite3
+import time
+import traceback
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.attempts import EVENTS, attempt
+from tests.support.fuzz import profiler_traces
+from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
+from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
+from traceprof.cli.main import EXIT_DONE
+from traceprof.trace.open import START_BYTES, is_database
+from traceprof.trace.sqlite.database import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_S, MAX_MB = 10, 500
+_MAX_WALL_S = 120  # whatever else the machine does
+_MAX_BYTES = 1_500_000  # of an export that is damaged
+_KINDS = ("bytes", "bytes", "sql", "sql", "fault", "profiler", "profiler")
+_TOO_LONG = {
+    "SIGXCPU": "more than {} s of CPU time",
+    "SIGALRM": f"not done after {_MAX_WALL_S} s",
+}
+_DONE, _REFUSED, _WRONG = 0, 1, 2  # how a child ends
+
+
+class Result(NamedTuple):
+    """What came of a file.
+
+    Attributes:
+        number: of the file.
+        what: how it was made.
+        problem: what is wrong with the answer; None if nothing is.
+    """
+
+    number: int
+    what: str
+    problem: str | None
+
+
+def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Result]:
+    """Damage exports in one way after another, and yield what came of each.
+
+    Args:
+        folder: an empty one.
+        num: how many files.
+        seed: what is done depends on it and on the number of the file.
+        first: the number of the first file.
+    """
+    sources = [path for path in (*SAMPLES, *REAL_TRACES) if path.stat().st_size <= _MAX_BYTES]
+    attempt(SAMPLE)  # so that not each process imports everything
+    of_profiler = profiler_traces.source(folder) if "profiler" in _KINDS else b""
+    for number in range(first, first + num):
+        chosen = random.Random(f"{seed} {number}")
+        source, kind = chosen.choice(sources), chosen.choice(_KINDS)
+        command = chosen.choice(("analyze", "analyze", "analyze", "info"))
+        path = folder / str(number) / "t.sqlite"
+        path.parent.mkdir()
+        path.write_bytes(source.read_bytes())
+        what = f"{command} {source.name} {kind}"
+        if kind == "bytes":
+            pages = bytearray(path.read_bytes())
+            damage = chosen.choice(DAMAGES)
+            damage(pages, page_size(pages), chosen)
+            path.write_bytes(pages)
+            what += f" {damage.__name__}"
+        elif kind == "sql":
+            alter_rows(path, chosen)
+        elif kind == "profiler":
+            data, damage_name = profiler_traces.damaged(of_profiler, chosen)
+            path.write_bytes(data)
+            what = f"{command} trace of torch.profiler {damage_name}"
+        problem = _problem(path, command, chosen if kind == "fault" else None)
+        problem = problem or _left(path)
+        if problem is None:
+            path.unlink()
+            path.parent.rmdir()
+        yield Result(number, what, problem)
+
+
+def _left(path: Path) -> str | None:
+    names = sorted(name.name for name in path.parent.iterdir() if name != path)
+    return f"left behind: {names}" if names else None
+
+
+def _problem(path: Path, command: str, fault: random.Random | None) -> str | None:
+    """Return what is wrong with how a command answers; None if nothing is."""
+    error, memory_at_first = path.with_name("error"), _memory_at_first()
+    child = os.fork()
+    if child == 0:
+        _be_child(path, command, error, is_changed=fault is not None)
+    if fault is not None:
+        _disturb(path, fault)
+    _, status, usage = os.wait4(child, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        return _TOO_LONG.get(name, f"killed by {name}").format(MAX_S)
+    taken = (usage.ru_maxrss - memory_at_first) / 1e3
+    if taken > MAX_MB:
+        return f"{taken:.0f} MB"
+    code = os.WEXITSTATUS(status)
+    if code == _WRONG:
+        return error.read_text()
+    if fault is not None or command != "analyze" or code != _DONE:
+        return None
+    with path.open("rb") as file:
+        is_export = is_database(file.read(START_BYTES))
+    return _refused_by_sqlite(path) if is_export else profiler_traces.refused_by_json(path)
+
+
+def _memory_at_first() -> int:
+    """Return how many kB a child has of its parent before it does anything."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    return os.wait4(child, 0)[2].ru_maxrss
+
+
+def _be_child(path: Path, command: str, error: Path, *, is_changed: bool) -> None:
+    code = _WRONG
+    try:
+        os.environ["TRACEPROF_TRACEBACK"] = "1"  # an internal error is no answer
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_MAX_WALL_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_S, MAX_S + 5))
+        outcome = attempt(path, command, is_changed=is_changed)
+        code = _DONE if outcome.code == EXIT_DONE else _REFUSED
+    except BaseException:  # noqa: BLE001  (whatever it is, it is told)
+        error.write_text(traceback.format_exc())
+    finally:
+        os._exit(code)
+
+
+def _disturb(path: Path, chosen: random.Random) -> None:
+    """Change a file while it is read."""
+    time.sleep(chosen.uniform(0, 0.1))
+    data = path.read_bytes()
+    how = chosen.randrange(4)
+    with suppress(OSError):
+        if how == 0:
+            os.truncate(path, chosen.randrange(len(data)))
+        elif how == 1:
+            path.unlink()
+            path.write_bytes(data[::-1])
+        elif how == 2:
+            with path.open("r+b") as file:
+                file.seek(chosen.randrange(len(data)))
+                file.write(chosen.randbytes(5000))
+        else:
+            path.write_bytes(b"")
+
+
+def _refused_by_sqlite(path: Path) -> str | None:
+    """Say whether SQLite refuses a table of events that traceprof has read."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
+        try:
+            for name, table in EVENTS.items():
+                known = [row[1] for row in database.execute(f"PRAGMA table_info({quote(name)})")]
+                columns = ", ".join(quote(column) for column in table.required if column in known)
+                if columns:
+                    database.execute(f"SELECT {columns} FROM {quote(name)} NOT INDEXED").fetchall()
+        except sqlite3.DatabaseError as error:
+            return f"accepted, and SQLite says: {error}"
+    return None

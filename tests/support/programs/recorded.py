@@ -1,0 +1,35 @@
+"""Records its own steps with torch.profiler, and ends as it is told.
+
+`recorded.py FOLDER [NUMBER]`: marks steps, of which 2 to 4 are to be recorded; in the step of this
+number it is told to end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import torch
+
+import instrument
+
+
+def main() -> None:
+    """Train for some steps."""
+    end_in = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    instrument.record(sys.argv[1], steps=(2, 5))
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(7):
+        with instrument.step():
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            if number == end_in:
+                os.kill(os.getpid(), signal.SIGTERM)
+    sys.stdout.write(f"{signal.getsignal(signal.SIGTERM) is signal.SIG_DFL}\n")
+
+
+if __name__ == "__main__":
+    main()

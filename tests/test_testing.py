@@ -1,0 +1,71 @@
+"""`traceprof.testing`: what a project asserts in its own tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.analyses.document.records import document
+from traceprof.analysis import Options, analyze_reports
+from traceprof.compare.sides import loaded
+from traceprof.errors import UsageError
+from traceprof.store.runs import save
+from traceprof.testing import RecordedRun
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DDP, LATE = SAMPLE_FOLDER / "ddp.sqlite", SAMPLE_FOLDER / "late-allreduce.sqlite"
+OPTIONS = Options(savings=False)
+
+
+def of(path: Path) -> RecordedRun:
+    return RecordedRun(loaded([path], OPTIONS), OPTIONS)
+
+
+def test_exposed_communication_is_that_of_the_worst_rank() -> None:
+    run = of(DDP)
+    totals = document(analyze_reports([DDP], OPTIONS)).step_totals
+    shares = [one.exposed_communication_ns / one.window_ns for one in totals]
+    assert run.exposed_communication == max(shares)
+    assert run.exposed_communication_below(max(shares) + 1e-6) is run
+    with pytest.raises(AssertionError, match=r"% of a step is exposed communication in .*ddp"):
+        run.exposed_communication_below(max(shares))
+
+
+def test_findings_above_a_severity_fail() -> None:
+    run = of(LATE)
+    with pytest.raises(AssertionError, match=r"(?s)findings above low.*late-allreduce"):
+        run.no_finding_above("low")
+    ids = {finding.id for finding in run.findings}
+    assert run.no_finding_above("low", ignore=ids) is run
+    assert run.no_finding_above("high") is run
+    with pytest.raises(UsageError, match="it is no severity"):
+        run.no_finding_above("terrible")
+
+
+def test_a_step_is_compared_with_a_stored_one(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    result = analyze_reports([DDP], OPTIONS)
+    save(store, result, "few steps")
+    with pytest.raises(AssertionError, match=r"step:\+0\.1% is inconclusive"):
+        of(DDP).step_not_slower_than(f"{store}#few steps", by=0.001)
+    many, slower = document(result), document(result)
+    for made, factor in ((many, 1.0), (slower, 1.1)):
+        for totals in made.step_totals:
+            own = [step for step in made.steps if step.rank == totals.rank]
+            more = [msgspec.structs.replace(step, step=step.step + 100) for step in own] * 3
+            made.steps += more
+            totals.steps = list(range(1, 20))
+        made.steps.sort(key=lambda step: step.rank)
+        for place, step in enumerate(made.steps):
+            step.window_ns = round(factor * (3_500_000 + place % 5 * 1000))
+    run = RecordedRun(loaded([many]))
+    assert run.step_not_slower_than(many) is run
+    assert run.step_not_slower_than(slower, by=0.0) is run
+    with pytest.raises(AssertionError, match=r"step:\+2% is not met"):
+        RecordedRun(loaded([slower])).step_not_slower_than(many)
+    RecordedRun(loaded([slower])).step_not_slower_than(many, by=0.12)

@@ -1,0 +1,333 @@
+"""Traces of torch.profiler by a few events: the document's forms, times, damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.support.profiler_events import PID, annotation, call, event, kernel, text, write
+from traceprof.errors import TraceFormatError
+from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
+from traceprof.trace.model.operations import RankKey
+from traceprof.trace.model.special_values import NULL, OPEN_END
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.trace.model.trace import Trace
+
+EPOCH_US = 1_700_000_000_000_000
+EVENTS = [
+    call(10.5, 12),
+    kernel(20, 30.25, name='},\n {"ph": "X", [é'),
+    kernel(40, 41, number=2, nested=[{"a": [1, {}]}, {"b": "}]"}]),
+    annotation("ProfilerStep#3", 5, 50),
+]
+
+
+def opened(path: Path, data: str | bytes) -> Trace:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return open_trace(path)
+
+
+def spans(trace: Trace, device: int = 0) -> list[tuple[int, int]]:
+    """Return starts and ends of the kernels of a device."""
+    (key,) = [key for key in trace.operations if key.device == device]
+    kernels = trace.operations[key].kernels
+    return list(zip(kernels.start_ns.tolist(), kernels.end_ns.tolist(), strict=True))
+
+
+DOCUMENT = {"schemaVersion": 1, "traceEvents": EVENTS}
+FORMS = {
+    "one line": json.dumps(DOCUMENT),
+    "without blanks": json.dumps(DOCUMENT, separators=(",", ":")),
+    "indented": json.dumps(DOCUMENT, indent=4, ensure_ascii=False),
+    "a list": json.dumps(EVENTS),
+    "the byte order mark": "\ufeff" + json.dumps(DOCUMENT),
+    "events first": json.dumps({"traceEvents": EVENTS, "x": [{"a": 1}, {"b": [{}, {}]}], "y": 1}),
+    "events last": json.dumps({"x": [{"a": 1}, {"b": 2}], "z": "traceEvents", **DOCUMENT}),
+    "an event that is none": json.dumps({"traceEvents": [7, *EVENTS, None, "x", [], {}]}),
+    "the last key counts": json.dumps(DOCUMENT).replace('"ts": 20', '"ts": 2, "ts": 20'),
+    "NaN": json.dumps(DOCUMENT).replace('"device": 0', '"device": 0, "occupancy": NaN'),
+    "a line break in a text": json.dumps(DOCUMENT).replace("ProfilerStep", "Profiler\tStep\n"),
+    "half a character": json.dumps(DOCUMENT).replace("ProfilerStep", "\\ud83d Step NaN"),
+    "more than 64 bits": json.dumps(DOCUMENT).replace('"device": 0', f'"device": 0, "x": {10**30}'),
+    "a bare word": json.dumps(DOCUMENT).replace('"device": 0', '"device": 0, "x": -Infinity'),
+    "numbers as texts": json.dumps(DOCUMENT).replace('"stream": 7', '"stream": "7"'),
+    "categories of 2021": json.dumps(DOCUMENT).replace('"cat": "kernel"', '"cat": "Kernel"'),
+}
+
+
+FORM_BYTES = {name: form.encode() for name, form in FORMS.items()} | {
+    "bytes that are no text": json.dumps(DOCUMENT).encode().replace(b"ProfilerStep", b"\x9c\xc4"),
+}
+
+
+@pytest.mark.parametrize("form", FORM_BYTES)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+def test_forms_of_a_document(form: str, pack: Any, tmp_path: Path) -> None:
+    trace = opened(tmp_path / "x", pack(FORM_BYTES[form]))
+    # Times count from the first event.
+    assert spans(trace) == [(15_000, 25_250), (35_000, 36_000)]
+    names = [trace.kernel_names[number] for number in trace.signatures.name.tolist()]
+    assert names == [EVENTS[1]["name"], "k"]
+    assert trace.signatures.shape.tolist() == [[1, 2, 3, 32, 1, 1]] * 2
+    calls = trace.api_calls(PID)
+    assert calls is not None
+    assert calls.start_ns.tolist() == [5_500]
+    assert not any("cut short" in note for note in trace.notes)
+
+
+def test_a_long_document_is_the_same_as_its_parts(tmp_path: Path) -> None:
+    """More than is decoded at once; every fourth event is longer than a read."""
+    filler = "x" * 400_000
+    events = [kernel(10 * n, 10 * n + 5, number=n, text=filler * (n % 4 == 0)) for n in range(40)]
+    trace = opened(tmp_path / "x.json", text(events))
+    assert spans(trace) == [(10_000 * n, 10_000 * n + 5_000) for n in range(40)]
+
+
+def test_members_of_gzip_and_what_fills_a_block(tmp_path: Path) -> None:
+    whole = text(EVENTS).encode()
+    packed = gzip.compress(whole[:100]) + gzip.compress(whole[100:]) + bytes(512)
+    assert len(spans(opened(tmp_path / "x", packed))) == 2
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+def test_what_was_cut_is_read_as_far_as_it_goes(pack: Any, tmp_path: Path) -> None:
+    whole = text(EVENTS, displayTimeUnit="ms")
+    data = pack(whole.encode())
+    complete = [whole.index(json.dumps(event["name"])) for event in EVENTS]
+    seen = set()
+    for length in range(1, len(data) - 8, 7):  # the last eight bytes of gzip are a checksum
+        try:
+            trace = opened(tmp_path / "x", data[:length])
+        except TraceFormatError:
+            seen.add(-1)
+            assert pack is not bytes or length < complete[1]
+            continue
+        assert any("cut short" in note for note in trace.notes)
+        found = sum(len(spans(trace, key.device)) for key in trace.operations)
+        seen.add(found)
+        if pack is bytes:
+            # A kernel is complete some time after its name, before the name of the next event.
+            least = sum(length >= place for place in complete[2:4])
+            assert least <= found <= least + 1
+    assert seen >= {-1, 0, 1, 2} if pack is bytes else seen >= {-1, 2}
+
+
+MALFORMED = {
+    "no comma": ('"ph": "X"', '"ph" "X"'),
+    "a bare word": ('"ts": 40', '"ts": fourty'),
+    "a quote too many": ('"cat": "kernel"', '"cat": "ker"nel"'),
+    "no comma between events": ("},\n  {", "}\n  {"),
+    "a bracket too many": ('"nested": [', '"nested": [}'),
+    "a second list": ('"schemaVersion": 1', '"traceEvents": [{"ph": "X"}]'),
+}
+
+
+@pytest.mark.parametrize("damage", MALFORMED)
+def test_what_is_malformed_is_refused_in_one_line(damage: str, tmp_path: Path) -> None:
+    whole = text(EVENTS)
+    damaged = whole.replace(*MALFORMED[damage])
+    assert damaged != whole
+    with pytest.raises(TraceFormatError, match=r"no JSON at byte \d+") as raised:
+        opened(tmp_path / "x", damaged)
+    assert "\n" not in str(raised.value)
+
+
+NOTHING = {
+    "another document": '{"name": "x", "version": [1, {"a": 2}]}',
+    "no events": '{"schemaVersion": 1, "traceEvents": []}',
+    "no complete event": '{"traceEvents": [{"ph": "M", "name": "a"}, {"ph": "X", "ts": 1}]}',
+    "an empty list": "[]",
+    "a number": '{"traceEvents": 7}',
+}
+
+
+@pytest.mark.parametrize("what", NOTHING)
+def test_a_document_without_an_event_is_refused(what: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceFormatError, match="no complete event"):
+        opened(tmp_path / "x.json", NOTHING[what])
+
+
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    deep = '{"traceEvents": [{"ph": "X", "args": ' + "[" * 100_000
+    with pytest.raises(TraceFormatError, match="no JSON"):
+        opened(tmp_path / "x.json", deep + "]" * 100_000 + "}]}")
+
+
+def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(text(EVENTS * 40).encode()))
+    data[len(data) // 2] ^= 0xFF
+    with pytest.raises(TraceFormatError, match=r"gzip|no JSON"):
+        opened(tmp_path / "x", bytes(data))
+
+
+def test_a_file_that_is_written_to_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.json", EVENTS)
+
+    class Writer:
+        def expect(self, _number: int) -> None: ...
+
+        def advance(self, _number: int) -> None:
+            with path.open("a") as file:
+                file.write(" ")
+
+    with pytest.raises(TraceFormatError, match="somebody wrote to it"):
+        open_trace(path, Writer())
+
+
+def test_what_cannot_be_used_is_counted(tmp_path: Path) -> None:
+    bad = [
+        {**kernel(1, 2), "ts": None},
+        {**kernel(1, 2), "dur": -1},
+        {**kernel(1, 2), "ts": 1e30},
+        {**kernel(1, 2), "args": {}},
+        {**kernel(1, 2), "args": {"device": "none"}},
+        {**call(1, 2), "tid": "main"},
+    ]
+    trace = opened(tmp_path / "x", text([*EVENTS, *bad]))
+    assert len(spans(trace)) == 2
+    assert [note for note in trace.notes if note.startswith(f"{len(bad)} events")]
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_times_since_1970_with_decimals_are_exact(tmp_path: Path) -> None:
+    # A float of that size is exact to a quarter of a microsecond.
+    whole = text([kernel(20, 30), kernel(40, 50, number=2)])
+    whole = whole.replace('"ts": 20', f'"ts": {EPOCH_US}.123').replace(
+        '"ts": 40', f'"ts": {EPOCH_US}.987'
+    )
+    trace = opened(tmp_path / "x", whole)
+    assert trace.session.start_utc_ns == EPOCH_US * 1000 + 123
+    assert spans(trace) == [(0, 10_000), (864, 10_864)]
+
+
+def test_times_count_from_their_base(tmp_path: Path) -> None:
+    base = EPOCH_US * 1000
+    trace = opened(tmp_path / "x", text(EVENTS, baseTimeNanoseconds=base))
+    assert trace.session.start_utc_ns == base + 5_000
+    assert opened(tmp_path / "y", text(EVENTS)).session.start_utc_ns is None
+
+
+@pytest.mark.parametrize(
+    ("written", "time_ns"),
+    [
+        ("0", 0), ("17", 17_000), ("1.5", 1_500), ("1.005", 1_005), ("0.0004", 0), ("0.0006", 1),
+        ("1700000000000000.123", EPOCH_US * 1000 + 123), ("-3.25", -3_250), ("1e3", 1_000_000),
+        ("1.7E15", EPOCH_US * 1000), ("null", NULL), ("1e400", NULL), ('"x"', NULL), ("NaN", NULL),
+        ("4503599627370496", (1 << 52) * 1000), ("4503599627370497", NULL),
+    ],
+)  # fmt: skip
+def test_times_of_texts(written: str, time_ns: int) -> None:
+    assert nanoseconds_of_texts([b"1", written.encode()]).tolist() == [1_000, time_ns]
+
+
+def test_times_of_numbers() -> None:
+    assert nanoseconds(np.array([1, 2**52, 2**60])).tolist() == [1_000, (1 << 52) * 1000, NULL]
+    largest = 8_796_093_022_207.999  # below which floats tell nanoseconds
+    times = np.array([0.001, 3743411222487.063, largest, np.nan, np.inf, 1e17])
+    assert nanoseconds(times).tolist() == [
+        1, 3743411222487063, 8796093022207999, NULL, NULL, NULL,
+    ]  # fmt: skip
+
+
+# -- what events tell -----------------------------------------------------------------------------
+
+
+def test_a_rank_for_each_device(tmp_path: Path) -> None:
+    events = [kernel(20, 30), kernel(21, 31, device=3, number=2), call(1, 2)]
+    devices = [
+        {"id": 3, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0},
+        {"id": 0},
+    ]
+    trace = opened(tmp_path / "x", text(events, deviceProperties=devices))
+    assert list(trace.operations) == [RankKey(PID, 0), RankKey(PID, 3)]
+    assert [trace.gpu_name(key) for key in trace.operations] == [None, "NVIDIA H100"]
+    assert [trace.compute_capability(key) for key in trace.operations] == [None, (9, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)",
+         (CopyKind.HOST_TO_DEVICE, MemoryKind.PAGEABLE, MemoryKind.DEVICE)),
+        ("Memcpy DtoH (Device -> Pinned)",
+         (CopyKind.DEVICE_TO_HOST, MemoryKind.DEVICE, MemoryKind.PINNED)),
+        ("Memcpy PtoP (Device -> Device)",
+         (CopyKind.PEER_TO_PEER, MemoryKind.DEVICE, MemoryKind.DEVICE)),
+        ("Memcpy DtoD", (CopyKind.DEVICE_TO_DEVICE, NULL, NULL)),
+        ("Memset (Managed)", (NULL, NULL, MemoryKind.MANAGED)),
+        ("Memcpy XtoY (Elsewhere -> Nowhere)", (CopyKind.UNKNOWN, NULL, NULL)),
+        ("something else", (CopyKind.UNKNOWN, NULL, NULL)),
+    ],
+)  # fmt: skip
+def test_copies_by_name(name: str, facts: tuple[int, int, int], tmp_path: Path) -> None:
+    copy = event("gpu_memcpy", name, 1, 2, (0, 7), device=0, stream=7, correlation=1, bytes=99)
+    copies = opened(tmp_path / "x", text([copy])).operations[RankKey(0, 0)].copies
+    kinds = copies.kind[0], copies.source_memory[0], copies.destination_memory[0]
+    assert (*map(int, kinds), int(copies.bytes[0])) == (*facts, 99)
+
+
+def test_waits_tell_what_recorded_their_event(tmp_path: Path) -> None:
+    place = {"device": 0, "context": 1}
+    wait = event(
+        "cuda_sync", "Stream Wait Event", 30, 1, (0, 20), stream=20, correlation=9,
+        wait_on_stream=7, wait_on_cuda_event_record_corr_id=5, wait_on_cuda_event_id=3, **place,
+    )  # fmt: skip
+    host = event("cuda_sync", "Context Sync", 40, 5, (0, -1), stream=-1, correlation=10, **place)
+    record = call(20, 21, name="cudaEventRecord", number=5)
+    trace = opened(tmp_path / "x", text([kernel(1, 2), record, wait, host]))
+    waits, records = trace.synchronizations(PID), trace.event_records(PID)
+    assert waits is not None
+    assert records is not None
+    assert waits.kind.tolist() == [2, 4]
+    assert waits.stream.tolist() == [20, NULL]
+    assert waits.event.tolist() == [3, NULL]
+    assert waits.recording.tolist()[0] == records.recording.tolist()[0]
+    columns = (records.asked_ns, records.stream, records.event, records.correlation)
+    assert [column.tolist() for column in columns] == [[19_000], [7], [3], [5]]
+
+
+def test_full_command_buffers(tmp_path: Path) -> None:
+    stall = event("overhead", "Command Buffer Full", 5, 2.5, (PID, 1), correlation=4)
+    other = event("overhead", "Instrumentation", 6, 1, (PID, 1))
+    trace = opened(tmp_path / "x", text([call(0, 1), stall, other]))
+    stalls = trace.launch_stalls(PID)
+    assert stalls is not None
+    assert (stalls.start_ns.tolist(), stalls.end_ns.tolist()) == ([5_000], [7_500])
+    assert opened(tmp_path / "y", text(EVENTS)).launch_stalls(PID) is None
+
+
+def test_what_was_open_at_the_end_has_no_end(tmp_path: Path) -> None:
+    events = [annotation("a", 1, 5), annotation("b", 2, 9, finished=False)]
+    trace = opened(tmp_path / "x", text(events))
+    table = trace.range_table(PID)
+    assert table is not None
+    assert table.end_ns.tolist() == [4_000, OPEN_END]
+    assert trace.range_ends(PID)[0].tolist() == [4_000]
+    assert trace.longest_ranges(1) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("hipLaunchKernel", ApiCallKind.LAUNCH), ("hipExtModuleLaunchKernel", ApiCallKind.LAUNCH),
+        ("hipMemcpyWithStream", ApiCallKind.COPY), ("hipHostMalloc", ApiCallKind.ALLOCATE),
+        ("hipStreamWaitEvent", ApiCallKind.STREAM_WAIT),
+        ("hipDeviceSynchronize", ApiCallKind.SYNCHRONIZE), ("hipEventQuery", ApiCallKind.OTHER),
+    ],
+)  # fmt: skip
+def test_calls_of_rocm(name: str, kind: ApiCallKind) -> None:
+    assert api_call_kind(name) is kind

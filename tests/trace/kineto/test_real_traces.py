@@ -1,0 +1,170 @@
+"""Real traces of torch.profiler, against the reference: event by event, and the breakdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.reference import kineto
+from tests.support.agreement import analyzed, assert_agrees
+from tests.support.traces import REAL_FOLDER
+from traceprof.analysis import analyze_reports
+from traceprof.trace.folder import reports_in
+from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
+from traceprof.trace.model.special_values import NULL
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.trace.model.operations import Operations
+    from traceprof.trace.model.trace import Trace
+
+TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
+LONG_BYTES = 1_300_000  # packed
+KINDS = {
+    CopyKind.HOST_TO_DEVICE: "htod",
+    CopyKind.DEVICE_TO_HOST: "dtoh",
+    CopyKind.DEVICE_TO_DEVICE: "dtod",
+    CopyKind.PEER_TO_PEER: "ptop",
+    NULL: "",
+}
+
+
+def parameters() -> list[Any]:
+    named = [
+        pytest.param(
+            path,
+            id=path.name[-40:],
+            marks=[pytest.mark.long] if path.stat().st_size > LONG_BYTES else [],
+        )
+        for path in TRACES
+    ]
+    return named or [pytest.param(None, marks=pytest.mark.skip("TRACEPROF_TRACES has none"))]
+
+
+@pytest.fixture(scope="module", params=parameters())
+def real(request: pytest.FixtureRequest) -> tuple[Path, dict[str, Any]]:
+    return request.param, kineto.document(request.param)
+
+
+def columns(operations: Operations, origin_ns: int) -> list[Any]:
+    start, end = operations.start_ns + origin_ns, operations.end_ns + origin_ns
+    return [start, end, operations.stream, operations.correlation]
+
+
+def origin_of(trace: Trace) -> int:
+    assert trace.session.start_utc_ns is not None
+    return trace.session.start_utc_ns
+
+
+def rows(device: int, *columns: Any) -> list[tuple[Any, ...]]:
+    return [(device, *row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def memory(kind: int) -> str:
+    return "" if kind == NULL else MemoryKind(kind).name.lower()
+
+
+@pytest.mark.traces
+def test_every_event_is_read_to_the_nanosecond(real: tuple[Path, dict[str, Any]]) -> None:
+    path, facts = real
+    trace = open_trace(path)
+    origin = origin_of(trace)
+    kernels, copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for key, operations in trace.operations.items():
+        of_rank = operations.kernels
+        shapes = trace.signatures.shape[of_rank.signature]
+        for row, shape in zip(
+            rows(key.device, *columns(of_rank, origin), of_rank.name), shapes.tolist(), strict=True
+        ):
+            grid, block = (() if NULL in part else tuple(part) for part in (shape[:3], shape[3:]))
+            kernels.append((*row[:-1], trace.kernel_names[row[-1]], grid, block))
+        for group in (operations.copies, operations.memsets):
+            facts_of = (group.bytes, group.kind, group.source_memory, group.destination_memory)
+            for *where, kind, source, target in rows(
+                key.device, *columns(group, origin), *facts_of
+            ):
+                copies.append((*where, KINDS[kind], memory(source), memory(target)))
+    assert sorted(kernels) == kineto.kernels(facts)
+    assert sorted(copies) == kineto.copies(facts)
+    (process,) = {key.process for key in trace.operations}
+    assert process == kineto.main_process(facts)
+    calls = trace.api_calls(process)
+    assert calls is not None
+    found = zip(
+        *(
+            column.tolist()
+            for column in (calls.correlation, calls.start_ns, calls.end_ns, calls.thread)
+        ),
+        [trace.api_names[name] for name in calls.name.tolist()],
+        strict=True,
+    )
+    expected = kineto.api_calls(facts)
+    assert sorted((a, b + origin, c + origin, d, e) for a, b, c, d, e in found) == expected
+    ranges = trace.range_table(process)
+    named = kineto.annotated(facts)
+    if ranges is None:
+        assert named == []
+        return
+    spans = zip(ranges.start_ns.tolist(), ranges.end_ns.tolist(), ranges.thread.tolist(),
+                ranges.name.tolist(), strict=True)  # fmt: skip
+    assert sorted((a + origin, b + origin, c, ranges.names[d]) for a, b, c, d in spans) == named
+
+
+@pytest.mark.traces
+def test_the_breakdown_is_the_references(real: tuple[Path, dict[str, Any]]) -> None:
+    path, facts = real
+    ranks = kineto.ranks(facts, origin_of(open_trace(path)))
+    found = analyzed(path)
+    if not any(rank.steps for rank in ranks):  # the reference knows no steps by the optimizer's
+        found = [(*row[:3], []) for row in found]
+    assert_agrees(found, ranks)
+
+
+@pytest.mark.traces
+def test_calls_tell_what_the_profiler_was_told(real: tuple[Path, dict[str, Any]]) -> None:
+    path, facts = real
+    trace = open_trace(path)
+    origin = origin_of(trace)
+    calls = trace.communication_calls(kineto.main_process(facts)).labelled
+    found = [
+        (start + origin, OPERATIONS[operation], size, calls.communicators[group], world)
+        for start, operation, size, group, world in zip(
+            *(
+                column.tolist()
+                for column in (
+                    calls.start_ns, calls.operation, calls.bytes, calls.communicator,
+                    calls.world_size,
+                )
+            ),
+            strict=True,
+        )
+        if group >= 0
+    ]  # fmt: skip
+    assert sorted(found) == kineto.calls(facts)
+
+
+@pytest.mark.traces
+def test_eight_ranks_of_one_step_are_brought_together() -> None:
+    if REAL_FOLDER is None or not (REAL_FOLDER / "kineto" / "dlrm_8ranks").is_dir():
+        pytest.skip("TRACEPROF_TRACES has no dlrm_8ranks")
+    result = analyze_reports(reports_in(REAL_FOLDER / "kineto" / "dlrm_8ranks"))
+    assert (result.run.rank_source, len(result.run.ranks)) == ("torch", 8)
+    operations = list[tuple[int, str, int, int]]()
+    for waits in result.ranks.waits:
+        apart = np.ptp(waits.end_ns, axis=1)
+        for row, kind in enumerate(waits.group.operation.tolist()):
+            last = result.ranks.ranks[waits.group.members[int(waits.last[row])]]
+            first_start = int(waits.start_ns[row].min())
+            operations.append((first_start, waits.group.operations[kind], last, int(apart[row])))
+    operations.sort()
+    kinds = [kind for _, kind, _, _ in operations]
+    assert sorted(kinds) == ["AllReduce"] * 3 + ["AlltoAll"] * 5
+    assert [last for _, _, last, _ in operations] == [7, 7, 7, 7, 7, 5, 5, 4]
+    assert max(apart for *_, apart in operations) <= 7_000  # on one clock
+    (late,) = [finding for finding in result.findings if finding.id == "straggler"]
+    assert late.metrics["rank"] == 7

@@ -1,0 +1,90 @@
+"""Frames, what-if, comparisons and pages of traces of torch.profiler are those of exports.
+
+The same simulated run is in both formats.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from pandas.testing import assert_frame_equal
+
+import traceprof
+from dashboards.address import Address
+from dashboards.pages.registry import PAGES
+from dashboards.timeline.gpu_rows import read_gpu
+from dashboards.timeline.host_rows import with_host
+from tests.support.timelines import drawn
+from tests.support.trees import named, text
+from traceprof.simulate import simulate_scenario
+from traceprof.simulate.profiler_traces import write_traces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[Path]]:
+    """Return the reports of one run, as an export and as traces."""
+    folder = tmp_path_factory.mktemp("both")
+    export = folder / "run.sqlite"
+    simulate_scenario("training", export)
+    return [export], write_traces(export, folder, "run", ".json.gz")
+
+
+def test_frames_are_equal(both: tuple[list[Path], list[Path]]) -> None:
+    steps, kernels, calls = [], [], []
+    for reports in both:
+        with closing(traceprof.analyze(*reports)) as analysis:
+            steps.append(analysis.to_pandas("steps"))
+        with traceprof.open_run(*reports) as run:
+            frame = run.kernels(rank=0)
+            kernels.append(frame[["start_ns", "end_ns", "name", "stream"]].astype({"name": str}))
+            frame = run.api_calls(rank=1)
+            calls.append(frame[["start_ns", "end_ns", "name"]].astype({"name": str}))
+    for first, second in (steps, kernels, calls):
+        assert len(first) > 5
+        assert_frame_equal(first, second)
+
+
+def test_what_if_gives_the_same_answers(both: tuple[list[Path], list[Path]]) -> None:
+    asked = ["no-serialization", "no-launch-stall"]
+    first, second = (traceprof.whatif(*reports, assume=asked).whatif for reports in both)
+    assert first.baseline is not None
+    assert first.baseline == second.baseline
+    assert all(gate.holds for gate in first.baseline.gates)
+    assert len(first.answers) == 3  # each, and both together
+    assert first.answers == second.answers
+
+
+def test_a_comparison_of_both_says_so(both: tuple[list[Path], list[Path]]) -> None:
+    document = traceprof.compare(*both)
+    assert any("kineto-json" in str(difference) for difference in document.comparable.differences)
+    assert document.step.change == 0
+
+
+def test_pages_and_timelines_are_drawn(both: tuple[list[Path], list[Path]]) -> None:
+    rows = []
+    for reports in both:
+        with closing(traceprof.analyze(*reports)) as analysis:
+            for page in PAGES:
+                tree = page.layout(analysis, Address(page.PATH))
+                assert text(tree) or named(tree, "Div"), page.TITLE
+            steps = {part.rank: part.steps for part in analysis.result.breakdown}
+            rows.append(
+                [
+                    [row for row in drawn(timeline) if row[2] != "nccl"]
+                    for rank in analysis.run.ranks
+                    for timeline in [with_host(read_gpu(rank, steps[rank.rank]))]
+                ]
+            )
+    kinds = [[{row[2] for row in rank} for rank in of_format] for of_format in rows]
+    assert {"compute", "communication"} <= kinds[0][0]
+    gpu = [
+        [[row for row in rank if row[0].startswith("GPU")] for rank in of_format]
+        for of_format in rows
+    ]
+    assert gpu[0] == gpu[1]
+    assert all(gpu[0])

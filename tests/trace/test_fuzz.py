@@ -1,0 +1,78 @@
+"""A few damaged exports; `python -m tests.fuzz` tries them by the thousand."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.attempts import Outcome
+from tests.support.fuzz import running
+from tests.support.fuzz.running import results
+from tests.support.traces import SAMPLE
+from traceprof.cli.main import EXIT_DONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="files are given to child processes"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_exports(tmp_path: Path, seed: int) -> None:
+    tried = list(results(tmp_path, 10, seed))
+    assert len(tried) == 10
+    assert [result for result in tried if result.problem is not None] == []
+
+
+def raising(path: Path) -> None:
+    raise ValueError(path)
+
+
+def endless(path: Path) -> None:
+    while path.name:
+        pass
+
+
+def large(path: Path) -> None:
+    assert path.name
+    bytearray(running.MAX_MB * 1_200_000)[::4096] = b"1" * -(-running.MAX_MB * 1_200_000 // 4096)
+
+
+def littering(path: Path) -> None:
+    path.with_name("litter").touch()
+
+
+def accepting_all(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + bytes(len(data) - 4096))
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (raising, "ValueError"),
+        (endless, "more than 1 s of CPU time"),
+        (large, " MB"),
+        (littering, "left behind: ['litter']"),
+        (accepting_all, "accepted, and SQLite says: "),
+    ],
+)
+def test_wrong_answers_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Path], None], problem: str
+) -> None:
+    def attempt(path: Path, *_: object, **__: Any) -> Outcome:
+        if path != SAMPLE:
+            answer(path)
+        return Outcome(EXIT_DONE, "", "")
+
+    monkeypatch.setattr(running, "attempt", attempt)
+    monkeypatch.setattr(running, "MAX_S", 1)
+    monkeypatch.setattr(running, "_KINDS", ("sql",))
+    tried = [result.problem or "" for result in results(tmp_path, 3, 1)]
+    assert any(problem in text for text in tried), tried

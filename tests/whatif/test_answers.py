@@ -1,0 +1,186 @@
+"""What the replay says of real runs, and of simulated ones whose change was run as well."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.changes import step_ns, without_slowdown
+from traceprof.analysis import analyze
+from traceprof.ask import whatif
+from traceprof.errors import UsageError
+from traceprof.simulate import SCENARIOS, simulate_scenario
+from traceprof.whatif.answers import Answer, answer
+from traceprof.whatif.assumptions import Variant, names, parse
+from traceprof.whatif.replay import measured_steps, replayed_steps
+from traceprof.whatif.run_graph import run_graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.whatif.answers import WhatIf
+
+_MS = 1_000_000
+
+
+def answer_of(asked: WhatIf, assume: str) -> Answer:
+    (only,) = (one for one in asked.answers if one.assume == assume)
+    return only
+
+
+# -- real runs ------------------------------------------------------------------------------------
+
+
+def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> None:
+    """With every delay kept, nothing else than what was measured can come out."""
+    with closing(analyze(real_trace)) as analysis:
+        asked = answer(analysis, [])
+        if asked.baseline is None:
+            assert asked.refused
+            return
+        graph = run_graph(
+            analysis,
+            [Variant(), Variant(None, keeps_unexplained=False)],
+        )
+        steps, _ = replayed_steps(graph)
+        assert np.array_equal(steps[:, 0], measured_steps(graph))
+        misfit = asked.baseline.misfit
+        assert misfit is not None
+        assert len(asked.answers) >= 10
+        if asked.refused is None:
+            has_events = all(facts.has_event_records for facts in graph.facts)
+            assert abs(misfit) <= (0.01 if has_events else 0.035)
+            for one in asked.answers:
+                assert one.low_ns is not None
+                assert one.low_ns <= (one.step_ns or 0) <= (one.high_ns or 0)
+            path_ns = sum(part.total_ns for part in asked.critical_path)
+            # It ends with the rank that ends last, and begins where that one's steps do.
+            last = max(graph.marks, key=lambda mark: int(mark.limits_ns[-1]))
+            assert path_ns == pytest.approx(int(last.limits_ns[-1] - last.limits_ns[0]), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "change_ms", "tolerance"),
+    [
+        # What the pairs' authors' change, waits taken out one rank by itself, brought.
+        ("h100x2_torchrun_nccl_on_compute_stream", {0: 21.2, 1: 27.3}, 0.1),
+        ("pairs/h100x2_per_layer_sync", {0: 52.1, 1: 39.4}, 0.1),
+    ],
+)
+def test_waits_taken_out_of_each_rank_by_itself(
+    traces: Path, name: str, change_ms: dict[int, float], tolerance: float
+) -> None:
+    with closing(analyze(traces / f"{name}.sqlite")) as opened:
+        measured = replace(opened.result.measured, ranks=replace(opened.ranks, waits=()))
+        analysis = replace(opened, result=replace(opened.result, measured=measured))
+        for rank, expected in change_ms.items():
+            of_rank = [one for one in analysis.run.ranks if one.device == rank]
+            run = replace(analysis.run, ranks=tuple(of_rank))
+            graph = run_graph(
+                replace(analysis, run=run),
+                [Variant(), Variant(parse("no-sync"))],
+            )
+            steps, _ = replayed_steps(graph)
+            change = float(steps[:, 0].sum() - steps[:, 1].sum()) / _MS
+            assert change == pytest.approx(expected, abs=max(tolerance, 0.005 * expected))
+
+
+def test_a_loader_that_is_waited_for(traces: Path) -> None:
+    """The step of the same program with eight workers is 176.7 ms."""
+    asked = whatif(
+        traces / "pairs/a100_loader_0_baseline.sqlite", assume=["no-data-loading"]
+    ).whatif
+    (only,) = asked.answers
+    assert only.step_ns == pytest.approx(176.7 * _MS, rel=0.01)
+    assert not only.is_bound
+
+
+def test_a_cropped_window_refuses(traces: Path) -> None:
+    asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
+    assert "launched before the capture" in (asked.refused or "")
+    assert asked.how_to_collect
+    assert all(one.refused and one.step_ns is None for one in asked.answers)
+
+
+def test_clocks_that_disagree_refuse(traces: Path) -> None:
+    """Calls seem to be over before what they waited for: the GPU would not matter at all."""
+    asked = whatif(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite").whatif
+    assert "clocks of host and GPU disagree" in (asked.refused or "")
+    assert all(one.refused and one.step_ns is None for one in asked.answers)
+
+
+def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
+    """What no compute hides runs beside copies here: without it nothing would be over earlier.
+
+    All that it would bring is that it slows no kernels down.
+    """
+    asked = whatif(traces / "a100x4_ddp_baseline_rank0.sqlite").whatif
+    assert answer_of(asked, "perfect-overlap").change_ns == 0
+    slowed = answer_of(asked, "no-overlap-slowdown").change_ns
+    assert slowed is not None
+    assert slowed < 0
+    assert answer_of(asked, "communication=0").change_ns == pytest.approx(slowed, rel=0.01)
+    assert -1.5 * _MS < (answer_of(asked, "copies-hidden").change_ns or 0) < -0.8 * _MS
+
+
+# -- simulated changes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ["overlap-slowdown", "data-loading", "healthy"])
+def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: Path) -> None:
+    setup = SCENARIOS[scenario].build(np.random.default_rng(0))
+    assert step_ns(without_slowdown(setup)) == pytest.approx(step_ns(setup.run()), rel=0.001)
+    path = tmp_path / "run.sqlite"
+    simulate_scenario(scenario, path, seed=0)
+    asked = whatif(path, assume=["no-overlap-slowdown"]).whatif
+    (only,) = asked.answers
+    assert asked.baseline is not None
+    assert only.change_ns == pytest.approx(0, abs=0.001 * asked.baseline.step_ns)
+
+
+def test_kernels_made_faster(tmp_path: Path) -> None:
+    """Half of the compute is gone where compute is all that a step is made of."""
+    path = tmp_path / "run.sqlite"
+    simulate_scenario("healthy", path, seed=0)
+    with closing(analyze(path)) as analysis:
+        compute = np.median(
+            [step.measures.compute_ns for step in analysis.result.breakdown[0].steps]
+        )
+    asked = whatif(path, assume=["kernel:.=0.5x", "communication=0"]).whatif
+    faster, _, both = asked.answers
+    assert both.assume == "kernel:.=0.5x + communication=0"
+    assert both.is_bound
+    assert not faster.is_bound
+    assert faster.change_ns is not None
+    assert -0.6 * compute < faster.change_ns < -0.3 * compute
+
+
+# -- how assumptions are written ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no-snyc", "did you mean 'no-sync'"),
+        ("link", "it needs a value"),
+        ("link=fast", "the value is no factor"),
+        ("link=0x", "the value is no factor"),
+        ("no-sync=2", "it takes no value"),
+        ("launch=1", "only launch=0"),
+        ("kernel:=0.5x", "regular expression and a factor"),
+        ("kernel:(=0.5x", "not a regular expression"),
+        ("kernel:gemm=half", "the value is no factor"),
+    ],
+)
+def test_mistakes_are_told(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", [*names(), "kernel:gemm=0.5x", "link=1.5x"])
+def test_every_assumption_can_be_written(text: str) -> None:
+    assert parse(text).text == text
