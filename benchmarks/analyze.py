@@ -33,6 +33,7 @@ STEPS = {"M": 250, "L": 1250}
 REPORTS = "cuda_gpu_kern_sum,cuda_api_sum,cuda_gpu_mem_time_sum,nvtx_sum"
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 OURS, NSYS, LIBRARY, SCAN = "traceprof", "nsys stats, 4 reports", "on connectorx", "sqlite3 scan"
+INFO = "traceprof info"
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,23 @@ def measure(command: list[str]) -> Cost:
 
 def commands(export: Path) -> dict[str, list[str]]:
     """Return the commands to compare, as far as they are installed."""
-    found = {OURS: [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(export)]}
+    installed = {
+        OURS: [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(export)],
+        INFO: [sys.executable, "-m", "traceprof", "info", str(export)],
+    }
     if shutil.which("nsys"):
-        found[NSYS] = [
+        installed[NSYS] = [
             *("nsys", "stats", "--force-export=false", "--report", REPORTS),
             *("--format", "csv", str(export)),
         ]
     if find_spec("connectorx") and find_spec("pyarrow"):
         script = Path(__file__).with_name("on_connectorx.py")
-        found[LIBRARY] = [sys.executable, str(script), str(export)]
+        installed[LIBRARY] = [sys.executable, str(script), str(export)]
     if shutil.which("sqlite3"):
         tables = (schema.KERNEL.name, schema.API_CALL.name, schema.NVTX.name)
         scan = "".join(f"SELECT sum(start), count(*) FROM {table};" for table in tables)  # noqa: S608
-        found[SCAN] = ["sqlite3", "-readonly", str(export), scan]
-    return found
+        installed[SCAN] = ["sqlite3", "-readonly", str(export), scan]
+    return installed
 
 
 @click.command()
@@ -116,13 +120,13 @@ def millions(name: str) -> float:
     return GPUS * STEPS[name] * KERNELS_PER_STEP / 1e6
 
 
-def in_turn(found: dict[str, list[str]], runs: int) -> dict[str, list[Cost]]:
+def in_turn(compared: dict[str, list[str]], runs: int) -> dict[str, list[Cost]]:
     """Run each command so many times, one after the other, and once before to fill the caches."""
-    for command in found.values():
+    for command in compared.values():
         measure(command)
-    costs: dict[str, list[Cost]] = {name: [] for name in found}
+    costs: dict[str, list[Cost]] = {name: [] for name in compared}
     for _ in range(runs):
-        for name, command in found.items():
+        for name, command in compared.items():
             costs[name].append(measure(command))
     return costs
 
@@ -162,6 +166,7 @@ def targets(costs: dict[str, list[Cost]]) -> None:
         f"wall / {SCAN}": (ratio(SCAN), 8.0) if SCAN in costs else None,
         "peak MB on M": (peak(OURS), 60 + 60 * millions("M")),
         "peak MB on L": (peak(large), 60 + 60 * millions("L")),
+        "CPU of traceprof info / of analyze, M": (cpu(INFO) / cpu(OURS), 0.1),
         "wall of L / of M": (walls[large] / walls[OURS], 5.5),
         "import traceprof, CPU s": (cpu("import traceprof"), 0.15),
         "traceprof --help, CPU s": (cpu("traceprof --help"), 0.15),

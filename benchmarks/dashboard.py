@@ -91,10 +91,10 @@ def serving(analysis: Analysis) -> Iterator[str]:
 
 def look_at(browser: Browser, rank: int, views: int, columns: int, rng: random.Random) -> None:
     """Ask for so many views of a rank, for matches and for events."""
-    told = browser.ask("rows of a rank, first time", "rank", rank=rank)
-    rows = ",".join(each["row"] for each in told["rows"])
-    on_gpu = [each["row"] for each in told["rows"] if each["kind"] in GPU_KINDS]
-    start, end = int(told["start"]), int(told["end"])
+    reply = browser.ask("rows of a rank, first time", "rank", rank=rank)
+    rows = ",".join(each["row"] for each in reply["rows"])
+    on_gpu = [each["row"] for each in reply["rows"] if each["kind"] in GPU_KINDS]
+    start, end = int(reply["start"]), int(reply["end"])
 
     def view(kind: str, first: int, span: int) -> Any:  # noqa: ANN401
         return browser.ask(

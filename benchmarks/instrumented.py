@@ -2,8 +2,8 @@
 
     python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--threes 1000] [--processes 4]
 
-Three times in child processes: without a tool, where nothing is replaced; as if there was one (a
-variable names a library that does not exist), with all wrappers and ranges that nobody takes; and
+Three times in child processes: without a tool, where nothing is replaced; under one that only
+counts (compiled with `cc`), with all wrappers and ranges that nobody keeps; and
 under `nsys profile --trace=nvtx`, where it is on PATH.
 
 Calls: short blocks of calls in turn, without anything, with a bare range around each (push and
@@ -55,7 +55,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
-from instrument.core import nvtx_ranges
+from instrument.core import nvtx_injection, nvtx_ranges
 from instrument.wraps import ddp, optimizers
 from traceprof import labels
 
@@ -75,7 +75,8 @@ NSYS = [
     "--cpuctxsw=none",
     "--force-overwrite=true",
 ]
-PRETENDED = {nvtx_ranges.INJECTION: "/nonexistent/tool.so"}
+TOOL = Path(__file__).parents[1] / "tests" / "support" / "tool.c"
+"""A tool that counts ranges."""
 UNDER_NSYS = f"under nsys, nvtx {version('nvtx')}"
 SETTLING_CALLS = 50  # the interpreter finds its shortcuts anew
 SETTLING_STEPS = 20  # after eight, functions have been made quicker
@@ -93,22 +94,29 @@ def main(context: click.Context, calls: int, rounds: int, threes: int, processes
     """Measure in children and print."""
     if context.invoked_subcommand is not None:
         return
+    with tempfile.TemporaryDirectory() as folder:
+        compile_tool = ["cc", "-shared", "-fPIC", "-O1", str(TOOL), "-o", f"{folder}/tool.so"]
+        subprocess.run(compile_tool, check=True)
+        measure(folder, calls, rounds, threes, processes)
+
+
+def measure(folder: str, calls: int, rounds: int, threes: int, processes: int) -> None:
+    """Measure in children and print."""
     settings: list[tuple[str, list[str], Mapping[str, str]]] = [
         ("no tool", [], {}),
-        ("as if under a tool", [], PRETENDED),
+        ("under a tool that counts", [], {nvtx_injection.VARIABLE: f"{folder}/tool.so"}),
     ]
     if shutil.which("nsys"):
         settings.append((UNDER_NSYS, NSYS, {}))
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (name, tool, environment) in enumerate(settings):
-            under = [*tool, f"--output={folder}/{number}"] if tool else []
-            show_calls(name, child(under, environment, "calls", str(calls), str(rounds)))
-            show_steps(
-                name,
-                [child(under, environment, "steps", str(threes)) for _ in range(processes)],
-            )
-            own = child(under, environment, "alone", "18")
-            print(f"a step of one rank, {name}: {own['added_us']:.0f} µs of CPU time added\n")
+    for number, (name, tool, environment) in enumerate(settings):
+        under = [*tool, f"--output={folder}/{number}"] if tool else []
+        show_calls(name, child(under, environment, "calls", str(calls), str(rounds)))
+        show_steps(
+            name,
+            [child(under, environment, "steps", str(threes)) for _ in range(processes)],
+        )
+        alone = child(under, environment, "alone", "18")
+        print(f"a step of one rank, {name}: {alone['added_us']:.0f} µs of CPU time added\n")
 
 
 def child(under: list[str], environment: Mapping[str, str], *arguments: str) -> Any:  # noqa: ANN401
@@ -206,10 +214,10 @@ def plain(call: Callable[[], object], calls: int) -> float:
 
 def in_our_ranges(call: Callable[[], object], texts: list[str]) -> float:
     """Return the cost of a call in a range of each text, by the fastest means."""
-    push, pop = nvtx_ranges.push, nvtx_ranges.pop
+    push, pop, message = nvtx_ranges.push, nvtx_ranges.pop, nvtx_ranges.message
     began = time.thread_time_ns()
     for text in texts:
-        push(text)
+        push(message(text))
         call()
         pop()
     return (time.thread_time_ns() - began) / len(texts) / 1e3

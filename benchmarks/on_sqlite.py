@@ -30,10 +30,10 @@ def compare(export: Path, runs: int) -> None:
     command = [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(export)]
     through_sqlite = [sys.executable, "-m", "benchmarks.on_sqlite", str(export), _ANALYZE]
     costs = in_turn({"own reader of pages": command, "SQLite alone": through_sqlite}, runs)
-    for name, found in costs.items():
-        walls = [cost.wall_s for cost in found]
-        cpu = statistics.median(cost.cpu_s for cost in found)
-        peak = statistics.median(cost.peak_mb for cost in found)
+    for name, runs_of_command in costs.items():
+        walls = [cost.wall_s for cost in runs_of_command]
+        cpu = statistics.median(cost.cpu_s for cost in runs_of_command)
+        peak = statistics.median(cost.peak_mb for cost in runs_of_command)
         print(
             f"{name}: {statistics.median(walls):.2f} s ({min(walls):.2f}-{max(walls):.2f}),"
             f" {cpu:.2f} s of CPU time, {peak:.0f} MB"

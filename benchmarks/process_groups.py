@@ -48,8 +48,8 @@ def record(pairs: int, report: Path) -> list[dict[str, Any]]:
     )
     if done.returncode or not report.exists():
         raise click.ClickException(f"nsys profile failed: {done.stderr or done.stdout}")
-    told: list[dict[str, Any]] = json.loads(clocks.read_text())
-    return told
+    ranks: list[dict[str, Any]] = json.loads(clocks.read_text())
+    return ranks
 
 
 @click.command()
@@ -64,9 +64,9 @@ def main(pairs: int, runs: int) -> None:
         for run in range(runs):
             for number in numbers:
                 report = Path(folder) / f"{number}-pairs-{run}.nsys-rep"
-                told = record(number, report)
+                ranks = record(number, report)
                 reports.append(report)
-                rows[number].append((*_of_clocks(told), *_of_trace(report)))
+                rows[number].append((*_of_clocks(ranks), *_of_trace(report)))
         analysis = analyze(*reports)
         findings, missing = analysis.findings, analysis.not_applicable
         analysis.close()
@@ -77,9 +77,9 @@ def main(pairs: int, runs: int) -> None:
         print(f"{each.id}: {each.reason}")
 
 
-def _of_clocks(told: Sequence[dict[str, Any]]) -> tuple[float, float]:
+def _of_clocks(ranks: Sequence[dict[str, Any]]) -> tuple[float, float]:
     """Return mean and median µs of an operation by the ranks' own clocks, over all ranks."""
-    inside = [each for clock in told for each in clock["inside_ns"]]
+    inside = [each for clock in ranks for each in clock["inside_ns"]]
     return statistics.mean(inside) / 1000, statistics.median(inside) / 1000
 
 

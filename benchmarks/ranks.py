@@ -55,8 +55,8 @@ class Tally:
             clock = analysis.ranks.clocks.of(report)
             if clock.source == "reference":
                 continue
-            found = clock.offset_ns + (each["at_ns"] - clock.at_ns) * clock.drift
-            self.offset_errors.append(abs(found - each["offset_ns"]))
+            estimate = clock.offset_ns + (each["at_ns"] - clock.at_ns) * clock.drift
+            self.offset_errors.append(abs(estimate - each["offset_ns"]))
             self.uncertainties.append(clock.uncertainty_ns or 0)
         planted = truth["straggler"]
         found_ranks = [finding for finding in analysis.findings if finding.id == "straggler"]

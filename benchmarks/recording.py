@@ -1,10 +1,11 @@
 """What the flags of `nsys profile` cost: a training step's time under each, over that without.
 
-    python benchmarks/recording.py [--steps 300] [--runs 3]
+    python benchmarks/recording.py [--steps 300] [--runs 3] [--only NAME]...
 
-Runs `tests/support/programs/train.py` on 2 Gloo ranks, plain and under `nsys profile` with more
-and more to record, in turn; prints the median step, its ratio to the plain one's, and the size of
-the report for each step. Needs nsys, and no GPU: what tracing CUDA costs cannot be measured here.
+Runs `tests/support/programs/train.py` on 2 Gloo ranks, plain, with torch.profiler and under `nsys
+profile` with more and more to record, in turn; prints the median step, its ratio to the plain
+one's, and the size of the report for each step. Needs nsys, and no GPU: what tracing CUDA costs
+cannot be measured here.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests" / "support" / "programs" / "train.py"
 LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 QUIET = ("--sample=none", "--cpuctxsw=none")
+TORCH = "--with torch"
 WAYS: dict[str, tuple[tuple[str, ...] | None, bool]] = {
     "plain": (None, False),
     "-m instrument, not recorded": (None, True),
+    TORCH: (None, True),
     "--trace=nvtx, without instrument": (("--trace=nvtx", *QUIET), False),
     "--trace=nvtx": (("--trace=nvtx", *QUIET), True),
     "--trace=nvtx,osrt": (("--trace=nvtx,osrt", *QUIET), True),
@@ -49,19 +52,23 @@ WAYS: dict[str, tuple[tuple[str, ...] | None, bool]] = {
 @click.command()
 @click.option("--steps", default=300, show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Counted runs of each.")
-def main(steps: int, runs: int) -> None:
+@click.option("--only", multiple=True, type=click.Choice(list(WAYS)), help="Beside `plain`.")
+def main(steps: int, runs: int, only: tuple[str, ...]) -> None:
     """Measure each way in turn and print the table."""
     nsys = shutil.which("nsys")
     if nsys is None:
         raise click.ClickException("nsys is not on PATH")
-    step_us: dict[str, list[float]] = {name: [] for name in WAYS}
+    ways = {name: way for name, way in WAYS.items() if not only or name in {"plain", *only}}
+    step_us: dict[str, list[float]] = {name: [] for name in ways}
     report_bytes: dict[str, float] = {}
     num_crashed: Counter[str] = Counter()
-    for _, name in itertools.product(range(runs), WAYS):
-        flags, is_named = WAYS[name]
+    for _, name in itertools.product(range(runs), ways):
+        flags, is_named = ways[name]
         with tempfile.TemporaryDirectory() as folder:
             prefix = [] if flags is None else [nsys, "profile", *flags, "-o", f"{folder}/run"]
             module = ["-m", "instrument"] if is_named else []
+            if name == TORCH:
+                module += ["--with", "torch", "-o", folder]
             command = [*prefix, *LAUNCH, *module, str(PROGRAM)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
@@ -74,8 +81,9 @@ def main(steps: int, runs: int) -> None:
             if done.returncode:
                 raise click.ClickException(f"{name}: {done.stdout}{done.stderr}")
             step_us[name].append(_median_step_us(Path(folder) / "truth-0.json"))
-            if flags is not None:
-                report_bytes[name] = (Path(folder) / "run.nsys-rep").stat().st_size / steps
+            reports = [*Path(folder).glob("*.nsys-rep"), *Path(folder).glob("*.trace.json.gz")]
+            if reports:
+                report_bytes[name] = sum(path.stat().st_size for path in reports) / steps
     table = Table(
         "recorded with", "step µs (min-max)", "of plain", "report bytes a step", "crashed"
     )
