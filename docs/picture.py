@@ -23,11 +23,13 @@ TEMPLATE = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DO
 def main() -> None:
     """Write docs/report.svg."""
     console = Console(file=io.StringIO(), record=True, width=104, force_terminal=True)
-    analysis = traceprof.analyze("sample_traces/ddp.sqlite")
-    console.print(text.report(analysis))
+    analysis = traceprof.analyze("sample_traces/training.sqlite")
+    console.print(text.report(analysis.result))
     analysis.close()
     picture = console.export_svg(
-        title="traceprof analyze sample_traces/ddp.sqlite", code_format=TEMPLATE, unique_id="report"
+        title="traceprof analyze sample_traces/training.sqlite",
+        code_format=TEMPLATE,
+        unique_id="report",
     )
     (ROOT / "docs" / "report.svg").write_text(picture, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Bring the outputs that the README shows up to date: run its commands, put in what they print.
+"""Bring the outputs that pages show up to date: run their commands, put in what they print.
 
 python docs/readme.py
 """
@@ -12,16 +12,17 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "export.md")
 
 
 def main() -> None:
-    """Rewrite the console blocks of README.md."""
-    text = README.read_text(encoding="utf-8")
-    text = re.sub(
-        r"^```console\n\$ (.*?)\n.*?^```$", _session, text, flags=re.MULTILINE | re.DOTALL
-    )
-    README.write_text(text, encoding="utf-8")
+    """Rewrite the console blocks of the pages."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        text = re.sub(
+            r"^```console\n\$ (.*?)\n.*?^```$", _session, text, flags=re.MULTILINE | re.DOTALL
+        )
+        page.write_text(text, encoding="utf-8")
 
 
 def _session(match: re.Match[str]) -> str:
