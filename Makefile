@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Of the long tests `make verify PART=1/4` runs a quarter, the first of four.
+# Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
 .PHONY: help demo check test verify lint types bench schema sample screenshots clean
@@ -12,7 +12,7 @@ help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
 demo: $(VENV)/installed  ## Analyse the sample trace
-	$(BIN)/traceprof analyze sample_traces/ddp.sqlite
+	$(BIN)/traceprof analyze sample_traces/training.sqlite
 
 check: $(VENV)/installed-test lint types  ## Lint, check the types and run the quick tests
 	$(BIN)/pytest -n auto -m 'not slow and not long'
@@ -29,12 +29,17 @@ lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports wha
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/oxlint
 
-types: $(VENV)/installed-test  ## Check the types
+types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
 	$(BIN)/mypy
+	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno check --quiet dashboards/assets
 
 schema: $(VENV)/installed  ## Write the schema of the JSON output anew
 	$(BIN)/python -m traceprof.reports.schema > analysis-1.schema.json
 	mv analysis-1.schema.json traceprof/reports/
+	$(BIN)/python -m traceprof.reports.comparison.schema > comparison-1.schema.json
+	mv comparison-1.schema.json traceprof/reports/
+	$(BIN)/python -m traceprof.reports.whatif_schema > whatif-1.schema.json
+	mv whatif-1.schema.json traceprof/reports/
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json
@@ -45,8 +50,9 @@ sample: $(VENV)/installed  ## Write the sample traces anew
 		$(BIN)/traceprof simulate $$name -o sample_traces/$$name.sqlite || exit 1; \
 	done
 
-screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard (needs chromium)
+screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard, and a tour of all pages into build/tour (needs chromium)
 	$(BIN)/python docs/screenshots.py
+	$(BIN)/python docs/screenshots.py --tour build/tour
 
 bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)
 	$(BIN)/python benchmarks/analyze.py
