@@ -14,7 +14,7 @@ from tests.support.changes import recorded, step_ns
 from traceprof.analysis import analyze
 from traceprof.ask import whatif
 from traceprof.errors import UsageError
-from traceprof.pipeline_orders import one_forward_one_backward
+from traceprof.simulate.pipeline_orders import one_forward_one_backward
 from traceprof.simulate.scenarios.stages import (
     NUM_MICRO_BATCHES,
     NUM_STAGES,
