@@ -27,7 +27,6 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
-from traceprof.ask import whatif
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.programme_writer import Host, Rates
@@ -41,6 +40,7 @@ from traceprof.simulate.scenarios.stages import (
     nccl_pipeline,
 )
 from traceprof.simulate.scenarios.training import WORLD
+from traceprof.whatif.ask import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
