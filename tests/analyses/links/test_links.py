@@ -30,7 +30,7 @@ def judged(path: Path, module: Any = link_usage, **overrides: float) -> list[Any
     with ranks_of(path) as ranks:
         informed = [replace(rank, peak_overrides=overrides) for rank in ranks]
         results = [module.run(rank, rank.window) for rank in informed]
-    return [each for result in results for each in module.findings(result)]
+    return [finding for result in results for finding in module.findings(result)]
 
 
 def assert_copies_agree(path: Path) -> None:
@@ -113,13 +113,11 @@ def test_real_counters(traces: Path) -> None:
     series = reference_series(path)
     with ranks_of(path) as (rank,):
         by_gpu = rank.trace.counters.by_gpu[0]
-        assert [(each.link, each.direction) for each in by_gpu] == [("pcie", "tx"), ("pcie", "rx")]
-        for each in by_gpu:
-            rows = zip(
-                each.start_ns.tolist(), each.end_ns.tolist(), each.value.tolist(), strict=True
-            )
-            assert list(rows) == series[0, each.link, each.direction]
-            assert len(each.value) == 6089
+        assert [(use.link, use.direction) for use in by_gpu] == [("pcie", "tx"), ("pcie", "rx")]
+        for use in by_gpu:
+            rows = zip(use.start_ns.tolist(), use.end_ns.tolist(), use.value.tolist(), strict=True)
+            assert list(rows) == series[0, use.link, use.direction]
+            assert len(use.value) == 6089
         assert judged(path, link_counters) == []  # nothing communicates
 
 
@@ -163,8 +161,8 @@ def test_scenarios(scenario: str) -> None:
             if row["source"] == "copies"]  # fmt: skip
     if rows:
         assert sorted(found, key=str) == sorted(rows, key=str)
-    silent = {each.id for module in (link_usage, link_counters) for each in judged(path, module)
-              if isinstance(each, Finding) and each.severity > Severity.INFO}  # fmt: skip
+    silent = {claim.id for module in (link_usage, link_counters) for claim in judged(path, module)
+              if isinstance(claim, Finding) and claim.severity > Severity.INFO}  # fmt: skip
     assert not silent & set(truth.get("silent", []))
 
 
@@ -177,14 +175,14 @@ def test_the_counters_scenario() -> None:
     path = SAMPLE_FOLDER / "link-counters.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())
     found = judged(path, link_counters)
-    assert sorted((each.id, each.rank) for each in found) == sorted(
-        (each["id"], each["rank"]) for each in truth["findings"]
+    assert sorted((claim.id, claim.rank) for claim in found) == sorted(
+        (planted["id"], planted["rank"]) for planted in truth["findings"]
     )
     for finding in found:
         (expected,) = [
-            each["metrics"]
-            for each in truth["findings"]
-            if (each["id"], each["rank"]) == (finding.id, finding.rank)
+            planted["metrics"]
+            for planted in truth["findings"]
+            if (planted["id"], planted["rank"]) == (finding.id, finding.rank)
         ]
         for name in ("link", "direction", "peer", "source", "peak_gb_per_s"):
             assert finding.metrics[name] == expected[name]
@@ -211,7 +209,7 @@ def test_the_counters_scenario() -> None:
 def test_what_copies_and_counters_both_say_is_said_once() -> None:
     path = SAMPLE_FOLDER / "link-counters.sqlite"
     both = judged(path) + judged(path, link_counters)
-    assert [each.metrics["source"] for each in both].count("copies") == 2
+    assert [claim.metrics["source"] for claim in both].count("copies") == 2
     assert link_findings.distinct(both) == judged(path, link_counters)
     assert link_findings.distinct(judged(path)) == judged(path)
 
@@ -280,8 +278,8 @@ def test_hidden_copies_cost_nothing(tmp_path: Path) -> None:
 def test_without_the_gpus_name_nothing_is_claimed(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 10).memcpy(10, 1000, bytes=8 << 20).write(tmp_path / "t.sqlite")
     found = judged(path)
-    assert [each.id for each in found] == ["link-saturated", "link-underused"]
-    assert all(isinstance(each, NotApplicable) for each in found)
+    assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
+    assert all(isinstance(claim, NotApplicable) for claim in found)
     assert judged(path, pcie=63.0)[0].id == "link-saturated"
 
 
@@ -424,8 +422,8 @@ def test_few_samples_are_refused(tmp_path: Path) -> None:
         tmp_path / "t.sqlite"
     )
     found = judged(path, link_counters)
-    assert [each.id for each in found] == ["link-saturated", "link-underused"]
-    assert all("--gpu-metrics-frequency" in each.how_to_collect for each in found)
+    assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
+    assert all("--gpu-metrics-frequency" in claim.how_to_collect for claim in found)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
     assert (use.num_in_communication, use.utilization_in_communication) == (4, None)
@@ -457,9 +455,9 @@ def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
 
 def test_no_counters(tmp_path: Path) -> None:
     found = judged(communicating().write(tmp_path / "t.sqlite"), link_counters)
-    assert [each.id for each in found] == ["link-saturated", "link-underused"]
-    assert all("--gpu-metrics-devices=cuda-visible" in each.how_to_collect for each in found)
-    assert not any("nic" in each.how_to_collect for each in found)
+    assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
+    assert all("--gpu-metrics-devices=cuda-visible" in claim.how_to_collect for claim in found)
+    assert not any("nic" in claim.how_to_collect for claim in found)
 
 
 def test_an_inventory_of_nics_is_no_traffic(tmp_path: Path) -> None:
@@ -468,7 +466,9 @@ def test_an_inventory_of_nics_is_no_traffic(tmp_path: Path) -> None:
         linkLayer=2,
     )  # fmt: skip
     found = judged(builder.write(tmp_path / "t.sqlite"), link_counters)
-    assert all("mlx5_0" in each.reason and "--nic-metrics" in each.how_to_collect for each in found)
+    assert all(
+        "mlx5_0" in claim.reason and "--nic-metrics" in claim.how_to_collect for claim in found
+    )
 
 
 def nic(builder: TraceBuilder, unit: str = "bytes/ms", **more: Any) -> TraceBuilder:
@@ -491,7 +491,7 @@ def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
         (use,) = link_counters.run(rank, rank.window).uses
     assert (use.bytes, use.busy_ns, use.gb_per_s) == (180_000_000, 9_000_000, 20.0)
     assert (use.name, use.peak_gb_per_s) == ("NIC 7", None)
-    assert not any(isinstance(each, Finding) for each in judged(path, link_counters))
+    assert not any(isinstance(claim, Finding) for claim in judged(path, link_counters))
     (finding,) = judged(path, link_counters, network=20.0)
     assert (finding.id, finding.metrics["source"]) == ("link-saturated", "nic-metrics")
 
