@@ -12,6 +12,7 @@ from traceprof.run.launching_calls import calls_with
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 from traceprof.whatif.event_waits import awaited
+from traceprof.whatif.mpi_waits import before_mpi
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -58,6 +59,7 @@ class HostWaits:
         own_ns: int64[m], what the call takes by itself.
         tail_ns: int64[m], how long after the operation it returns.
         is_stall: bool[m], whether the launch queue was full.
+        is_before_mpi: bool[m], whether MPI, which comes next, may need what was waited for.
     """
 
     call: Int64
@@ -65,6 +67,7 @@ class HostWaits:
     own_ns: Int64
     tail_ns: Int64
     is_stall: Mask
+    is_before_mpi: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,9 @@ def inferred_waits(late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
     return StreamWaits(producer[fits], consumer[fits], is_told=False)
 
 
-def host_waits(rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None) -> HostWaits:
+def host_waits(
+    rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None, shift_ns: int = 0
+) -> HostWaits:
     """Return what the host of a process waited for: synchronizing calls, copies, full queues.
 
     A call whose operation cannot be told waits for nothing here: it takes as long as it took.
@@ -169,6 +174,7 @@ def host_waits(rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits |
         calls: of the process.
         work: of all its ranks.
         events: what streams waited for, where that is told.
+        shift_ns: what was added to times of the report.
     """
     call, operation = _synchronized(rank, calls, work, events)
     blocked = np.flatnonzero(work.blocks)
@@ -193,9 +199,11 @@ def host_waits(rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits |
     shortest = np.full(len(calls), np.iinfo(np.int64).max)
     np.minimum.at(shortest, call[is_last], tail[is_last])
     tail = np.minimum(tail, shortest[call])
+    call = call[possible]
     return HostWaits(
-        call[possible], operation[possible], own[possible], tail[possible], is_stall[possible]
-    )
+        call, operation[possible], own[possible], tail[possible], is_stall[possible],
+        before_mpi(rank, calls, call, shift_ns),
+    )  # fmt: skip
 
 
 def hand_overs(calls: HostCalls, work: GpuWork) -> HandOvers:

@@ -30,7 +30,7 @@ class Durations:
         in_call_ns: float64[calls], how much less each call takes, waits apart.
         transfer: float64[operations], by what the transfers of collectives are multiplied.
         is_free_of_stream: bool[operations], which do not wait for the one before on their stream.
-        waits_for_gpu: whether the host's waits hold it.
+        waits_for_gpu: whether the host's waits hold it; those right before MPI always do.
         waits_for_kernels: whether those for kernels do; others are for copies, whose data the host
             may need.
         stalls: whether a full queue holds the host.
@@ -150,12 +150,16 @@ class Weigher:
     def _waited(self, edges: Edges) -> Float64:
         durations = self._durations
         is_stall = edges.kind is EdgeKind.STALL
-        holds = durations.stalls if is_stall else durations.waits_for_gpu
-        if not holds:
-            return np.full(len(edges.at), NEVER)
-        tails = self._process.host_waits.tail_ns[edges.at].astype(np.float64)
-        if not is_stall and not durations.waits_for_kernels:
-            tails[self._process.is_kernel_awaited[edges.at]] = NEVER
+        waits = self._process.host_waits
+        tails = waits.tail_ns[edges.at].astype(np.float64)
+        if is_stall:
+            return tails if durations.stalls else np.full(len(tails), NEVER)
+        is_gone = np.zeros(len(tails), np.bool_)
+        if not durations.waits_for_gpu:
+            is_gone[:] = True
+        elif not durations.waits_for_kernels:
+            is_gone[:] = self._process.is_kernel_awaited[edges.at]
+        tails[is_gone & ~waits.is_before_mpi[edges.at]] = NEVER
         return tails
 
     def _locked(self, edges: Edges) -> Float64:
