@@ -12,8 +12,8 @@ from dashboards.timeline.model import CALL, HOST, NVTX, RANGE, RankTimeline, Tra
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.row import Row
 from dashboards.view import MAX_NAME
-from traceprof import lanes
 from traceprof.errors import one_line
+from traceprof.run import lanes
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.special_values import OPEN_END
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.changes import step_ns, without_slowdown
 from traceprof.analysis import analyze
-from traceprof.ask import whatif
 from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.whatif.answers import Answer, answer
+from traceprof.whatif.ask import whatif
 from traceprof.whatif.assumptions import Variant, names, parse
 from traceprof.whatif.replay import measured_steps, replayed_steps
 from traceprof.whatif.run_graph import run_graph

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.traces import GPU_SAMPLES, REAL_FOLDER, SAMPLE
 from traceprof.analysis import Options, analyze
-from traceprof.ask import whatif
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_scenario
+from traceprof.whatif.ask import whatif
 from traceprof.whatif.step_path import step_path
 
 if TYPE_CHECKING:

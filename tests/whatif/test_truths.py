@@ -27,11 +27,10 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
-from traceprof.ask import whatif
-from traceprof.pipeline_orders import one_forward_one_backward
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.pipeline_orders import one_forward_one_backward
 from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.stages import (
@@ -41,6 +40,7 @@ from traceprof.simulate.scenarios.stages import (
     nccl_pipeline,
 )
 from traceprof.simulate.scenarios.training import WORLD
+from traceprof.whatif.ask import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

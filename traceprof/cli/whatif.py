@@ -67,9 +67,9 @@ def command(
     """
     from rich.console import Console
 
-    from traceprof.ask import whatif
     from traceprof.reports import whatif_json, whatif_text
     from traceprof.reports.text import plain
+    from traceprof.whatif.ask import whatif
     from traceprof.whatif.assumptions import parse
 
     for text in assumed:

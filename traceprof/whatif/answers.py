@@ -18,10 +18,10 @@ from traceprof.whatif.sends import blocked_sends, sends_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.whatif.assumptions import Assumption
     from traceprof.whatif.checked import Baseline
     from traceprof.whatif.longest_path import Float64
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_changes import StreamOrder
     from traceprof.whatif.run_graph import RunGraph
     from traceprof.whatif.sends import BlockedSend

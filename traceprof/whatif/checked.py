@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.savings import GateName
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.whatif.assumptions import Assumption
     from traceprof.whatif.longest_path import Float64
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_changes import RunChange, StreamOrder
     from traceprof.whatif.run_graph import RunGraph
     from traceprof.whatif.sample import Sample

@@ -19,6 +19,7 @@ from traceprof.whatif.weights import Weigher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.ranks.waits import GroupWaits
     from traceprof.run.opening import Mask, Rank
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from traceprof.whatif.facts import ProcessFacts
     from traceprof.whatif.graph import Edges, Observed, Process
     from traceprof.whatif.longest_path import Float64, Schedule
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.sample import Sample
     from traceprof.whatif.weights import Weighing
 
