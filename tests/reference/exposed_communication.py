@@ -44,21 +44,16 @@ from typing import Any, NamedTuple
 
 from tests.reference.communication import kernels_of, kind
 from tests.reference.readiness import FOLLOWS_NS, Dependencies, Readiness, readiness_of
+from tests.reference.spans import Span, both, clipped, covered, length, without
 from tests.reference.streams import (
     COMMUNICATION,
     COMPUTE,
     Key,
     Operation,
     Rank,
-    Span,
-    clipped,
-    covered,
-    intersect,
-    measure,
     owned,
     read,
     spans_of,
-    without,
 )
 
 LEAVE_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
@@ -102,7 +97,7 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
     low, high = window or rank.window
     computing = spans_of(rank.of_kind(COMPUTE))
     communicating = clipped(spans_of(rank.of_kind(COMMUNICATION)), low, high)
-    exposed = measure(without(communicating, computing))
+    exposed = length(without(communicating, computing))
     judge = Judge(rank, computing)
     total = dict.fromkeys(REASONS, 0)
     by_operation = []
@@ -114,8 +109,8 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
         own = without(spans, computing)
         if not own:
             continue
-        waiting = measure(clipped(own, op.start, max(together.get(place, op.start), op.start)))
-        reasons = judge.reasons(readiness[id(op)], measure(own) - waiting)
+        waiting = length(clipped(own, op.start, max(together.get(place, op.start), op.start)))
+        reasons = judge.reasons(readiness[id(op)], length(own) - waiting)
         reasons["waiting_ns"] = waiting
         for name, ns in reasons.items():
             total[name] += ns
@@ -126,7 +121,7 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
     if not is_matched:
         assert total["waiting_ns"] == 0
         metrics["waiting_ns"] = None
-    return ExposedCommunication(measure(communicating), exposed, metrics, by_operation)
+    return ExposedCommunication(length(communicating), exposed, metrics, by_operation)
 
 
 class Judge:
@@ -167,7 +162,7 @@ class Judge:
         if any(each.call is not None and each.call.end > op.end for each in following):
             found["late_launch_ns"] += left
             return found
-        found["queued_ns"] = min(left, measure(intersect(ready.blocked, self._computing)))
+        found["queued_ns"] = min(left, length(both(ready.blocked, self._computing)))
         left -= found["queued_ns"]
         if any(each.stream == op.stream for each in following):
             name = "same_stream_ns"

@@ -30,7 +30,7 @@ from tests.reference.breakdown import (
     rows,
     step_ranges,
 )
-from tests.reference.overlap_slowdown import Span, covered, union
+from tests.reference.spans import Span, covered, union
 
 
 class Kernel(NamedTuple):

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.reference.breakdown import (
     LOW_24_BITS,
@@ -27,14 +27,11 @@ from tests.reference.breakdown import (
     integers,
     rows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from tests.reference.spans import Span, clipped, covered, length, union, without
 
 EVER = 1 << 80
 LONG, NEAR, PROMPT, MAX_ENDING, MIN_CAP = 50_000, 100_000, 50_000, 16, 256
 COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
-Span = tuple[int, int]
 
 
 @dataclass
@@ -409,55 +406,11 @@ def late_operations(
         until = min(each.start, call.end)
         if each.start - call.end > PROMPT or until <= since:
             continue
-        spans = clip(blocked[call.thread], since, until)
+        spans = clipped(blocked[call.thread], since, until)
         if spans:
-            late.append((each.start, measure(spans)))
-            costly += spans if each.communicates else subtract(spans, compute)
+            late.append((each.start, length(spans)))
+            costly += spans if each.communicates else without(spans, compute)
     return sorted(late, key=lambda pair: (-pair[1], pair[0])), union(costly)
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def clip(spans: list[Span], start: int, end: int) -> list[Span]:
-    first = max(bisect_left(spans, (start, start)) - 1, 0)
-    found = []
-    for low, high in spans[first:]:
-        if low >= end:
-            break
-        if high > start:
-            found.append((max(low, start), min(high, end)))
-    return [(low, high) for low, high in found if low < high]
-
-
-def measure(spans: list[Span]) -> int:
-    return sum(end - start for start, end in spans)
-
-
-def covered(spans: list[Span], start: int, end: int) -> int:
-    return measure(clip(spans, start, end))
-
-
-def subtract(spans: list[Span], holes: list[Span]) -> list[Span]:
-    left = []
-    for start, end in spans:
-        at = start
-        for low, high in clip(holes, start, end):
-            if low > at:
-                left.append((at, low))
-            at = high
-        if at < end:
-            left.append((at, end))
-    return left
 
 
 def read_operations(

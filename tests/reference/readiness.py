@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
 
 from tests.reference.communication import is_independent, kernels_of
+from tests.reference.spans import Span, clipped, length, union, without
 from tests.reference.streams import (
     COMMUNICATION,
     COMPUTE,
@@ -32,14 +33,9 @@ from tests.reference.streams import (
     Key,
     Operation,
     Rank,
-    Span,
     StreamEvent,
-    clipped,
-    measure,
     read,
     spans_of,
-    union,
-    without,
 )
 
 FOLLOWS_NS = 20_000
@@ -183,8 +179,8 @@ def serialization(
             continue
         result.num_operations += 1
         result.num_judged += op.call is not None
-        blocked = measure(each.blocked) if each.counts else 0
-        queued = measure(each.queued) if each.counts else 0
+        blocked = length(each.blocked) if each.counts else 0
+        queued = length(each.queued) if each.counts else 0
         result.queued_ns += queued
         result.num_queued += queued > 0
         if not blocked:
@@ -199,6 +195,6 @@ def serialization(
         if independent is not False:
             avoidable += each.blocked
     exposed = without(union(avoidable), spans_of(rank.of_kind(COMPUTE)))
-    result.avoidable_ns = measure(clipped(exposed, low, high))
+    result.avoidable_ns = length(clipped(exposed, low, high))
     assert rank.process & LOW_24_BITS == 0
     return result

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
+from tests.support.databases import dump
 from tests.support.traces import CPU_SAMPLE
 from traceprof.analyses.document.records import document
 from traceprof.analysis import analyze
@@ -26,11 +25,6 @@ RUNS = [
     {"pairs": 3, "operations": 30, "seed": 2},
     {"pairs": 6, "operations": 25, "seed": 3},
 ]
-
-
-def dump(path: Path) -> list[str]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return list(database.iterdump())
 
 
 @pytest.fixture(scope="module", params=RUNS, ids=lambda run: "-".join(map(str, run.values())))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.support.databases import query
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_run
 from traceprof.simulate.event_model.fleet import Capture, Node, seen
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 KERNELS = f"SELECT start, end FROM {schema.KERNEL.name} ORDER BY start"
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return database.execute(sql).fetchall()
 
 
 def test_a_clock_that_is_ahead_and_fast() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
 import subprocess
-from contextlib import closing
 from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from tests.reference.breakdown import reference
 from tests.reference.idle_causes import idle_causes
 from tests.reference.nsight_export import Export
 from tests.reference.training import training
+from tests.support.databases import dump, query
 from tests.support.long import in_turn
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
@@ -57,16 +56,6 @@ def latest(request: pytest.FixtureRequest, made: Any) -> tuple[Path, Truth]:
     """Each scenario in the latest version."""
     run: tuple[Path, Truth] = made(request.param, LATEST)
     return run
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return database.execute(sql).fetchall()
-
-
-def dump(path: Path) -> list[str]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return list(database.iterdump())
 
 
 def operations(path: Path) -> str:
