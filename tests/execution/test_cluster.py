@@ -13,7 +13,7 @@ import pytest
 from distributed import LocalCluster
 
 from tests.support.cli import run
-from tests.support.workers import alone, hooked_path, openers, renamed, until, written
+from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, UsageError, WorkerError
@@ -150,9 +150,9 @@ def test_a_scheduler_that_goes_away(
         address = json.loads(where.read_text())["address"]
         command = ["-m", "traceprof", "analyze", "--scheduler", address, str(stuck)]
         driver = started(processes, sys.executable, *command, stderr=subprocess.PIPE)
-        until(lambda: openers(stuck), seconds=120)
+        until(lambda: openers(stuck))
         scheduler.kill()
-        _, err = driver.communicate(timeout=120)
+        _, err = driver.communicate(timeout=MAX_WAIT_S)
     assert driver.returncode == EXIT_ERROR
     assert err.startswith(f"traceprof: cannot go on with the scheduler {address}: ")
     assert err.count("\n") == 1
