@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from traceprof.analysis import Analysis
 
+
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with analysis_of(request.param) as result:
