@@ -102,6 +102,25 @@ def slowed_down(rng: np.random.Generator) -> Setup:
     return Setup(hosts, lambda _: [], slowdown=Fraction(7, 5))
 
 
+def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setup:
+    """Reductions wait behind each other, and each for the layers before it.
+
+    What follows waits for the stream, and so for all of them.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER * 2)
+                for size_mib in sizes_mib:
+                    host.operator(host.compute, "aten::mm", *_LAYER * 2)
+                    size = size_mib * _MIB
+                    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [])
+
+
 def late_rank(key: str, rng: np.random.Generator, *, is_cured: bool) -> Setup:
     """Eight ranks, one of which is late for a reason, or would be."""
     plan = STRAGGLERS[key]
@@ -214,6 +233,11 @@ PAIRS = (
         for program in ("nccl-serialization", "exposed-queued")
     ),
     *(
+        Pair(name, "no-serialization", each_on_its_own_stream,
+             partial(buckets_in_a_row, sizes_mib=sizes_mib))
+        for name, sizes_mib in (("buckets-in-a-row", (300, 300, 300)), ("short-last", (600, 8)))
+    ),
+    *(
         Pair(program, "link=2x", twice_as_fast)
         for program in (
             "late-allreduce", "compute-stream-collective", "nccl-serialization",
@@ -307,7 +331,7 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
 
 # One of each kind always, the others with `make verify`.
 _OFTEN = {
-    "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "nccl-serialization",
+    "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "short-last",
     "late-slow-kernels", "late-upstream", "late-balanced", "buckets-of-100", "pipeline-sends",
     "peer-copies", "launch-bound", "exposed-late-launch", "exposed-copy",
 }  # fmt: skip
@@ -326,6 +350,17 @@ def test_the_change_is_what_the_simulator_gives(pair: Pair, seed: int, tmp_path:
     assert of_seed.is_close or of_seed.holds_truth
     if of_seed.is_large and not of_seed.is_bound:
         assert of_seed.width <= _MAX_WIDTH
+
+
+@pytest.mark.parametrize("program", ["nccl-serialization", "buckets-in-a-row", "short-last"])
+def test_without_event_records_no_answer_is_too_good(program: str, tmp_path: Path) -> None:
+    """What was queued behind other communication waited for compute, too, and nothing tells it."""
+    (pair,) = (
+        pair for pair in PAIRS if (pair.program, pair.assume) == (program, "no-serialization")
+    )
+    of_seed = outcome(pair, 0, tmp_path / "run.sqlite", has_events=False)
+    assert of_seed.holds_truth
+    assert of_seed.is_close
 
 
 @pytest.mark.long
