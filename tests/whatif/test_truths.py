@@ -53,8 +53,6 @@ _MIB = 1 << 20
 _NUM_SEEDS = 20
 _MIN_COVERAGE = 0.95
 _CLOSE = 0.05  # of the true change
-# Of a limit: where nothing ran ahead, what the GPU needs between kernels is not seen.
-_CLOSE_LIMIT = 0.1
 _LARGE, _MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
 _LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 
@@ -294,9 +292,8 @@ class Outcome:
 
     @property
     def is_close(self) -> bool:
-        """Whether it is within 5 % of the truth; limits within 10 %."""
-        close = _CLOSE_LIMIT if self.is_bound else _CLOSE
-        return abs(self.said_ns - self.true_ns) <= close * abs(self.true_ns)
+        """Whether it is within 5 % of the truth."""
+        return abs(self.said_ns - self.true_ns) <= _CLOSE * abs(self.true_ns)
 
     @property
     def holds_truth(self) -> bool:
@@ -350,6 +347,14 @@ def test_the_change_is_what_the_simulator_gives(pair: Pair, seed: int, tmp_path:
     assert of_seed.is_close or of_seed.holds_truth
     if of_seed.is_large and not of_seed.is_bound:
         assert of_seed.width <= _MAX_WIDTH
+
+
+def test_a_wait_that_is_longer_than_clocks_may_be_off_goes_with_its_cause(tmp_path: Path) -> None:
+    """Clocks of one machine may be off by 10 us: over 1 % of this step, under each of its waits."""
+    (pair,) = (pair for pair in PAIRS if pair.program == "launch-bound")
+    of_seed = outcome(pair, 8, tmp_path / "run.sqlite")
+    assert of_seed.step_ns < 1_000_000
+    assert of_seed.is_close
 
 
 @pytest.mark.parametrize("program", ["nccl-serialization", "buckets-in-a-row", "short-last"])
