@@ -116,15 +116,17 @@ class Variant:
         assumption: None for what was measured.
         keeps_unexplained: whether delays without a known reason stay.
         has_gpu_time: whether the GPU takes any time.
+        has_possible_waits: whether streams wait for all that they may have waited for.
     """
 
     assumption: Assumption | None = None
     keeps_unexplained: bool = True
     has_gpu_time: bool = True
+    has_possible_waits: bool = True
 
     def durations(self, process: Process) -> Durations:
         """Return what the actions of a process take."""
-        one = as_measured(process)
+        one = replace(as_measured(process), possible_waits=self.has_possible_waits)
         if not self.keeps_unexplained:
             one = replace(one, unexplained=0.0)
         if not self.has_gpu_time:

@@ -13,6 +13,7 @@ from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_ca
 from traceprof.trace.model.special_values import NULL
 from traceprof.whatif.event_waits import awaited
 from traceprof.whatif.mpi_waits import before_mpi
+from traceprof.whatif.possible_waits import possible_waits
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -42,11 +43,13 @@ class StreamWaits:
         producer: int64[m], indices into `GpuWork`.
         consumer: int64[m], the first operation put on the waiting stream after the wait.
         is_told: whether event records tell them; else they are inferred from times.
+        is_sure: bool[m]; others are as late as may be: see `possible_waits`.
     """
 
     producer: Int64
     consumer: Int64
     is_told: bool
+    is_sure: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class HandOvers:
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, is_told=False)
+NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
 
 
 class _Chains:
@@ -137,16 +140,18 @@ def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None
     """
     if events is None:
         return None
-    return StreamWaits(*awaited(events, work), is_told=True)
+    producer, consumer = awaited(events, work)
+    return StreamWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
 
 
-def inferred_waits(late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
-    """Return which operations seem to have waited for one of another stream, by times alone.
+def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
+    """Return which operations seem to have waited for one of another stream, or may have.
 
     An operation that nothing known held, and that began within 20 us of the end of another stream's
     operation which was launched before it, is taken to have waited for that one.
 
     Args:
+        rank: one rank of the process.
         late: int64[n], how much later than what is known to have held it each operation began.
         calls: of the process.
         work: its operations.
@@ -159,7 +164,14 @@ def inferred_waits(late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
     fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
     fits &= work.start_ns[consumer] - work.end_ns[producer] <= _TOLERANCE_NS
     fits &= asked[producer] < asked[consumer]
-    return StreamWaits(producer[fits], consumer[fits], is_told=False)
+    producer, consumer = producer[fits], consumer[fits]
+    others = possible_waits(rank, calls, work)
+    return StreamWaits(
+        np.concatenate((producer, others[0])),
+        np.concatenate((consumer, others[1])),
+        is_told=False,
+        is_sure=np.repeat([True, False], [len(producer), len(others[0])]),
+    )
 
 
 def host_waits(

@@ -36,6 +36,8 @@ class Durations:
         stalls: whether a full queue holds the host.
         latency: by what the GPU's own delays are multiplied.
         unexplained: by what the delays without a known reason are multiplied.
+        possible_waits: whether streams wait for all that they may have waited for, where no event
+            records tell it.
     """
 
     length_ns: Float64
@@ -48,6 +50,7 @@ class Durations:
     stalls: bool = True
     latency: float = 1.0
     unexplained: float = 1.0
+    possible_waits: bool = True
 
 
 class Weighing(Protocol):
@@ -127,6 +130,8 @@ class Weigher:
             EdgeKind.STREAM: self._followed,
             EdgeKind.STREAM_WAIT: self._waited_for_event,
             EdgeKind.WORK: self._worked,
+            EdgeKind.APART_BEGIN: self._apart,
+            EdgeKind.APART_END: self._apart,
         }
         return ways[edges.kind](edges)
 
@@ -178,8 +183,13 @@ class Weigher:
         process, at = self._process, edges.at
         after = process.latencies.after_wait_ns[at].astype(np.float64)
         after *= self._durations.latency
-        after += self._late[process.stream_waits.consumer[at]]
-        return after
+        is_sure = process.stream_waits.is_sure[at]
+        # What is only possible is no part of what was seen to hold the operation.
+        after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
+        return after if self._durations.possible_waits else np.where(is_sure, after, NEVER)
+
+    def _apart(self, edges: Edges) -> Float64:
+        return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls
