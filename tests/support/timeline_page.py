@@ -36,6 +36,13 @@ class Timeline:
             }"""
         )
 
+    def wait_for_frames(self) -> None:
+        """Wait until what is to be drawn is on the screen."""
+        self.page.evaluate(
+            "() => new Promise((resolve) =>"
+            " requestAnimationFrame(() => requestAnimationFrame(resolve)))"
+        )
+
     def ask(self, code: str) -> Any:
         """Return the value of an expression on the timeline `t`."""
         return self.page.evaluate(f"() => {{ {FIND} return {code}; }}")
@@ -59,7 +66,8 @@ class Timeline:
     @property
     def address(self) -> dict[str, str]:
         """The parameters in the address, once they are settled."""
-        self.page.wait_for_timeout(400)
+        # What was noted before is written before: timers end in the order of their times.
+        self.page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 300))")
         query = parse_qs(urlsplit(self.page.url).query)
         return {key: values[0] for key, values in query.items()}
 
