@@ -247,7 +247,7 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
         )
         closed = time_range is None
         mine = [stall for stall in stalls if stall[3] == device]
-        mine = [depth for depth in mine if closed or start <= depth[0] < end]
+        mine = [stall for stall in mine if closed or start <= stall[0] < end]
         spans = union((first, stop) for first, stop, _, _ in mine)
         inside = [operation for operation in own if closed or start <= operation.start < end]
         late, costly = late_operations(own, stalls, process.waited, start, end + closed)
@@ -262,7 +262,7 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
                 process.pid,
                 device,
                 process.source,
-                [depth[:3] for depth in mine],
+                [stall[:3] for stall in mine],
                 process.cap,
                 process.scope,
                 process.usual,
