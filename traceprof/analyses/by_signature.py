@@ -118,12 +118,12 @@ class Compared:
         alone, overlapped = 0, 0
         rows = zip(self.signature, self.num_alone, self.num_overlapped, strict=True)
         for signature, num_alone, num_overlapped in rows:
-            own = slice(overlapped, overlapped + num_overlapped)
+            places = slice(overlapped, overlapped + num_overlapped)
             yield (
                 int(signature),
                 self.alone_ns[alone : alone + num_alone],
-                self.overlapped[own],
-                self.overlapped_ns[own],
+                self.overlapped[places],
+                self.overlapped_ns[places],
             )
             alone += num_alone
             overlapped += num_overlapped

@@ -76,7 +76,7 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
     """
     operation, launch = np.full(len(times), -1, np.int64), np.full(len(times), -1, np.int64)
     nothing = np.empty(0, np.int64)
-    found = [(nothing, nothing, nothing)]
+    parts = [(nothing, nothing, nothing)]
     offset = 0
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         if len(times) and len(group):
@@ -84,9 +84,9 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
             gap[gap == len(times)] = 0
             rows = np.flatnonzero((times[gap] == group.start_ns) & (launched_by >= 0))
             rows = rows[group.packed_length.at(rows) > 0]
-            found.append((gap[rows], launched_by[rows], rows + offset))
+            parts.append((gap[rows], launched_by[rows], rows + offset))
         offset += len(group)
-    gap, call, place = (np.concatenate(column) for column in zip(*found, strict=True))
+    gap, call, place = (np.concatenate(column) for column in zip(*parts, strict=True))
     operation[gap], launch[gap] = place, call
     several = np.bincount(gap, minlength=len(times))[gap] > 1
     if several.any():

@@ -172,8 +172,8 @@ class Target:
         for row in self._device_map:
             if row["pid"] == pid and row["cudaId"] == key.device:
                 candidates = [board for board in boards if board["id"] == row["gpuId"]]
-                told = (row["uuid"], *(_name_of_board(board) for board in candidates))
-                return next(filter(None, told), None)
+                known_names = (row["uuid"], *(_name_of_board(board) for board in candidates))
+                return next(filter(None, known_names), None)
         visible = self.environment.get(_VISIBLE)
         ordinal: int | None = key.device
         if visible is not None:
