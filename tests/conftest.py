@@ -147,9 +147,9 @@ def shared_files() -> Callable[[], list[str]]:
 
     def found() -> list[str]:
         names = []
-        for each in Path("/proc/self/fd").iterdir():
+        for link in Path("/proc/self/fd").iterdir():
             with suppress(OSError):  # the folder's own is closed by now
-                names.append(str(each.readlink()))
+                names.append(str(link.readlink()))
         return [name for name in names if "memfd:traceprof" in name]
 
     return found
