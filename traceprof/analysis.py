@@ -483,6 +483,8 @@ class _Analyzer:
                 traces.append(trace)
                 ranks.append(report[0])
             result = _judged(reports, self.options)
+            reports.clear()  # what ranks were compared by is large
+            report = None
             analysis = Analysis(result, attach_ranks(result.run, traces, ranks))
             return self._with_savings(analysis)
         except Exception:  # after an interrupt a thread may still be reading
