@@ -13,8 +13,8 @@ from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.tables import Column, table
 from traceprof.errors import one_line
-from traceprof.kernel_names import function_name
 from traceprof.reports.comparison.sections import sections
+from traceprof.reports.kernels_text import kernel_title
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _kernels(comparison: Comparison, told: Sequence[Section]) -> Component:
 
 
 def _name(name: str | None) -> str:
-    return "–" if name is None else one_line(function_name(name), _MAX_NAME)  # noqa: RUF001
+    return "–" if name is None else one_line(kernel_title(name), _MAX_NAME)  # noqa: RUF001
 
 
 def _sure(p_adjusted: float | None, *, is_significant: bool) -> str:

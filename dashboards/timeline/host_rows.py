@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.timeline.events import call_events, range_events
-from dashboards.timeline.model import CALL, HOST, NVTX, RANGE, RankTimeline, Track
+from dashboards.timeline.model import (
+    CALL,
+    COUNTER,
+    HOST,
+    NVTX,
+    RANGE,
+    SAMPLE,
+    RankTimeline,
+    Track,
+)
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.row import Row
+from dashboards.timeline.samples import Samples
 from dashboards.view import MAX_NAME
 from traceprof import lanes
+from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.special_values import OPEN_END
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
 _MAX_PACKED = 8
+_COUNTERS = "sampled counters of links"
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
@@ -51,8 +63,17 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
     if calls is not None:
         events[CALL] = call_events(calls, rank.trace.api_names)
     busiest, others = _threads(rank, calls, ranges)
-    tracks = (*timeline.tracks, *busiest, *(replace(other, is_folded=True) for other in others))
+    folded = (replace(other, is_folded=True) for other in others)
+    tracks = (*timeline.tracks, *_counter_tracks(rank), *busiest, *folded)
     return RankTimeline(rank, tracks, events, ranges, timeline.steps, has_host=True)
+
+
+def _counter_tracks(rank: Rank) -> Iterator[Track]:
+    """Yield the rows of what was sampled of a rank's links."""
+    for link in link_samples(rank):
+        samples = Samples.sampled(link)
+        index = np.arange(len(samples.row), dtype=np.int32)
+        yield Track(_COUNTERS, samples.label, COUNTER, SAMPLE, index, samples.row, samples=samples)
 
 
 def _threads(
@@ -143,4 +164,8 @@ def _by_thread(thread: Int64) -> dict[int, Int32]:
 def _thread_label(rank: Rank, thread: int) -> str:
     name = rank.trace.thread_names.get(thread)
     number = rank.trace.thread_number(thread)
-    return f"thread {number} · {one_line(name, MAX_NAME)}" if name else f"thread {number}"
+    label = f"thread {number}"
+    if not name:
+        return label
+    named = one_line(name, MAX_NAME)  # which torch.profiler begins with the number
+    return named if named.startswith(label) else f"{label} · {named}"

@@ -17,10 +17,11 @@ from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
 from dashboards.timeline.names import NameTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from dashboards.timeline.events import Events
     from dashboards.timeline.model import RankTimeline
+    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
     from traceprof.trace.model.ranges import RangeTable
@@ -48,6 +49,10 @@ class Timelines:
     def numbers(self) -> Collection[int]:
         """The numbers of the run's ranks, ascending."""
         return self._ranks.keys()
+
+    def steps(self, number: int) -> Sequence[StepMeasures]:
+        """Return the training steps of a rank on its GPU."""
+        return self._steps.get(number, ())
 
     def gpu(self, number: int) -> RankTimeline:
         """Return what is there of a rank's timeline: its GPU's rows at least, which come first."""

@@ -190,6 +190,21 @@ def test_overlapping_events_are_merged_where_they_are_too_many(tmp_path: Path) -
         assert reply["share"] == [1000] * 99 + [reply["share"][-1]]
 
 
+def test_all_of_one_name_come_one_after_the_other_and_then_the_first(sample: Get) -> None:
+    (row, *_) = [row["row"] for row in answer(sample("rank", rank=0))["rows"]
+                 if row["label"].endswith("communication")]  # fmt: skip
+    events = answer(sample("events", rows=row, start=0, end=1 << 60))["events"]
+    name = answer(sample("event", id=events[0]["id"]))["name"]
+    expected = [event["id"] for event in events
+                if answer(sample("event", id=event["id"]))["name"] == name]  # fmt: skip
+    assert len(expected) > 5
+    for direction, ids in (("next", expected), ("previous", expected[::-1])):
+        seen = [ids[0]]
+        for _ in ids:
+            seen.append(answer(sample("namesake", id=seen[-1], direction=direction))["id"])
+        assert seen == [*ids, ids[0]]
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 VIEW = {"rows": "0.0", "start": 0, "end": 10, "columns": 10}
@@ -213,6 +228,12 @@ REFUSED = [
     ("event", {}),
     ("block", {"row": "0.0", "start": 0}),
     ("block", {"row": "../x", "start": 0, "end": 1}),
+    ("path", {}),
+    *(("path", {"step": value}) for value in EVIL_NUMBERS),
+    ("path", {"rank": 0}),
+    ("path", {"rank": "x", "at": 0}),
+    ("namesake", {"id": "0.op", "direction": "next"}),
+    ("namesake", {"id": "0.op.0", "direction": "up"}),
     ("search", {**SEARCH, "text": ""}),
     ("search", {**SEARCH, "text": "x" * 201}),
     ("search", {**SEARCH, "direction": "up"}),
@@ -228,6 +249,9 @@ MISSING = [
     ("event", {"id": "0.op.999999"}),
     ("event", {"id": "0.range.999999"}),
     ("block", {"row": "0.99", "start": 0, "end": 1}),
+    ("path", {"rank": 99, "at": 0}),
+    ("namesake", {"id": "99.op.0", "direction": "next"}),
+    ("namesake", {"id": "0.op.999999", "direction": "next"}),
     ("search", {**SEARCH, "rank": "0,99"}),
     ("search", {**SEARCH, "from": "0.op.999999"}),
     ("search", {**SEARCH, "from": "1.op.0"}),
