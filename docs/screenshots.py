@@ -106,7 +106,10 @@ def _take_tour(browser: Browser, url: str, folder: Path, only: str | None) -> No
 def _take(page: Page, path: Path, *, is_whole: bool = False) -> None:
     """Save what a page shows once it rests."""
     page.wait_for_function(
-        "() => !document.querySelector('#page .loading')", timeout=_MAX_ANSWER_S * 1000
+        "() => !document.querySelector('#page .loading')"
+        " && [...document.querySelectorAll('#page .table')].every((table) =>"
+        " table.querySelector('.ag-row, .ag-overlay'))",
+        timeout=_MAX_ANSWER_S * 1000,
     )
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(500)

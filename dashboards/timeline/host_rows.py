@@ -99,17 +99,20 @@ def _threads(
         for thread in threads:
             group = _thread_label(rank, thread)
             if ranges is not None and thread in ranges_of:
-                yield from _range_tracks(group, ranges, ranges_of[thread], latest)
+                yield from _range_tracks(group, named, ranges, ranges_of[thread], latest)
             if calls is not None and thread in calls_of:
-                yield from _call_tracks(group, calls, calls_of[thread])
+                yield from _call_tracks(group, api, calls, calls_of[thread])
 
+    named = "annotations" if rank.trace.origin == "torch.profiler" else "NVTX"
+    is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
+    api = "HIP API" if is_hip else "CUDA API"
     threads = sorted({*calls_of, *ranges_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
     busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
 
 
-def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
+def _call_tracks(group: str, api: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
     rows = index.astype(np.int64)
     start = calls.starts.at(rows)
     end = start + calls.packed_length.at(rows)
@@ -118,11 +121,11 @@ def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     lane = lanes.nested(start, end, _MAX_NESTED)
-    yield from _lanes(group, "CUDA API", HOST, CALL, lane, index, start, end)
+    yield from _lanes(group, api, HOST, CALL, lane, index, start, end)
 
 
 def _range_tracks(
-    group: str, ranges: RangeTable, index: Int32, latest: Callable[[], int]
+    group: str, named: str, ranges: RangeTable, index: Int32, latest: Callable[[], int]
 ) -> Iterator[Track]:
     start, end = ranges.start_ns[index], ranges.end_ns[index]
     is_open = end == OPEN_END
@@ -133,8 +136,8 @@ def _range_tracks(
         index, start, end = index[order], start[order], end[order]
     nests = ranges.nests[index]
     for chosen, label, split, most in (
-        (~nests, "NVTX start/end", lanes.packed, _MAX_PACKED),
-        (nests, "NVTX", lanes.nested, _MAX_NESTED),
+        (~nests, f"{named} start/end", lanes.packed, _MAX_PACKED),
+        (nests, named, lanes.nested, _MAX_NESTED),
     ):
         if chosen.any():
             lane = split(start[chosen], end[chosen], most)

@@ -162,19 +162,24 @@ def _path(store: Timelines) -> dict[str, Any]:
 
 
 def _search(store: Timelines) -> dict[str, Any]:
-    """Return how many events have a text in their names, and the next one."""
+    """Return how many events have a text in their names, and the next one.
+
+    `is_all` says whether calls and ranges are read already: whoever wants them comes again.
+    """
     numbers = asked.ranks(store)
     at = Place(asked.integer("at", -BEYOND_NS, BEYOND_NS))
     backwards = asked.one_of("direction", ("next", "previous")) == "previous"
     text = asked.text("text")
     start = asked.event_id("from") if "from" in request.args else None
-    ranks = {number: store.events(number) for number in numbers}
+    ranks, is_all = store.searchable(numbers)
     if start is not None:
+        if not is_all and start[0] in ranks and start[1] not in ranks[start[0]]:
+            ranks = {**ranks, start[0]: store.events(start[0])}
         place = place_of(ranks, *start)
         if place is None:
             abort(404, "there is no such event")
         at = place if backwards else after(place)
-    return search(ranks, text, at, backwards=backwards)
+    return {**search(ranks, text, at, backwards=backwards), "is_all": is_all}
 
 
 _ANSWERS: dict[str, Answer] = {

@@ -283,7 +283,9 @@ export class TimelinePanel {
     const { count, next, names, num_names: numNames } = matches;
     // Where there are very many, it is not counted which of them it is.
     const which = next?.number ? `${grouped(next.number)} of ` : "";
-    this.matches.textContent = next ? `${which}${grouped(count)}` : "nothing has this in its name";
+    const said = next ? `${which}${grouped(count)}` : "nothing has this in its name";
+    const soFar = next ? `${grouped(count)} so far` : "nothing so far";
+    this.matches.textContent = matches.is_all ? said : `${soFar}: reading calls and ranges …`;
     const listed = names.map((name) =>
       make("li", {}, make("button", {
         type: "button", title: name.label, onclick: () => this.actions.searchFor(name.label),

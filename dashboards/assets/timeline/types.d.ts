@@ -121,6 +121,8 @@ export interface Matches {
   num_names: number;
   names: { label: string; count: number }[];
   next: { id: string; start: string; number: number | null } | null;
+  /** Whether calls and ranges are read already. */
+  is_all: boolean;
 }
 
 export interface Grid { list: { at: number; label: string }[]; anchor: string | null }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
+from traceprof.errors import TraceFormatError
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
@@ -203,6 +205,42 @@ def test_all_of_one_name_come_one_after_the_other_and_then_the_first(sample: Get
         for _ in ids:
             seen.append(answer(sample("namesake", id=seen[-1], direction=direction))["id"])
         assert seen == [*ids, ids[0]]
+
+
+def test_a_search_answers_with_what_is_read_and_is_whole_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_read = threading.Event()
+    read = Timelines.events
+
+    def read_later(self: Timelines, number: int) -> Any:
+        assert may_read.wait(60)
+        return read(self, number)
+
+    monkeypatch.setattr(timeline_store, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(Timelines, "events", read_later)
+    question = {"rank": 0, "text": "e", "at": 0, "direction": "next"}
+    for get in client(SAMPLE):
+        first = answer(get("search", **question))
+        assert not first["is_all"]
+        assert first["next"]["id"].split(".")[1] in {"op", "step"}
+        may_read.set()
+        monkeypatch.setattr(timeline_store, "MAX_WAIT_S", 60)
+        whole = answer(get("search", **question))
+        assert whole["is_all"]
+        assert whole["count"] > first["count"]
+
+
+def test_a_search_says_where_events_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Timelines, number: int) -> Any:
+        raise TraceFormatError("cannot read the ranges", f"rank {number}", "export it again")
+
+    monkeypatch.setattr(timeline_store, "MAX_WAIT_S", 60)
+    monkeypatch.setattr(Timelines, "events", fail)
+    for get in client(SAMPLE):
+        reply = get("search", rank=0, text="e", at=0, direction="next")
+        assert reply.status_code == 500
+        assert "cannot read the ranges" in reply.get_json()["error"]
 
 
 # -- what is refused ------------------------------------------------------------------------------
