@@ -110,6 +110,22 @@ def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
     assert "3 of 3 steps reduce their gradients in one bucket" in finding.title
 
 
+def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: Path) -> None:
+    # RCCL has one kernel for all operations.
+    generic = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
+    for operation, num_late in (("all_reduce", 3), ("all_gather", 0)):
+        builder = steps_of([])
+        for begin in range(0, 4000, 1000):
+            builder.label(f"{operation} bytes=64 group=0 rank=0 size=2", begin + 500, begin + 520)
+            launch = begin + 505, begin + 510
+            builder.kernel(begin + 610, begin + 880, generic, stream=20, launch=launch)
+        with ranks_of(builder.write(tmp_path / f"{operation}.sqlite")) as (rank,):
+            result = late_allreduce.run(rank, rank.window)
+            assert result.num_late == num_late
+            (judged_as,) = late_allreduce.findings(result)
+            assert isinstance(judged_as, Finding if num_late else NotApplicable)
+
+
 def test_buckets_beside_the_backward_are_not_late(tmp_path: Path) -> None:
     path = steps_of([(400, 500), (500, 590), (600, 880)]).write(tmp_path / "t.sqlite")
     (result,) = assert_agreement(path)
