@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -172,6 +174,24 @@ def test_connections_that_send_nothing_hold_nobody_up() -> None:
             )
         assert get(server.url)[0] == 200
         assert {*threading.enumerate()} <= before
+
+
+def test_long_replies_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, files = bytes(4 << 20), []
+
+    def answer(_: DashboardServer, __: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    def temporary_file(*_: Any, **__: Any) -> io.BytesIO:
+        files.append(io.BytesIO())
+        return files[-1]
+
+    monkeypatch.setattr(DashboardServer, "_answer", answer)
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary_file)
+    with DashboardServer(has_token=False) as server:
+        assert get(server.url) == (200, body.decode())
+    assert files == []
 
 
 def test_elsewhere_a_token_is_needed() -> None:
