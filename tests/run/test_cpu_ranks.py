@@ -336,7 +336,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
