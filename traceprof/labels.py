@@ -21,6 +21,8 @@ DATA_LOADING = "data loading"
 BUCKET = "bucket"
 WAIT = "wait"
 """Around a wait for an asynchronous operation, whose function is the fact `op`."""
+OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
+"""Descriptions that PyTorch gives a process group itself."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def time(uses: Uses) -> go.Figure:
         mode="markers",
         marker={"size": 11, "color": COMMUNICATION, "opacity": 0.75},
         customdata=[
-            [rank, use.count, use.median_ns / 1e3, plain(use.communicator or "not known")]
+            [rank, use.count, use.median_ns / 1e3, plain(use.communicator_text or "not known")]
             for rank, use in uses
         ],
         hovertemplate="<b>%{y}</b><br>rank %{customdata[0]}: %{x:.3f} ms in %{customdata[1]}"

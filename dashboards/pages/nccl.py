@@ -132,7 +132,7 @@ def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
         {
             "rank": rank,
             "operation": one_line(use.operation),
-            "communicator": None if use.communicator is None else one_line(use.communicator),
+            "communicator": use.communicator_text and one_line(use.communicator_text),
             "count": use.count,
             "bytes": use.bytes,
             "total": use.total_ns / 1e6,

@@ -9,12 +9,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from instrument.core.identity import ByIdentity
+from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
-"""Descriptions that PyTorch gives a group itself."""
 
 
 class Group:
@@ -31,7 +29,7 @@ class Group:
         self.ranks: Sequence[int] = _members(group)
         rank = dist.get_rank() if dist.is_initialized() else group.rank()
         self.text = f"group={_word(group.group_name)} rank={rank} size={group.size()}"
-        if group.group_desc not in OWN_DESCRIPTIONS:
+        if group.group_desc not in labels.OWN_DESCRIPTIONS:
             self.text += f" desc={_word(group.group_desc)}"
         self.reports = _reports(group)
         self.collectives = itertools.count()

@@ -101,13 +101,29 @@ def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
         "hideable_fraction": 0.0,
         "coverage": 1.0,
     }
-    assert [(each.start_ns, each.end_ns) for each in finding.evidence] == [
+    assert [(seen.start_ns, seen.end_ns) for seen in finding.evidence] == [
         (1600, 1880),
         (2600, 2880),
         (3600, 3880),
     ]
     assert finding.evidence[0].label == "ncclDevKernel_AllReduce_Sum_f32_RING_LL of step 1"
     assert "3 of 3 steps reduce their gradients in one bucket" in finding.title
+
+
+def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: Path) -> None:
+    # RCCL has one kernel for all operations.
+    generic = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
+    for operation, num_late in (("all_reduce", 3), ("all_gather", 0)):
+        builder = steps_of([])
+        for begin in range(0, 4000, 1000):
+            builder.label(f"{operation} bytes=64 group=0 rank=0 size=2", begin + 500, begin + 520)
+            launch = begin + 505, begin + 510
+            builder.kernel(begin + 610, begin + 880, generic, stream=20, launch=launch)
+        with ranks_of(builder.write(tmp_path / f"{operation}.sqlite")) as (rank,):
+            result = late_allreduce.run(rank, rank.window)
+            assert result.num_late == num_late
+            (judged_as,) = late_allreduce.findings(result)
+            assert isinstance(judged_as, Finding if num_late else NotApplicable)
 
 
 def test_buckets_beside_the_backward_are_not_late(tmp_path: Path) -> None:
@@ -296,7 +312,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             builder.kernel(start, end, name, pid=pid, launch=(call, call + 1))
     builder.graph(300, 320, pid=1)
     path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
-    assert sum(len(each.steps.number) for each in assert_agreement(path)) > 5
+    assert sum(len(answer.steps.number) for answer in assert_agreement(path)) > 5
     first, last = sorted(chance.randrange(1300) for _ in range(2))
     assert_agreement(path, (first, last))
 
@@ -306,15 +322,15 @@ def test_simulated_scenarios_have_the_answers_of_the_model() -> None:
     for export in GPU_SAMPLES:
         truth = json.loads(export.with_suffix(".truth.json").read_text())
         expected = {
-            each["rank"]: each["metrics"]
-            for each in truth.get("findings", [])
-            if each["id"] == "late-allreduce"
+            finding["rank"]: finding["metrics"]
+            for finding in truth.get("findings", [])
+            if finding["id"] == "late-allreduce"
         }
         for number, result in enumerate(assert_agreement(export)):
             found = [
-                each
-                for each in late_allreduce.findings(result)
-                if isinstance(each, Finding) and each.severity > Severity.INFO
+                finding
+                for finding in late_allreduce.findings(result)
+                if isinstance(finding, Finding) and finding.severity > Severity.INFO
             ]
             if number in expected:
                 num_judged += 1

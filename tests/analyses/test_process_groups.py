@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from traceprof.analyses.process_group_scaling import MIN_OPERATIONS
 from traceprof.analyses.process_groups import Signature
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.reports import json as json_report
+from traceprof.reports import text as text_report
 from traceprof.run.opening import open_run
 from traceprof.run.rank import Window
 from traceprof.trace.open import open_trace
@@ -76,6 +80,21 @@ def test_sends_and_receives_by_peer(tmp_path: Path) -> None:
     ]  # fmt: skip
     # How long one side was in its call is not how long the bytes travelled.
     assert {use.algbw_gb_per_s for use in found} == {None}
+
+
+def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.label("all_reduce bytes=8 group=1 desc=tensor_parallel rank=0 size=2 seq=0", 0, 10)
+    builder.label("all_reduce bytes=8 group=0 rank=0 size=2 seq=0", 20, 25)
+    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+        described = [
+            (use.communicator, use.description) for use in analysis.result.collectives[0].uses
+        ]
+        assert described == [("group 1", "tensor_parallel"), ("group 0", None)]
+        groups = text_report.render(analysis.result).partition("Communication by process group")[2]
+        document = json.loads(json_report.render(analysis.result))
+    assert "1 (tensor_parallel) " in groups
+    assert [use["description"] for use in document["collectives"]] == ["tensor_parallel", None]
 
 
 def test_a_root_is_no_peer(tmp_path: Path) -> None:
@@ -191,7 +210,7 @@ def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
 def machine(rows: list[tuple[int, int, int]]) -> MachineOperations:
     start, end, group = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     zeros = np.zeros(len(rows), np.int64)
-    names = tuple(str(each) for each in range(int(group.max()) + 1))
+    names = tuple(str(number) for number in range(int(group.max()) + 1))
     return MachineOperations(
         start, end, zeros, group, zeros, names, (Signature("AllReduce", 4, 2),)
     )  # fmt: skip
@@ -248,9 +267,9 @@ def pairs(
 def phases(builder: TraceBuilder, *took: int) -> TraceBuilder:
     """Have one pair at work, then two, then three, each phase with its duration."""
     start = 0
-    for index, each in enumerate(took):
-        pairs(builder, index + 1, each, start=start)
-        start += 100 * each + 10_000
+    for index, length_ns in enumerate(took):
+        pairs(builder, index + 1, length_ns, start=start)
+        start += 100 * length_ns + 10_000
     return builder
 
 

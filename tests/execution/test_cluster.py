@@ -101,7 +101,7 @@ def test_reports_that_cannot_be_read_are_left_out(
     damaged.write_bytes(b"SQLite format 3\0 and no more")
     missing = tmp_path / "missing.sqlite"
     found = analyze_reports([*reports, damaged, missing], scheduler=scheduler)
-    assert [each.path for each in found.failed] == [damaged, missing]
+    assert [report.path for report in found.failed] == [damaged, missing]
     assert written(found) == alone([*reports, damaged, missing])
 
 

@@ -40,13 +40,29 @@ from traceprof.recording.training_command import read_command
         ("env A=1 python train.py", "env A=1 python -m instrument train.py"),
         ("torchrun -m instrument train.py", "torchrun -m instrument train.py"),
         ("python -m instrument train.py", "python -m instrument train.py"),
+        (
+            "accelerate launch --multi_gpu --num_processes 2 --debug train.py --cpu",
+            "accelerate launch --multi_gpu --num_processes 2 --debug -m instrument train.py --cpu",
+        ),
+        ("accelerate-launch -m pkg.train a", "accelerate-launch -m instrument -m pkg.train a"),
+        (
+            "python -m accelerate.commands.launch --cpu --config_file a train.py",
+            "python -m accelerate.commands.launch --cpu --config_file a -m instrument train.py",
+        ),
         # There is no place for it:
         ("torchrun --no-python ./train.sh", "torchrun --no-python ./train.sh"),
         ("python -c pass", "python -c pass"),
         ("python", "python"),
         ("python -m", "python -m"),
         ("bash job.sh train.py", "bash job.sh train.py"),
-        ("accelerate launch train.py", "accelerate launch train.py"),
+        ("accelerate test", "accelerate test"),
+        ("accelerate launch --no_python ./train.sh", "accelerate launch --no_python ./train.sh"),
+        (
+            "accelerate launch --unknown-flag train.py a",
+            "accelerate launch --unknown-flag train.py a",
+        ),
+        ("accelerate launch -m --debug pkg.train", "accelerate launch -m --debug pkg.train"),
+        ("accelerate launch -m", "accelerate launch -m"),
     ],
 )
 def test_instrument_is_put_before_the_script(command: str, instrumented: str) -> None:
@@ -66,6 +82,7 @@ def test_options_are_those_of_instrument() -> None:
         ("torchrun --nnodes 4 --node_rank 0 train.py", 4, 0),
         ("torchrun --nnodes=1:4 train.py", None, None),
         ("torchrun train.py --nnodes 3", 1, None),
+        ("accelerate launch --num_machines 2 --machine_rank 1 train.py", 2, 1),
         ("python train.py", None, None),
     ],
 )

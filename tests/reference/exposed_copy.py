@@ -108,8 +108,8 @@ def prepare(path: Path) -> dict[Key, Prepared]:
     found = {}
     for rank in read(path):
         of_process = ranges.get(rank.process, [])
-        updates = [(each.start, each.end) for each in of_process
-                   if OPTIMIZER_RANGE.search(each.name)]  # fmt: skip
+        updates = [(range_.start, range_.end) for range_ in of_process
+                   if OPTIMIZER_RANGE.search(range_.name)]  # fmt: skip
         gradients = gradient_copies(rank, step_ranges(of_process, None), updates)
         found[rank.process, rank.device] = Prepared(rank, pageable, gradients)
     return found

@@ -141,23 +141,23 @@ def rank(
     """What the analysis must find for a rank's operations, (start, end, signature) each."""
     communication_kernels, kernels = operations["communication"], operations["kernels"]
     peers, graphs = operations["peers"], operations["graphs"]
-    every = [each for group in operations.values() for each in group]
-    low = min(each[0] for each in every)
-    high = max(each[1] for each in every) + 1  # an instant at the very end is inside
+    every = [operation for group in operations.values() for operation in group]
+    low = min(operation[0] for operation in every)
+    high = max(operation[1] for operation in every) + 1  # an instant at the very end is inside
     low, high = window or (low, high)
 
     def inside(group: list[Any]) -> list[Any]:
-        return [each for each in group if low <= each[0] < high]
+        return [operation for operation in group if low <= operation[0] < high]
 
-    busy = union([each[:2] for each in (*communication_kernels, *peers)])
-    computing = union([each[:2] for each in (*kernels, *graphs)])
-    computes = [each[:2] for each in (*kernels, *graphs)]
+    busy = union([operation[:2] for operation in (*communication_kernels, *peers)])
+    computing = union([operation[:2] for operation in (*kernels, *graphs)])
+    computes = [operation[:2] for operation in (*kernels, *graphs)]
     disturbed = beside_others([*computes, *(others or ())]) if undisturbed else set()
     alone: dict[Any, list[int]] = defaultdict(list)
     overlapped: dict[Any, list[Span]] = defaultdict(list)
     halves: list[Span] = []
     num_disturbed = 0
-    num_beside = sum(covered(busy, *each) > 0 for each in inside(graphs))
+    num_beside = sum(covered(busy, *graph) > 0 for graph in inside(graphs))
     for start, end, signature in inside(kernels):
         beside = covered(busy, start, end)
         num_beside += beside > 0
@@ -178,17 +178,17 @@ def rank(
         if len(usual) < 3:
             continue
         lengths = [end - start for start, end in spans]
-        median = statistics.median([Fraction(each) for each in usual])
+        median = statistics.median([Fraction(duration) for duration in usual])
         mean = Fraction(sum(usual), len(usual))
         quartile = next(
-            each for index, each in enumerate(usual) if 4 * index >= 3 * (len(usual) - 1)
+            duration for index, duration in enumerate(usual) if 4 * index >= 3 * (len(usual) - 1)
         )
         took += sum(lengths)
         expected += median * len(spans)
         by_mean = int(mean * len(spans))
         at_least += max(int(median * len(spans)), by_mean)
         at_most += max(quartile * len(spans), by_mean)
-        variance += float(statistics.variance([Fraction(each) for each in usual])) * (
+        variance += float(statistics.variance([Fraction(duration) for duration in usual])) * (
             len(spans) + len(spans) ** 2 / len(usual)
         )
         for start, end in spans:

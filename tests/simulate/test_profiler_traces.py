@@ -10,7 +10,7 @@ import pytest
 from tests.support.cli import run
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
-from traceprof.simulate import simulate_run, simulate_scenario
+from traceprof.simulate import RUN_SCENARIOS, simulate_run, simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.trace.model.parts import Part
 from traceprof.trace.open import open_trace
@@ -26,7 +26,13 @@ LONG = (
     "launch-queue-stall-unexported", "launch-queue-full-healthy", "exposed-copy", "peer-copies",
     "peer-copy-through-host", "launch-bound", "data-loading", "allocation-in-steps",
     "lost-run-ahead", "warm-up", "turnaround", "exposed-waiting", "full-precision-matmul",
+    "pipeline-sends", "pipeline-copies",
 )  # fmt: skip
+REASONS = (
+    "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
+    "late_input_ns", "unknown_ns",
+)  # fmt: skip
+QUICK_RUNS = ("straggler-host", "cpu-straggler-upstream")
 
 
 def findings(result: RunResult) -> list[Any]:
@@ -58,14 +64,59 @@ def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
     assert_same(analyze_reports([export]), analyze_reports(traces))
 
 
-def test_ranks_of_several_machines_have_the_same_results(tmp_path: Path) -> None:
-    simulate_run("straggler-host", tmp_path / "run", per_rank=True)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "exposed-queued",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("exposed-needed-at-once", "exposed-late-input", "overlap-slowdown",
+                         "nccl-serialization", "compute-stream-collective")
+        ),
+    ],
+)  # fmt: skip
+def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:
+    # An export of all ranks has one clock. Traces of ranks have one each, and few operations to
+    # compare them by: who waited is not known then, and what it waited is among the other reasons.
+    export = tmp_path / "run.sqlite"
+    simulate_scenario(name, export)
+    results = [
+        analyze_reports([export]),
+        analyze_reports(write_traces(export, tmp_path, "run", ".json.gz")),
+    ]
+    reasons = [
+        {
+            finding.rank: {key: finding.metrics.pop(key) or 0 for key in REASONS}
+            for finding in result.findings
+            if finding.id == "exposed-communication"
+        }
+        for result in results
+    ]
+    assert_same(*results)
+    assert reasons[0].keys() == reasons[1].keys() != set()
+    for rank, of_rank in reasons[0].items():
+        others = reasons[1][rank]
+        assert sum(of_rank.values()) == sum(others.values())
+        moved_ns = of_rank["waiting_ns"] - others["waiting_ns"]
+        assert all(abs(of_rank[key] - others[key]) <= abs(moved_ns) for key in REASONS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK_RUNS else pytest.mark.long)
+        for name in RUN_SCENARIOS
+    ],
+)
+def test_ranks_of_several_machines_have_the_same_results(name: str, tmp_path: Path) -> None:
+    simulate_run(name, tmp_path / "run", per_rank=True)
     exports = sorted((tmp_path / "run").glob("*.sqlite"))
     assert len(exports) > 2
     traces = [trace for path in exports for trace in write_traces(path, tmp_path, path.stem)]
     first, second = analyze_reports(exports), analyze_reports(traces)
     assert_same(first, second)
-    assert any(finding.id == "straggler" for finding in first.findings)
+    is_straggler = any(finding.id == "straggler" for finding in first.findings)
+    assert is_straggler is ("straggler" in name)
     assert len(first.ranks.waits) == len(second.ranks.waits) > 0
 
 

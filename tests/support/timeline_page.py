@@ -28,7 +28,7 @@ class Timeline:
                 const { start, span } = t.view;
                 const isDrawn = ({ track, top }) => {
                     const tile = track && t.data.tiles.get(track.row);
-                    return !track || top > innerHeight || (tile && tile.viewSpan === span
+                    return !track || top > t.painter.height || (tile && tile.viewSpan === span
                         && tile.start <= start && tile.start + tile.span >= start + span);
                 };
                 const isQuiet = !t.data.loading.size && !t.data.inFlight && !t.frameAsked;
@@ -83,7 +83,7 @@ class Timeline:
             """async (id) => {
                 const t = document.getElementById("timeline")?.timeline;
                 const event = await t.data.event(id);
-                const row = t.rowOf(event.row);
+                const row = t.layout.rowOf(event.row);
                 const box = t.panel.canvas.getBoundingClientRect();
                 const middle = t.painter.x(event.begin + event.length / 2);
                 return [box.left + middle, box.top + row.top + row.height / 2];

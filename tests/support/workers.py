@@ -57,7 +57,7 @@ def hooked_path(folder: Path) -> str:
 def reports_of_run(folder: Path, *, is_labelled: bool = True) -> list[Path]:
     """Write a run of four machines, two ranks each, with a straggler."""
     truth = simulate_run("straggler-host", folder, seed=3, is_labelled=is_labelled)
-    return [folder / each["file"] for each in json.loads(truth.read_text())["reports"]]
+    return [folder / report["file"] for report in json.loads(truth.read_text())["reports"]]
 
 
 def renamed(report: Path, what: str) -> Path:
@@ -70,7 +70,7 @@ def renamed(report: Path, what: str) -> Path:
 def openers(report: Path) -> set[int]:
     """Return the processes that have opened a deadly report."""
     seen = report.with_name(f"{report.name}.seen")
-    return {int(each.name) for each in seen.iterdir()} if seen.exists() else set()
+    return {int(file.name) for file in seen.iterdir()} if seen.exists() else set()
 
 
 def written(analysis: RunResult) -> tuple[str, str]:

@@ -95,6 +95,7 @@ class OperationUse:
         latency_uncertainty_ns: of the latency (twice its standard error).
         rate_gb_per_s: what more of it adds, as algorithm bandwidth counts bytes.
         scope: whether the ranks are on one machine, `intra-node` or `inter-node`.
+        description: what the user calls the process group (`group_desc`), None where not known.
     """
 
     operation: str
@@ -115,6 +116,14 @@ class OperationUse:
     latency_uncertainty_ns: int | None = None
     rate_gb_per_s: float | None = None
     scope: str | None = None
+    description: str | None = None
+
+    @property
+    def communicator_text(self) -> str | None:
+        """The communicator, and what the user calls it; None where it is not known."""
+        if self.communicator is None or self.description is None:
+            return self.communicator
+        return f"{self.communicator} ({self.description})"
 
     @property
     def utilization(self) -> float | None:
@@ -293,6 +302,7 @@ def _use(
         algbw_gb_per_s=algbw,
         busbw_gb_per_s=busbw,
         peak_gb_per_s=peak_gb_per_s,
+        description=sent.description(int(chosen[0])),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.communication.messages import messages
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -47,9 +48,14 @@ class StepTails:
 
 
 def of_operation(rank: Rank, operation: str) -> Mask:
-    """Return which kernels are of a collective operation, bool[kernels]."""
-    names = [key for key, name in rank.communication_operations.items() if name == operation]
-    return rank.operations.kernels.are_named(names)
+    """Return which kernels are of a collective operation, bool[kernels].
+
+    Where a name hides it (RCCL's kernels for all operations), their calls tell.
+    """
+    sent = messages(rank)
+    chosen = np.zeros(len(rank.operations.kernels), np.bool_)
+    chosen[sent.kernel[sent.operation == sent.operations.index(operation)]] = True
+    return chosen
 
 
 def steps_of_kernels(rank: Rank) -> Int64:

@@ -114,18 +114,17 @@ def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
         for info in run.ranks
         if (measurements := by_place[info.place].measurements) is not None
     ]
-    arrivals = tuple(rank.arrivals for rank in measurements)
     return MeasuredRun(
         run=run,
         results=_by_analysis([rank.results for rank in measurements]),
-        ranks=compare_ranks(run, arrivals),
+        ranks=compare_ranks(run, [rank.arrivals.unpacked for rank in measurements]),
         missing={
             analysis.name: tuple(
                 gap for rank in measurements for gap in rank.missing.get(analysis.name, ())
             )
             for analysis in RANK_ANALYSES
         },
-        arrivals=arrivals,
+        arrivals=tuple(rank.arrivals for rank in measurements),
         buckets=tuple(rank.buckets for rank in measurements),
         kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
         process_groups=tuple(

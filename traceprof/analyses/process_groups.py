@@ -140,6 +140,9 @@ def _uses(
         np.array([UNKNOWN if call is None else getattr(call.fields, name) for call in calls])[kind]
         for name in ("bytes", "world_size")
     )
+    descriptions = {
+        call.fields.communicator: call.fields.description for call in calls if call is not None
+    }
     uses = []
     for number, (operation, group, peer) in enumerate(rows):
         chosen = inside[row[kind[inside]] == number]
@@ -162,6 +165,7 @@ def _uses(
                 algbw_gb_per_s=algbw if has_rate else None,
                 busbw_gb_per_s=busbw if has_rate else None,
                 peak_gb_per_s=None,
+                description=descriptions.get(group),
             )
         )
     return tuple(sorted(uses, key=by_cost))

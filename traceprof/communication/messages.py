@@ -7,7 +7,7 @@ which calls a kernel belongs to, only what they agree on is known of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,8 @@ from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
     from traceprof.trace.model.communication_calls import CommunicationCalls
@@ -55,6 +57,7 @@ class Messages:
         operations: names, as kernel names tell them, or calls where these tell more.
         communicators: NCCL's ids in hexadecimal digits, equal on all ranks.
         groups: names of PyTorch's process groups.
+        descriptions: of these groups, by name, where the user gave one.
     """
 
     kernel: Int64
@@ -73,6 +76,7 @@ class Messages:
     operations: tuple[str, ...]
     communicators: tuple[str, ...]
     groups: tuple[str, ...]
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kernel)
@@ -84,6 +88,11 @@ class Messages:
         if self.group[index] >= 0:
             return f"group {self.groups[int(self.group[index])]}"
         return None
+
+    def description(self, index: int) -> str | None:
+        """Return what the user calls the group of a message; None where that is not known."""
+        group = int(self.group[index])
+        return self.descriptions.get(self.groups[group]) if group >= 0 else None
 
     def readable_communicator(self, index: int) -> str | None:
         """Return the same as people tell communicators apart: the group's name before NCCL's id."""
@@ -151,6 +160,7 @@ def _read(rank: Rank) -> Messages:
         operations=names,
         communicators=known_calls.nccl.communicators,
         groups=known_calls.labelled.communicators,
+        descriptions=known_calls.labelled.descriptions,
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from traceprof.errors import MissingToolError
 
 # `-c, --capture-range=`, `(Experimental) --ib-switch-metrics-device=<…>`, alone on its line.
 _OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")
+_LIBRARIES = (".", "lib/nsight-systems", "usr/lib/nsight-systems")
+_MAX_PARENTS = 3  # from bin/nsys or target-linux-x64/nsys to the folder of the installation
 _VERSION = re.compile(r"\b(\d{4})\.(\d+)(?:\.(\d+))?")
 _CHECK = re.compile(
     r"^CPU Profiling Environment \((process-tree|system-wide)\):\s*(\S+)", re.MULTILINE
@@ -71,6 +75,50 @@ class Nsys:
                 "install Nsight Systems anew, or record with --with torch",
             ) from error
         return done.stdout + done.stderr
+
+
+def find_importer(nsys: str) -> Path | None:
+    """Return the program that makes a report of what nsys recorded; None where it is not there.
+
+    Args:
+        nsys: the path of `nsys`, perhaps a link, beside whose folder lies `host-linux-x64`.
+    """
+    for folder in Path(nsys).resolve().parents[:_MAX_PARENTS]:
+        for library in _LIBRARIES:
+            for program in sorted((folder / library).glob("host-linux-*/QdstrmImporter")):
+                if os.access(program, os.X_OK):
+                    return program.resolve()
+    return None
+
+
+def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
+    """Make a report of what nsys recorded; what was recorded is removed then, as nsys does.
+
+    Args:
+        importer: the program.
+        recorded: the `.qdstrm`, which stays where the import fails.
+        report: the `.nsys-rep` that is made.
+
+    Returns:
+        Why there is none; None where there is one.
+    """
+    try:
+        done = subprocess.run(
+            [importer, "--input-file", recorded, "--output-file", report, "--force-overwrite"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        return f"it does not start ({error.strerror})"
+    if done.returncode == 0 and report.exists() and report.stat().st_size:
+        recorded.unlink(missing_ok=True)
+        return None
+    report.unlink(missing_ok=True)
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return said[-1] if said else f"its exit status is {done.returncode}"
 
 
 def find() -> Nsys | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.recording import gathering
+from traceprof.recording import nsys as nsys_module
 from traceprof.recording.child import run_to_end
 from traceprof.recording.doctor import diagnose, store
 from traceprof.recording.plan import NSYS, Plan
@@ -64,15 +65,32 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
         plan.unimported.unlink(missing_ok=True)
     environment = {**os.environ, **plan.variables}
     status, was_ended = run_to_end(plan.words, environment, under_nsys=plan.tool == NSYS)
+    is_imported = plan.tool != NSYS or _import_again(plan, say)
     reports = _exported(plan, say) if plan.tool == NSYS else _written(plan.folder, before)
-    if plan.tool == NSYS and plan.unimported.exists():
-        say(f"{NOT_IMPORTED}: {plan.unimported} is all there is; record again, or import it with")
-        say("QdstrmImporter, which lies in the folder host-linux-x64 of Nsight Systems")
-    elif not reports:
+    if is_imported and not reports:
         steps = "" if plan.steps is None else f" (did it come to steps {plan.steps}?)"
         say(f"nothing was recorded on {plan.job.name}{steps}")
     gathering.done(plan.folder, plan.job, reports)
     return Recorded(status, gathering.gather(plan.folder, plan.job, was_ended=was_ended, say=say))
+
+
+def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:
+    """Have what nsys recorded and failed to import imported; return whether nothing is left so."""
+    if not plan.unimported.exists():
+        return True
+    nsys = nsys_module.find()
+    importer = None if nsys is None else nsys_module.find_importer(nsys.path)
+    if importer is None:
+        say(f"{NOT_IMPORTED}: {plan.unimported} is all there is; record again, or import it with")
+        say("QdstrmImporter, which lies in the folder host-linux-x64 of Nsight Systems")
+        return False
+    say(f"{NOT_IMPORTED}: {importer} imports it again")
+    failure = nsys_module.import_recorded(importer, plan.unimported, plan.capture)
+    if failure is None:
+        say(f"it is in {plan.capture} now")
+        return True
+    say(f"that failed, too: {failure}; {plan.unimported} is all there is: record again")
+    return False
 
 
 def _exported(plan: Plan, say: Callable[[str], None]) -> list[Path]:

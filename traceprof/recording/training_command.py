@@ -7,7 +7,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +16,47 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
 _PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
-_TORCHRUN_ALONE = {"--standalone", "--no-python", "--run-path", "--use-env", "-h", "--help"}
-"""Options of torchrun that take no value; all others do."""
+
+
+class _Launcher(NamedTuple):
+    """How a launcher's options are read up to the script; `_` in them is written `-`.
+
+    Attributes:
+        alone: those that take no value; all others do.
+        num_nodes: the option that tells how many nodes there are, and what stands in for it.
+        node: the same of this node's number.
+        may_have_others: other versions have options that are not known here, so that only what
+            looks like a script is one.
+    """
+
+    alone: frozenset[str]
+    num_nodes: tuple[str, str]
+    node: tuple[str, str]
+    may_have_others: bool
+
+
+_TORCHRUN = _Launcher(
+    frozenset({"--standalone", "--no-python", "--run-path", "--use-env", "-h", "--help"}),
+    ("--nnodes", "PET_NNODES"),
+    ("--node-rank", "PET_NODE_RANK"),
+    may_have_others=False,
+)
+_ACCELERATE = _Launcher(
+    frozenset(
+        {
+            "--cpu", "--debug", "--downcast-bf16", "--dynamo-use-dynamic", "--dynamo-use-fullgraph",
+            "--dynamo-use-regional-compilation", "--enable-cpu-affinity", "--fp16",
+            "--fp8-use-autocast-during-eval", "--help", "--ipex", "--multi-gpu", "--no-python",
+            "--no-tpu-cluster", "--quiet", "--same-network", "--tpu", "--tpu-cluster",
+            "--tpu-use-sudo", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm",
+            "--use-mps-device", "--use-parallelism-config", "--use-xpu", "-h", "-q",
+        }
+    ),
+    ("--num-machines", ""),
+    ("--machine-rank", ""),
+    may_have_others=True,
+)  # fmt: skip
+"""Of accelerate 1.15, and of older versions."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +103,18 @@ class TrainingCommand:
 
 
 def read_command(words: Sequence[str]) -> TrainingCommand:
-    """Read a command: Python, torchrun, or a launcher such as mpirun or srun with one of them."""
+    """Read a command: Python, torchrun or accelerate, perhaps with mpirun or srun before it."""
     uses_mpi = bool(words) and Path(words[0]).name in _MPI
     for i, word in enumerate(words):
         name = Path(word).name
         if _PYTHON.match(name):
             return _python(words, i, uses_mpi)
         if name == "torchrun":
-            return _torchrun(words, i + 1, _interpreter_of(word), uses_mpi)
+            return _launched(_TORCHRUN, words, i + 1, _interpreter_of(word), uses_mpi)
+        if name == "accelerate" and tuple(words[i + 1 : i + 2]) == ("launch",):
+            return _launched(_ACCELERATE, words, i + 2, _interpreter_of(word), uses_mpi)
+        if name == "accelerate-launch":
+            return _launched(_ACCELERATE, words, i + 1, _interpreter_of(word), uses_mpi)
     return TrainingCommand(tuple(words), None, None, uses_mpi=uses_mpi)
 
 
@@ -81,7 +124,9 @@ def _python(words: Sequence[str], at: int, uses_mpi: bool) -> TrainingCommand:
     while i < len(words) and words[i].startswith("-") and words[i] not in {"-m", "-c", "-"}:
         i += 2 if words[i] in _PYTHON_WITH_VALUE else 1
     if i + 1 < len(words) and words[i] == "-m" and words[i + 1] in _LAUNCHERS:
-        return _torchrun(words, i + 2, python, uses_mpi)
+        return _launched(_TORCHRUN, words, i + 2, python, uses_mpi)
+    if tuple(words[i : i + 2]) == ("-m", "accelerate.commands.launch"):
+        return _launched(_ACCELERATE, words, i + 2, python, uses_mpi)
     if (
         i >= len(words)
         or words[i] in {"-c", "-"}
@@ -91,10 +136,10 @@ def _python(words: Sequence[str], at: int, uses_mpi: bool) -> TrainingCommand:
     return TrainingCommand(tuple(words), i, python, uses_mpi=uses_mpi)
 
 
-def _torchrun(
-    words: Sequence[str], first: int, python: str | None, uses_mpi: bool
+def _launched(
+    launcher: _Launcher, words: Sequence[str], first: int, python: str | None, uses_mpi: bool
 ) -> TrainingCommand:
-    """Read the options of torchrun up to the script."""
+    """Read the options of a launcher up to the script."""
     values: dict[str, str] = {}
     i = first
     while i < len(words) and words[i].startswith("-"):
@@ -102,7 +147,7 @@ def _torchrun(
         name = "--" + name.lstrip("-").replace("_", "-") if name.startswith("--") else name
         if name in {"-m", "--module"}:
             break
-        if name in _TORCHRUN_ALONE:
+        if name in launcher.alone:
             values[name] = ""
             i += 1
         elif equals or (not name.startswith("--") and len(name) > 2):  # -r3
@@ -112,13 +157,19 @@ def _torchrun(
             values[name] = words[i + 1] if i + 1 < len(words) else ""
             i += 2
     runs_python = "--no-python" not in values and "--run-path" not in values
-    nodes = values.get("--nnodes", os.environ.get("PET_NNODES", "1"))
-    node = values.get("--node-rank", os.environ.get("PET_NODE_RANK", ""))
+    if i < len(words) and launcher.may_have_others:
+        names_module = words[i] in {"-m", "--module"} and i + 1 < len(words)
+        names_module = names_module and not words[i + 1].startswith("-")
+        runs_python &= names_module or words[i].endswith(".py")
+    nodes, node = (
+        values.get(option, os.environ.get(variable, ""))
+        for option, variable in (launcher.num_nodes, launcher.node)
+    )
     return TrainingCommand(
         tuple(words) if i >= len(words) or words[i] != "--module" else _with_short(words, i),
         i if runs_python and i < len(words) else None,
         python,
-        num_nodes=int(nodes) if nodes.isdecimal() else None,
+        num_nodes=int(nodes or 1) if (nodes or "1").isdecimal() else None,
         node=int(node) if node.isdecimal() else None,
         uses_mpi=uses_mpi,
     )

@@ -62,12 +62,12 @@ def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Tabl
         "median\noperation", "mean\noperation", left=("group", "operation"),
     )  # fmt: skip
     ordered = sorted(rows.items(), key=lambda row: -sum(use.total_ns for _, use in row[1]))
-    for (group, operation), of_ranks in ordered[:_MAX_ROWS]:
+    for (_, operation), of_ranks in ordered[:_MAX_ROWS]:
         uses = [use for _, use in of_ranks]
         sizes = [use.bytes for use in uses if use.bytes is not None]
         mean_ns = sum(use.total_ns for use in uses) // sum(use.count for use in uses)
         table.add_row(
-            name_text(group.removeprefix("group ") or "-"),
+            name_text((uses[0].communicator_text or "-").removeprefix("group ")),
             name_text(operation),
             _numbers(of_ranks),
             _span([use.count for use in uses]),

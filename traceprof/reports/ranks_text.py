@@ -121,7 +121,7 @@ def transfer_table(analysis: RunResult) -> Table | None:
         is_told = not use.is_lower_bound
         table.add_row(
             name_text(operation),
-            _short(communicator),
+            _short(communicator, use.description),
             "-" if use.scope is None else _SCOPES[use.scope],
             str(use.num_matched),
             _median_wait(uses),
@@ -156,10 +156,11 @@ def _median_wait(uses: Sequence[OperationUse]) -> str:
     return duration(int(median(waits))) if waits else "unknown"
 
 
-def _short(communicator: str) -> Text:
+def _short(communicator: str, description: str | None) -> Text:
     """Return the end of NCCL's ids, which tells them apart, and names as they are."""
     is_id = communicator.startswith("0x")
-    return name_text(f"…{communicator[-8:]}" if is_id else communicator)
+    described = "" if description is None else f" ({description})"
+    return name_text((f"…{communicator[-8:]}" if is_id else communicator) + described)
 
 
 def _rate(gb_per_s: float | None) -> str:

@@ -119,7 +119,8 @@ def _replayed(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> Chec
             " known of which some could stand for all",
             "mark steps, or ask `traceprof whatif`, which replays all",
         )
-    return checked_replay(analysis, assumptions, sample, keeps_processes=True)
+    # One alone is never replayed together with others.
+    return checked_replay(analysis, assumptions, sample, keeps_processes=len(assumptions) > 1)
 
 
 def _steps_inside(result: BreakdownResult) -> Int64:

@@ -280,7 +280,7 @@ def test_the_reports_stay_as_they_were(tmp_path: Path) -> None:
         server.show(analysis)
         get(server.url)
     assert path.read_bytes() == SAMPLE.read_bytes()
-    assert [each.name for each in tmp_path.iterdir()] == ["t.sqlite"]
+    assert [file.name for file in tmp_path.iterdir()] == ["t.sqlite"]
 
 
 @pytest.mark.parametrize(

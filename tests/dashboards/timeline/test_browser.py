@@ -211,7 +211,7 @@ def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analys
     assert rank.operations.kernels.end_ns[5] <= start + span
     # Both ends of the arrow are in sight.
     for row in timeline.ask("[t.selected.row, t.selected.links[0].row]"):
-        assert timeline.ask(f"t.rowOf('{row}').top > {AXIS - 1}")
+        assert timeline.ask(f"t.layout.rowOf('{row}').top > {AXIS - 1}")
     timeline.page.get_by_text(re.compile("^launched .*")).locator("visible=true").last.click()
     assert timeline.address["select"].startswith("0.")
 

@@ -202,7 +202,7 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
     with pytest.raises(UsageError, match=f"{name}: it is there already"):
         simulate_ddp(tmp_path / "x.sqlite")
-    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "precious"
 
 

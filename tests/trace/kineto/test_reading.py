@@ -165,6 +165,14 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "x.json", deep + "]" * 100_000 + "}]}")
 
 
+def test_traces_of_several_processes_in_one_file_are_refused(tmp_path: Path) -> None:
+    for merged in (call(60, 70, number=2), annotation("ProfilerStep#3", 60, 70)):
+        events = [*EVENTS, {**merged, "pid": PID + 1}]
+        with pytest.raises(TraceFormatError, match="events of 2 processes") as error:
+            open_trace(write(tmp_path / "x.json", events))
+        assert "give the traces that each process wrote" in str(error.value)
+
+
 def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(text(EVENTS * 40).encode()))
     data[len(data) // 2] ^= 0xFF

@@ -13,9 +13,11 @@ from pandas.testing import assert_frame_equal
 
 import traceprof
 from dashboards.address import Address
+from dashboards.pages import nccl
 from dashboards.pages.registry import PAGES
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
+from tests.support import profiler_events
 from tests.support.timelines import drawn
 from tests.support.trees import named, text
 from traceprof.simulate import simulate_scenario
@@ -63,6 +65,31 @@ def test_a_comparison_of_both_says_so(both: tuple[list[Path], list[Path]]) -> No
     document = traceprof.compare(*both)
     assert any("kineto-json" in str(difference) for difference in document.comparable.differences)
     assert document.step.change == 0
+
+
+def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> None:
+    calls, name = {"tensor parallel": 4, "default_pg": 0, "undefined": 2}, "ncclDevKernel_AllReduce"
+    events = []
+    for number, (description, group) in enumerate(calls.items(), 1):
+        start = 100 * number
+        told = {
+            "Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Group size": 2,
+            "Process Group Name": str(group), "Process Group Description": description,
+        }  # fmt: skip
+        place = profiler_events.PID, 1
+        events += [
+            profiler_events.event("cpu_op", "record_param_comms", start, 50, place, **told),
+            profiler_events.call(start + 5, start + 10, number=number),
+            profiler_events.kernel(start + 20, start + 40, name=name, number=number),
+        ]
+    with closing(traceprof.analyze(profiler_events.write(tmp_path / "t.json", events))) as analysis:
+        uses = {use.communicator: use for use in analysis.result.collectives[0].uses}
+        described = {group: use.description for group, use in uses.items()}
+        assert described == {"group 4": "tensor_parallel", "group 0": None, "group 2": None}
+        assert all(use.bytes == 32 for use in uses.values())
+        (grid, *_) = named(nccl.layout(analysis, Address()), "AgGrid")
+    shown = {row["communicator"] for row in grid.rowData}
+    assert shown == {"group 4 (tensor_parallel)", "group 0", "group 2"}
 
 
 def test_pages_and_timelines_are_drawn(both: tuple[list[Path], list[Path]]) -> None:

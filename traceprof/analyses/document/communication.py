@@ -109,6 +109,10 @@ class Collective(Struct, forbid_unknown_fields=True):
         Meta(description="Of the same model; the size counts as algorithm bandwidth counts it."),
     ]
     scope: Scope | None
+    description: Annotated[
+        str | None,
+        Meta(description="What the user calls the process group (`group_desc`), where known."),
+    ]
     utilization: Annotated[Number | None, Meta(description="busbw / peak.")]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from traceprof.labels import OWN_DESCRIPTIONS
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import AROUND_CALLS, Kind
 from traceprof.trace.model.call_labels import operation_of
@@ -160,7 +161,13 @@ def _fields(arguments: Arguments, operation: str) -> Fields:
         peer=_global_rank(peer, arguments.group_ranks),
         world_size=size if size is not None and 0 < size < 1 << 31 else UNKNOWN,
         sequence=sequence if sequence is not None and 0 <= sequence < 1 << 56 else UNKNOWN,
+        description=own_description(arguments.group_description),
     )
+
+
+def own_description(text: str | None) -> str | None:
+    """Return the description that the user gave a group; None for those that PyTorch gives."""
+    return None if text is None or text in OWN_DESCRIPTIONS else "_".join(text.split())
 
 
 def _bytes(arguments: Arguments, operation: str) -> int:

@@ -51,6 +51,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     group_size: int | None = msgspec.field(name="Group size", default=None)
     group: str | int | None = msgspec.field(name="Process Group Name", default=None)
     group_id: str | int | None = msgspec.field(name="Process Group ID", default=None)
+    group_description: str | None = msgspec.field(name="Process Group Description", default=None)
     group_ranks: str | None = msgspec.field(name="Process Group Ranks", default=None)
     source: int | None = msgspec.field(name="Src Rank", default=None)
     destination: int | None = msgspec.field(name="Dst Rank", default=None)

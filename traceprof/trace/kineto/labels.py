@@ -15,7 +15,12 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.trace.kineto import content as table
-from traceprof.trace.kineto.communication import bytes_of_shapes, call_rows, operation_named
+from traceprof.trace.kineto.communication import (
+    bytes_of_shapes,
+    call_rows,
+    operation_named,
+    own_description,
+)
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.ranges import labelled
@@ -179,11 +184,13 @@ def _operations(content: Content, process: int) -> list[tuple[CallRow, CallRow |
 def _text(function: str, call: Call, operation: str, metadata: Metadata) -> str:
     """Return the label that `instrument` would have made of a call, as far as it is known."""
     size = bytes_of_shapes(call.arguments, operation)
-    group, num_ranks = metadata.only_group or ("unknown", None)
+    group, num_ranks, text = metadata.only_group or ("unknown", None, None)
+    description = own_description(text)
     facts = {
         **({"bytes": str(size)} if size != UNKNOWN else {}),
         "group": group,
         **({"size": str(num_ranks)} if num_ranks else {}),
+        **({"desc": description} if description else {}),
     }
     return str(labels.Label(function, facts))
 

@@ -57,14 +57,15 @@ class Metadata:
         return _text(self._distributed.get("backend"))
 
     @property
-    def only_group(self) -> tuple[str, int | None] | None:
-        """The process group, its name and number of ranks; None where there are several."""
+    def only_group(self) -> tuple[str, int | None, str | None] | None:
+        """The process group: name, number of ranks, description; None where there are several."""
         listed = self._distributed.get("pg_config")
         groups = [*map(_mapping, listed)] if isinstance(listed, list) else []
         if len(groups) != 1:
             return None
         name = groups[0].get("pg_name")
-        return str(name if name is not None else 0), _integer(groups[0].get("pg_size"))
+        size, description = (groups[0].get(key) for key in ("pg_size", "pg_desc"))
+        return str(name if name is not None else 0), _integer(size), _text(description)
 
     def gpu_name(self, device: int) -> str | None:
         """Return the name of a device."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.errors import TraceFormatError
 from traceprof.trace.kineto import gpu, host, parts
 from traceprof.trace.kineto.communication import read_calls
 from traceprof.trace.kineto.content import PROCESS, START, read_content
@@ -66,7 +66,9 @@ _OF_HOST = (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)  # which tells the pr
 class KinetoTrace(Trace):
     """Reads a trace whole when something of it is first asked for.
 
-    A trace is of one process; times count from its first event.
+    A trace is of one process; times count from its first event. What launched a GPU operation is
+    told by their correlation ids. The flows that are drawn between them (`ac2g`) are not read: one
+    that has both ends joins equal ids, and the others lack the end that ids lack, too.
 
     Attributes:
         path: the file.
@@ -90,19 +92,19 @@ class KinetoTrace(Trace):
 
         Raises:
             TraceFileError: it cannot be read.
-            TraceFormatError: it is damaged, or holds no complete event.
+            TraceFormatError: it is damaged, holds no complete event, or is of several processes.
         """
         self.path = path
         self._file = TraceFile(path)
         try:
             self._content = read_content(self._file, progress)
+            self._process = _only_process(self._content, path)
         except BaseException:
             self.close()
             raise
         self._metadata = Metadata(self._content.facts)
         self.product_version = None
         self.schema_version = self._metadata.schema_version
-        self._process = _main_process(self._content)
 
     def close(self) -> None:
         """Release the file."""
@@ -398,11 +400,23 @@ class KinetoTrace(Trace):
         )
 
 
-def _main_process(content: Content) -> int:
-    """Return the process that the trace is of: most of its host's events are."""
-    for kind in _OF_HOST:
-        if kind in content.tables:
-            processes, counts = content.tables[kind][PROCESS].counted()
-            return int(processes[np.argmax(counts)])
-    named = Counter(content.process_names)
-    return max(named, default=0)
+def _only_process(content: Content, path: Path) -> int:
+    """Return the process that the trace is of: that of the host's events.
+
+    Raises:
+        TraceFormatError: there are several: GPU operations do not tell whose they are.
+    """
+    processes = {
+        process
+        for kind in _OF_HOST
+        if kind in content.tables
+        for process in content.tables[kind][PROCESS].counted()[0].tolist()
+    }
+    if len(processes) > 1:
+        raise TraceFormatError(
+            f"cannot read {path}",
+            f"it holds the host's events of {len(processes)} processes, as traces do that were"
+            " merged into one: which process a GPU operation is of is not told",
+            "give the traces that each process wrote, or the folder in which they are",
+        )
+    return processes.pop() if processes else max(content.process_names, default=0)

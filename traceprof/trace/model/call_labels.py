@@ -62,7 +62,9 @@ def read_call(label: Label) -> CallLabel | None:
     if operation == "AlltoAll" and size > 0 and world_size > 0:
         size //= world_size  # the label tells what is sent to all, NCCL counts what one rank gets
     peer = number_of(facts.get("dst", facts.get("src")))
-    fields = Fields(facts.get("group"), size, peer, world_size, sequence)
+    fields = Fields(
+        facts.get("group"), size, peer, world_size, sequence, description=facts.get("desc")
+    )
     return CallLabel(operation, container is not None, fields)
 
 

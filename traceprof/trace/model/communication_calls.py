@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.intervals import Int64
 
 BARRIER = "Barrier"
@@ -27,6 +29,7 @@ class Fields(NamedTuple):
     world_size: int = -1
     sequence: int = -1
     rank: int = -1
+    description: str | None = None
 
 
 NOTHING = Fields()
@@ -58,6 +61,7 @@ class CommunicationCalls:
         first_member: int64[m + 1], where the calls of each launch range begin in `members`.
         members: int64[k], indices of calls, in their order.
         communicators: NCCL's id in hexadecimal digits, or the name of PyTorch's group.
+        descriptions: of groups, by name, where the user gave one (`group_desc`).
     """
 
     start_ns: Int64
@@ -76,6 +80,7 @@ class CommunicationCalls:
     first_member: Int64
     members: Int64
     communicators: tuple[str, ...]
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -114,4 +114,9 @@ def _columns(
         first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
         members=column(member for _, members, _ in launches for member in members),
         communicators=tuple(names),
+        descriptions={
+            call.fields.communicator: call.fields.description
+            for call in calls
+            if call.fields.communicator and call.fields.description
+        },
     )

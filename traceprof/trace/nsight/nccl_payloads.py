@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traceprof.trace.model.communication_calls import Fields
 from traceprof.trace.nsight import schema
@@ -133,7 +133,7 @@ def _of_json(text: str) -> dict[str, int] | None:
 
 def _fields(values: dict[str, int]) -> Fields:
     communicator = values.get("communicator")
-    numbers = {
+    numbers: dict[str, Any] = {
         name: values[name]
         for name in ("bytes", "peer", "world_size", "rank")
         if 0 <= values.get(name, -1) < _MOST

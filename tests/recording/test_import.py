@@ -1,0 +1,125 @@
+"""What nsys recorded and failed to import is imported again: with programs that stand in for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.traces import SAMPLE
+from traceprof.recording.nsys import find, find_importer, import_recorded
+from traceprof.recording.plan import make_plan
+from traceprof.recording.record import NOT_IMPORTED, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORDED, REPORT = "what was recorded", "NVIDIA Tegra Profiler Report"
+# Records, and leaves what it recorded as it is; exports.
+NSYS = f"""
+case "$1" in
+  export) for word; do case $word in --output=*) cp '{SAMPLE}' "${{word#*=}}";; esac; done;;
+  profile) for word; do case $word in --output=*) printf '{RECORDED}' > "${{word#*=}}.qdstrm";; esac
+           [ "$word" = --help ] && printf '  -o, --output=\\n'; done;;
+esac
+exit 0
+"""
+WORKS = """
+while [ $# -gt 0 ]; do
+  case $1 in --input-file) from=$2;; --output-file) to=$2;; esac; shift
+done
+[ "$(cat "$from")" = 'what was recorded' ] && printf 'NVIDIA Tegra Profiler Report' > "$to"
+"""
+FAILS = "echo 'Importing' ; echo 'the file is damaged' >&2; exit 1"
+
+
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of an Nsight Systems, whose nsys on PATH is a link to its own."""
+    folder = tmp_path / "nsight-systems"
+    nsys = program(folder / "target-linux-x64" / "nsys", NSYS)
+    links = tmp_path / "bin"
+    links.mkdir()
+    (links / "nsys").symlink_to(nsys)
+    monkeypatch.setenv("PATH", f"{links}:/usr/bin:/bin")
+    return folder
+
+
+def recorded(tmp_path: Path) -> tuple[Path, list[Path] | None, str]:
+    """Record a command; return the folder, the reports, and what was said."""
+    folder, said = tmp_path / "out", list[str]()
+    plan = make_plan([sys.executable, "-c", "pass"], folder, {}, tool="nsys")
+    status, reports = record(plan, said.append)
+    assert status == 0
+    assert not plan.capture.exists() or not plan.unimported.exists()
+    return folder, reports, "\n".join(said)
+
+
+def test_it_is_imported_again_by_the_importer_of_nsys(installed: Path, tmp_path: Path) -> None:
+    importer = program(installed / "host-linux-x64" / "QdstrmImporter", WORKS)
+    folder, reports, said = recorded(tmp_path)
+    (capture,) = folder.glob("*.nsys-rep")
+    assert capture.read_text() == REPORT
+    assert reports == [capture.with_suffix(".sqlite")]
+    assert f"{NOT_IMPORTED}: {importer} imports it again" in said
+    assert f"it is in {capture} now" in said
+    assert not [*folder.glob("*.qdstrm")]
+
+
+def test_an_importer_that_fails_leaves_what_was_recorded(installed: Path, tmp_path: Path) -> None:
+    program(installed / "host-linux-x64" / "QdstrmImporter", FAILS)
+    folder, reports, said = recorded(tmp_path)
+    (left,) = folder.glob("*.qdstrm")
+    assert left.read_text() == RECORDED
+    assert reports == []
+    assert "that failed, too: the file is damaged" in said
+    assert "nothing was recorded" not in said
+
+
+@pytest.mark.usefixtures("installed")
+def test_without_an_importer_it_says_where_to_look(tmp_path: Path) -> None:
+    folder, reports, said = recorded(tmp_path)
+    assert [*folder.glob("*.qdstrm")]
+    assert reports == []
+    assert "QdstrmImporter, which lies in the folder host-linux-x64" in said
+
+
+@pytest.mark.parametrize("library", ["", "usr/lib/nsight-systems", "lib/nsight-systems"])
+@pytest.mark.parametrize("place", ["nsys", "bin/nsys"])
+def test_the_importer_is_found_by_the_place_of_nsys(
+    tmp_path: Path, library: str, place: str
+) -> None:
+    nsys = program(tmp_path / "opt" / place, "")
+    assert find_importer(str(nsys)) is None
+    importer = program(tmp_path / "opt" / library / "host-linux-x64" / "QdstrmImporter", "")
+    importer.chmod(0o644)
+    assert find_importer(str(nsys)) is None
+    importer.chmod(0o755)
+    assert find_importer(str(nsys)) == importer
+
+
+def test_an_importer_that_does_not_start(tmp_path: Path) -> None:
+    left = tmp_path / "a.qdstrm"
+    left.write_text(RECORDED)
+    importer = tmp_path / "QdstrmImporter"
+    importer.write_text("#!/nowhere/sh\n")
+    importer.chmod(0o755)
+    said = import_recorded(importer, left, tmp_path / "a.nsys-rep")
+    assert said is not None
+    assert said.startswith("it does not start")
+    assert left.exists()
+
+
+@pytest.mark.usefixtures("nsys")
+def test_the_installed_nsys_has_an_importer() -> None:
+    nsys = find()
+    assert nsys is not None
+    assert find_importer(nsys.path) is not None
