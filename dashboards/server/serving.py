@@ -37,6 +37,8 @@ _NUM_THREADS = 16  # that answer
 _MAX_CONNECTIONS = 500
 _MAX_SILENCE_S = 30  # until a connection that says nothing is closed
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
+# Of an answer that waits to be taken, in memory: what waits in files stays open after the server.
+_MAX_ANSWER_BYTES = 1 << 26
 
 
 class DashboardServer:
@@ -153,6 +155,7 @@ class DashboardServer:
                 channel_timeout=_MAX_SILENCE_S,
                 cleanup_interval=_MAX_SILENCE_S // 3,
                 max_request_body_size=_MAX_BYTES,
+                outbuf_overflow=_MAX_ANSWER_BYTES,
                 ident=None,
             )
         except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
