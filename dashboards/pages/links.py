@@ -131,10 +131,12 @@ def _idle(count: int) -> list[Component]:
     """Say how many links are not drawn."""
     if count == 0:
         return []
-    text = "1 more stays below 1 % of its peak and is not drawn"
+    text = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
     if count > 1:
-        text = f"{count} more stay below 1 % of their peak and are not drawn"
-    return [html.P(f"{text}: the table has what it carried.", className="note")]
+        text = (
+            f"{count} more stay below 1 % of their peak and are not drawn: they are in the table."
+        )
+    return [html.P(text, className="note")]
 
 
 def _most(rates: LinkRates) -> float:

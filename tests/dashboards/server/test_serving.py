@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -389,7 +388,7 @@ def files_without_a_name() -> set[str]:
     names = set()
     for file in list(Path("/proc/self/fd").iterdir()):
         with suppress(FileNotFoundError):  # closed by another thread meanwhile
-            names.add(os.readlink(file))
+            names.add(str(file.readlink()))
     return {name for name in names if name.endswith(" (deleted)")}
 
 
