@@ -3,10 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Hundreds of processes start, each of which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Make several goals: the types are checked beside the tests.
+BESIDE = $(MAKE) --no-print-directory --jobs=2
+
 # Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
-.PHONY: help demo check test verify lint types bench schema sample screenshots clean
+.PHONY: help demo check test quick-tests all-tests verify lint types bench schema sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -14,10 +20,16 @@ help:  ## Show the goals
 demo: $(VENV)/installed  ## Analyse the sample trace
 	$(BIN)/traceprof analyze sample_traces/training.sqlite
 
-check: $(VENV)/installed-test lint types  ## Lint, check the types and run the quick tests
+check: $(VENV)/installed-test  ## Lint, check the types and run the quick tests
+	@$(BESIDE) lint types quick-tests
+
+test: $(VENV)/installed-test  ## Lint, check the types and run every test but the long ones
+	@$(BESIDE) lint types all-tests
+
+quick-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto -m 'not slow and not long'
 
-test: $(VENV)/installed-test lint types  ## Lint, check the types and run every test but the long ones
+all-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto
 
 verify: $(VENV)/installed-test  ## Run the long tests: fuzzing, statistics, more real exports

@@ -92,8 +92,8 @@ def serving(analysis: Analysis) -> Iterator[str]:
 def look_at(browser: Browser, rank: int, views: int, columns: int, rng: random.Random) -> None:
     """Ask for so many views of a rank, for matches and for events."""
     reply = browser.ask("rows of a rank, first time", "rank", rank=rank)
-    rows = ",".join(each["row"] for each in reply["rows"])
-    on_gpu = [each["row"] for each in reply["rows"] if each["kind"] in GPU_KINDS]
+    rows = ",".join(lane["row"] for lane in reply["rows"])
+    on_gpu = [lane["row"] for lane in reply["rows"] if lane["kind"] in GPU_KINDS]
     start, end = int(reply["start"]), int(reply["end"])
 
     def view(kind: str, first: int, span: int) -> Any:  # noqa: ANN401
@@ -136,7 +136,7 @@ def main(export: Path | None, views: int, columns: int) -> None:
         rng = random.Random(1)  # noqa: S311  (the same views each time)
         with serving(analysis) as address:
             browser = Browser(address)
-            ranks = [each.rank for each in analysis.run.ranks]
+            ranks = [one.rank for one in analysis.run.ranks]
             for rank in ranks:
                 look_at(browser, rank, -(-views // len(ranks)), columns, rng)
     show(browser.replies)
@@ -152,18 +152,18 @@ def show(replies: dict[str, Replies]) -> None:
     """Print what each kind of reply took."""
     table = Table("reply", "asked", "median ms", "95 % below", "longest", "largest kB")
     views = Replies()
-    for kind, each in replies.items():
+    for kind, measured in replies.items():
         if kind.startswith("view"):
-            views.ms += each.ms
-            views.size += each.size
-    for kind, each in {**replies, "all views": views}.items():
+            views.ms += measured.ms
+            views.size += measured.size
+    for kind, measured in {**replies, "all views": views}.items():
         table.add_row(
             kind,
-            str(len(each.ms)),
-            f"{statistics.median(each.ms):.1f}",
-            f"{sorted(each.ms)[int(0.95 * (len(each.ms) - 1))]:.1f}",
-            f"{max(each.ms):.1f}",
-            f"{max(each.size) / 1000:.0f}",
+            str(len(measured.ms)),
+            f"{statistics.median(measured.ms):.1f}",
+            f"{sorted(measured.ms)[int(0.95 * (len(measured.ms) - 1))]:.1f}",
+            f"{max(measured.ms):.1f}",
+            f"{max(measured.size) / 1000:.0f}",
         )
     Console().print(table)
     print(

@@ -41,7 +41,7 @@ def _rank(rank: int, pairs: int, folder: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2 * pairs
     )
-    groups = [distributed.new_group([2 * each, 2 * each + 1]) for each in range(pairs)]
+    groups = [distributed.new_group([2 * pair, 2 * pair + 1]) for pair in range(pairs)]
     group = groups[rank // 2]
     tensor = torch.randn(SIDE, SIDE)
     for _ in range(_WARM_UP):

@@ -178,9 +178,9 @@ def added(calls: Mapping[str, Callable[[], object]], number: int, rounds: int) -
     """Return what calls cost, and what ranges around them and `instrument` add: µs of CPU time."""
     kinds = ("without", "ours", "nvtx's", "instrument")
     costs: Measured = {name: {kind: [] for kind in kinds} for name in calls}
-    for each in range(rounds):
+    for round_ in range(rounds):
         texts = [
-            f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 size=8 seq={each}.{one}"
+            f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 size=8 seq={round_}.{one}"
             for one in range(2 * number * len(calls))
         ]
         for name, call in calls.items():
@@ -359,13 +359,13 @@ def show_calls(name: str, measured: Measured) -> None:
     if name == UNDER_NSYS:  # a range that nobody takes is no measure
         bare = ["ours", "nvtx's"] if measured["nvtx writes"] else ["ours"]
     table = Table(
-        "call", "ranges", "µs without", "µs added", *(f"in pairs, {each}" for each in bare)
+        "call", "ranges", "µs without", "µs added", *(f"in pairs, {tool}" for tool in bare)
     )
     for call, cost in measured["calls"].items():
         table.add_row(
             call,
             *(str(cost["ranges"]), f"{cost['without']:.2f}", f"{cost['instrument']:.2f}"),
-            *(f"{cost['instrument'] / cost[each]:.1f} × {cost[each]:.2f} µs" for each in bare),
+            *(f"{cost['instrument'] / cost[tool]:.1f} × {cost[tool]:.2f} µs" for tool in bare),
         )
     print(f"calls, {name}")
     Console(width=100).print(table)
@@ -373,7 +373,7 @@ def show_calls(name: str, measured: Measured) -> None:
 
 def show_steps(name: str, measured: list[list[list[list[float]]]]) -> None:
     """Print what the children found of steps: ms by three, kind, and wall or CPU time."""
-    threes = np.concatenate([np.array(each) for each in measured])
+    threes = np.concatenate([np.array(times) for times in measured])
     usual = np.median(threes[:, 1:], axis=(0, 1))
     print(f"steps of {usual[0]:.1f} ms, {name}")
     more = threes / usual

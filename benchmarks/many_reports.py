@@ -73,8 +73,8 @@ def show(costs: dict[tuple[int, int], list[Cost]]) -> None:
     table = Table("reports", "processes", "wall s", "against 1", "driver's peak MB")
     medians = {
         key: Cost(
-            statistics.median(each.wall_s for each in of_key),
-            statistics.median(each.peak_mb for each in of_key),
+            statistics.median(run.wall_s for run in of_key),
+            statistics.median(run.peak_mb for run in of_key),
         )
         for key, of_key in costs.items()
     }
@@ -102,13 +102,13 @@ def main(reports: int, kernels: int, jobs: int, runs: int) -> None:
         numbers.append(min(2 * numbers[-1], reports))
     with tempfile.TemporaryDirectory() as folder:
         paths = simulated(Path(folder), reports, kernels)
-        outputs = {each: Path(folder) / f"{each}.json" for each in (1, jobs)}
+        outputs = {num_jobs: Path(folder) / f"{num_jobs}.json" for num_jobs in (1, jobs)}
         costs: dict[tuple[int, int], list[Cost]] = {}
         for number in numbers:
             for _ in range(runs):
-                for each, output in outputs.items():
-                    cost = measure(paths[:number], each, output)
-                    costs.setdefault((number, each), []).append(cost)
+                for num_jobs, output in outputs.items():
+                    cost = measure(paths[:number], num_jobs, output)
+                    costs.setdefault((number, num_jobs), []).append(cost)
                 if outputs[1].read_bytes() != outputs[jobs].read_bytes():
                     raise click.ClickException("one process and several found different things")
     show(costs)

@@ -56,8 +56,8 @@ def chunks(
         else:
             numbers = column.combine_chunks().cast(pa.int64()).fill_null(NULL)
             chunk[name] = numbers.to_numpy(zero_copy_only=False).copy()
-    for name, each in rows.items():
-        chunk[name] = each.of({column: chunk.pop(column) for column in each.names})
+    for name, group in rows.items():
+        chunk[name] = group.of({column: chunk.pop(column) for column in group.names})
     yield chunk
 
 

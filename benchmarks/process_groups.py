@@ -73,13 +73,13 @@ def main(pairs: int, runs: int) -> None:
     _show(rows)
     for finding in findings:
         print(f"{finding.severity} {finding.id}: {finding.title}")
-    for each in missing:
-        print(f"{each.id}: {each.reason}")
+    for gap in missing:
+        print(f"{gap.id}: {gap.reason}")
 
 
 def _of_clocks(ranks: Sequence[dict[str, Any]]) -> tuple[float, float]:
     """Return mean and median µs of an operation by the ranks' own clocks, over all ranks."""
-    inside = [each for clock in ranks for each in clock["inside_ns"]]
+    inside = [length_ns for clock in ranks for length_ns in clock["inside_ns"]]
     return statistics.mean(inside) / 1000, statistics.median(inside) / 1000
 
 

@@ -28,7 +28,9 @@ class Tally:
 
     def __init__(self, *, has_gpu: bool) -> None:
         self.has_gpu = has_gpu
-        self.scenarios = [name for name, each in RUN_SCENARIOS.items() if each.has_gpu == has_gpu]
+        self.scenarios = [
+            name for name, scenario in RUN_SCENARIOS.items() if scenario.has_gpu == has_gpu
+        ]
         self.offset_errors: list[float] = []
         self.uncertainties: list[int] = []
         self.lateness_errors: list[float] = []
@@ -47,16 +49,16 @@ class Tally:
                 is_labelled=seed % 4 < 2 or not self.has_gpu,
             )
             truth = json.loads(truth_path.read_text())
-            reports = [Path(folder) / each["file"] for each in truth["reports"]]
+            reports = [Path(folder) / entry["file"] for entry in truth["reports"]]
             analysis = analyze(*reports)
             analysis.close()
         self.num_unmatched += bool(analysis.ranks.unmatched)
-        for report, each in enumerate(truth["reports"]):
+        for report, entry in enumerate(truth["reports"]):
             clock = analysis.ranks.clocks.of(report)
             if clock.source == "reference":
                 continue
-            estimate = clock.offset_ns + (each["at_ns"] - clock.at_ns) * clock.drift
-            self.offset_errors.append(abs(estimate - each["offset_ns"]))
+            estimate = clock.offset_ns + (entry["at_ns"] - clock.at_ns) * clock.drift
+            self.offset_errors.append(abs(estimate - entry["offset_ns"]))
             self.uncertainties.append(clock.uncertainty_ns or 0)
         planted = truth["straggler"]
         found_ranks = [finding for finding in analysis.findings if finding.id == "straggler"]

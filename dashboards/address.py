@@ -24,9 +24,12 @@ OVERVIEW = "/"
 TIMELINE = "/timeline"  # where evidence is to be seen: all pages lead there
 WHAT_IF = "/what-if"
 COMPARE = "/compare"
+WHOLE_PATH = "all"
+"""In place of a step's number: the critical path of the whole training."""
 
 _MAX_NUMBERS = 10_000  # ranks in one address
 _MAX_TEXT = 1_000  # characters
+_MAX_ROWS_TEXT = 20_000  # characters
 _MAX_LENGTH = 100_000  # characters of a whole query
 
 
@@ -79,6 +82,10 @@ class Address:
         select: what is selected, in the page's own words.
         search: what is searched for by name.
         assume: what is assumed, separated by commas.
+        pinned: rows of the timeline that stay on top, by key, separated by commas.
+        hidden: rows of the timeline that are not shown, likewise.
+        moved: rows of the timeline in the order in which they were put, likewise.
+        step_path: the step whose critical path is drawn, `all` for the whole training.
     """
 
     path: str = OVERVIEW
@@ -91,6 +98,10 @@ class Address:
     select: str | None = None
     search: str | None = None
     assume: str | None = None
+    pinned: str | None = None
+    hidden: str | None = None
+    moved: str | None = None
+    step_path: str | None = None
     scope: Scope | None = None
 
     @property
@@ -112,6 +123,10 @@ class Address:
             "select": self.select,
             "search": self.search,
             "assume": self.assume,
+            "pinned": self.pinned,
+            "hidden": self.hidden,
+            "moved": self.moved,
+            "path": self.step_path,
             "scope": None if self.scope is None else self.scope.query(),
         }
         query = _query(values)
@@ -210,6 +225,21 @@ def _text(key: str, text: str) -> str:
     return text
 
 
+def _rows(key: str, text: str) -> str:
+    if (
+        len(text) > _MAX_ROWS_TEXT
+        or re.fullmatch(r"[0-9]+\.[0-9]+(,[0-9]+\.[0-9]+)*", text) is None
+    ):
+        raise _unreadable(key, "these are no rows of the timeline")
+    return text
+
+
+def _step_path(key: str, text: str) -> str:
+    if text != WHOLE_PATH:
+        _whole(key, text)
+    return text
+
+
 def _scope(_key: str, text: str) -> Scope:
     scope = Scope(**_values(text, _CHOSEN))
     _check_order(scope)
@@ -231,6 +261,10 @@ _FIELDS: dict[str, Field] = {
     "select": ("select", _text),
     "search": ("search", _text),
     "assume": ("assume", _text),
+    "pinned": ("pinned", _rows),
+    "hidden": ("hidden", _rows),
+    "moved": ("moved", _rows),
+    "path": ("step_path", _step_path),
     "scope": ("scope", _scope),
 }
 """By the name in a query: the field of `Address`, and how it is read."""

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import click
 from playwright.sync_api import sync_playwright
 
+from dashboards.asking.compare import CompareQuestion
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from traceprof.analysis import analyze
 from traceprof.cli.inputs import expand
+from traceprof.execution.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +31,22 @@ ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "sample_traces" / "training.sqlite"
 THEMES = ("light", "dark")
 SIZES = {1280: 720, 1920: 1080}
+_MAX_ANSWER_S = 300
 
 
 @click.command()
 @click.option("--folder", type=click.Path(path_type=Path), default=ROOT / "docs")
 @click.option("--tour", type=click.Path(path_type=Path), help="Pictures of every page, into here.")
 @click.option("--only", help="Of the tour, pages whose path begins so, such as /steps.")
+@click.option("--before", multiple=True, help="What the page Compare holds the reports against.")
 @click.argument("reports", nargs=-1)
-def main(folder: Path, tour: Path | None, only: str | None, reports: tuple[str, ...]) -> None:
+def main(
+    folder: Path,
+    tour: Path | None,
+    only: str | None,
+    before: tuple[str, ...],
+    reports: tuple[str, ...],
+) -> None:
     """Write dashboard-overview.png and dashboard-timeline.png, or a tour."""
     paths = expand(reports or [str(REPORT)])
     with (
@@ -44,7 +54,7 @@ def main(folder: Path, tour: Path | None, only: str | None, reports: tuple[str, 
         DashboardServer() as server,
         chromium() as browser,
     ):
-        server.show(analysis)
+        server.show(analysis, compared=CompareQuestion(before, Options()) if before else None)
         if tour is None:
             _take_for_readme(browser, server.url, folder)
         else:
@@ -95,6 +105,12 @@ def _take_tour(browser: Browser, url: str, folder: Path, only: str | None) -> No
 
 def _take(page: Page, path: Path, *, is_whole: bool = False) -> None:
     """Save what a page shows once it rests."""
+    page.wait_for_function(
+        "() => !document.querySelector('#page .loading')"
+        " && [...document.querySelectorAll('#page .table')].every((table) =>"
+        " table.querySelector('.ag-row, .ag-overlay'))",
+        timeout=_MAX_ANSWER_S * 1000,
+    )
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(500)
     page.screenshot(path=path, full_page=is_whole)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from tests.support.traces import SAMPLE
-from traceprof import analysis
+from traceprof.analysis import analyze
+from traceprof.execution import analyzing
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
 
@@ -34,7 +35,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NsightTrace]]:
     def note(trace: NsightTrace) -> None:
         asked.append(trace)
 
-    monkeypatch.setattr(analysis, "open_trace", open_kept)
+    monkeypatch.setattr(analyzing, "open_trace", open_kept)
     monkeypatch.setattr(NsightTrace, "close", note)
     yield asked
     for each in opened:
@@ -45,7 +46,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(analysis, "judge", fail)
+    monkeypatch.setattr(analyzing, "judge", fail)
 
 
 def test_an_error_closes_the_reports(
@@ -53,7 +54,7 @@ def test_an_error_closes_the_reports(
 ) -> None:
     fail_with(ValueError("planted"), monkeypatch)
     with pytest.raises(ValueError, match="planted"):
-        analysis.analyze(SAMPLE)
+        analyze(SAMPLE)
     assert len(closed) == 1
 
 
@@ -62,5 +63,5 @@ def test_an_interrupt_leaves_them_to_threads_that_may_still_read(
 ) -> None:
     fail_with(KeyboardInterrupt(), monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        analysis.analyze(SAMPLE)
+        analyze(SAMPLE)
     assert closed == []

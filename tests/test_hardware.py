@@ -80,9 +80,11 @@ def test_no_rate_is_guessed(gpu: str | None) -> None:
 
 
 def test_every_pattern_is_met_by_a_name_that_no_earlier_one_takes() -> None:
-    names = [each[0] for each in KNOWN] + [each for each in UNKNOWN if each]
+    names = [row[0] for row in KNOWN] + [name for name in UNKNOWN if name]
     names += ["NVIDIA H800 PCIe", "NVIDIA RTX A5000", "NVIDIA GeForce RTX 5080"]
-    assert {id(board(name)) for name in names if board(name)} == {id(each) for each in BOARDS}
+    assert {id(board(name)) for name in names if board(name)} == {
+        id(known_board) for known_board in BOARDS
+    }
 
 
 def test_pcie_rates_double_with_each_generation() -> None:

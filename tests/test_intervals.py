@@ -91,7 +91,9 @@ def test_windows(pairs: Pairs, start: int, length: int) -> None:
 @given(PAIRS, st.lists(TIME))
 def test_covered_before(pairs: Pairs, times: list[int]) -> None:
     found = intervals.covered_before(of(pairs), np.array(times, np.int64))
-    assert found.tolist() == [len([each for each in moments(pairs) if each < t]) for t in times]
+    assert found.tolist() == [
+        len([moment for moment in moments(pairs) if moment < t]) for t in times
+    ]
 
 
 @given(PAIRS, st.randoms(use_true_random=False))
@@ -116,7 +118,7 @@ def test_many_windows(pairs: Pairs, windows: Pairs, *, in_order: bool) -> None:
 @given(st.lists(st.integers(-9, 9), max_size=6000), st.integers(1, 7))
 def test_the_largest(values: list[int], most: int) -> None:
     found = intervals.largest(np.array(values, np.int64), most)
-    assert found.tolist() == sorted(range(len(values)), key=lambda each: -values[each])[:most]
+    assert found.tolist() == sorted(range(len(values)), key=lambda index: -values[index])[:most]
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -17,11 +17,11 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis, Options, analyze
-    from traceprof.ask import whatif
     from traceprof.compare.ask import compare
     from traceprof.findings import Finding, Severity
     from traceprof.frames.open_run import RunFrames, open_run
     from traceprof.trace.open import open_trace
+    from traceprof.whatif.ask import whatif
 
 __all__ = [
     "Analysis",
@@ -48,7 +48,7 @@ _LAZY = {
     "compare": "traceprof.compare.ask",
     "open_run": "traceprof.frames.open_run",
     "open_trace": "traceprof.trace.open",
-    "whatif": "traceprof.ask",
+    "whatif": "traceprof.whatif.ask",
 }
 
 

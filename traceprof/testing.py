@@ -26,7 +26,7 @@ from traceprof.findings import Severity
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from traceprof.analyses.document.model import Finding
+    from traceprof.analyses.document.claims import Finding
     from traceprof.compare.sides import LoadedSide, Source
 
 

@@ -44,12 +44,14 @@ class StepStrips(NamedTuple):
     Attributes:
         rank: the rank's number.
         step: the step's number; None where all that is judged is one step.
+        start_ns: of the step, in the own time of the rank's report.
         length_ns: of the step.
         shares: by the field of `Measures`, how much of each piece of the step was covered, 0 to 1.
     """
 
     rank: int
     step: int | None
+    start_ns: int
     length_ns: int
     shares: dict[str, list[float]]
 
@@ -105,7 +107,7 @@ def strips(analysis: Analysis) -> StepStrips | None:
     }
     shares = {name: _shares(spans, start, end) for name, spans in covered.items()}
     rank.release()
-    return StepStrips(result.rank, number, measures.window_ns, shares)
+    return StepStrips(result.rank, number, start, measures.window_ns, shares)
 
 
 def _shares(covered: Intervals, start_ns: int, end_ns: int) -> list[float]:

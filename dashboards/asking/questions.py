@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dashboards.asking.compare import CompareQuestion, compared_with
+from dashboards.asking.critical_path import PathQuestion, critical_path
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from traceprof.errors import TraceprofError
 
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Run
 
 Ask = Callable[[Any], Any]  # a question in, its answer out
+Question = WhatIfQuestion | CompareQuestion | PathQuestion
 
 _log = logging.getLogger("traceprof.dashboard")
 _MAX_KEPT = 64  # answers
 _MAX_RUNS = 2
 
 
-def answered(analysis: Analysis, question: WhatIfQuestion | CompareQuestion) -> object:
+def answered(analysis: Analysis, question: Question) -> object:
     """Answer a question about a run whose reports are open.
 
     Raises:
@@ -32,6 +34,8 @@ def answered(analysis: Analysis, question: WhatIfQuestion | CompareQuestion) -> 
     """
     if isinstance(question, CompareQuestion):
         return compared_with(analysis, question)
+    if isinstance(question, PathQuestion):
+        return critical_path(analysis, question)
     return replayed(analysis, question)
 
 

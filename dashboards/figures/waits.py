@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
 
 _CELL = 34
+_MIN_HEIGHT = 150  # in which the title of the y axis is not cut
 _MAX_WRITTEN = 24  # with more ranks the cells are too small for text
 
 
@@ -47,7 +48,8 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> go.Figure
         ]
         for row, of_rank in enumerate(waited)
     ]
-    figure = chart(_CELL * len(members), "the rank that came last")
+    height = max(_CELL * len(members), _MIN_HEIGHT)
+    figure = chart(height, "the rank that came last")
     is_written = len(members) <= _MAX_WRITTEN
     figure.add_heatmap(
         z=np.where(waited > 0, waited / 1e6, np.nan),

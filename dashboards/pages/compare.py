@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from dash import dcc, html
 
 from dashboards import address as addresses
+from dashboards.address import Address, Scope
 from dashboards.asking.questions import Asked, questions_about
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.tables import Column, table
 from traceprof.errors import one_line
-from traceprof.kernel_names import function_name
 from traceprof.reports.comparison.sections import sections
+from traceprof.reports.kernels_text import kernel_title
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.asking.compare import Compared, StepStrips
     from traceprof.analysis import Analysis
     from traceprof.compare.document import Comparison, Parts
@@ -35,6 +37,7 @@ TITLE = "Compare"
 _POLL_MS = 700
 _MAX_NAME = 200
 _ROW, _GAP, _WIDTH = 22, 4, 1000  # of a step that is drawn
+_LAST_TICK = 0.96  # of the width, so that its text has room
 _DRAWN = {"compute_ns": "compute", "exposed_communication_ns": "communication"} | {
     "exposed_copy_ns": "copy"
 }
@@ -178,14 +181,35 @@ def _two_steps(compared: Compared) -> list[Component]:
     parts: list[Component] = []
     for name, side in known:
         step = "" if side.step is None else f"step {side.step} of "
-        parts += [
-            html.H4(f"{name}: {step}rank {side.rank}, {duration(side.length_ns)}"),
-            drawing(side, most),
-        ]
+        title = f"{name}: {step}rank {side.rank}, {duration(side.length_ns)}"
+        parts += [html.H4([title, *_timeline_link(name, side)]), drawing(side, most)]
+    parts.append(_axis(most))
     if len(known) < len(sides):
         parts.append(html.P("The other side's reports are not here: its steps cannot be drawn."))
     note = "a step in the middle of each, on its own clock, to the same scale: 0 is its beginning"
     return [card("A step of each", *parts, note=note)]
+
+
+def _timeline_link(name: str, side: StepStrips) -> list[Any]:
+    """Return where the step is on the timeline, which shows the run after the change only."""
+    if name != "after":
+        return []
+    start, end = side.start_ns, side.start_ns + side.length_ns
+    place = Address(addresses.TIMELINE, rank=(side.rank,), start_ns=start, end_ns=end)
+    return [" · ", dcc.Link("on the timeline", href=replace(place, scope=Scope()).href())]
+
+
+def _axis(most_ns: int) -> Component:
+    """Return the times below the pictures of steps, which begin at 0."""
+    step = 10 ** int(np.log10(max(most_ns, 1)))
+    step = next(wide for wide in (step // 5, step // 2, step, 2 * step) if 8 * wide >= most_ns)
+    ticks = range(0, most_ns + 1, max(step, 1))
+    labels = [
+        html.Span(duration(tick), style={"left": f"{100 * tick / max(most_ns, 1):.3f}%"})
+        for tick in ticks
+        if tick < _LAST_TICK * most_ns
+    ]
+    return html.Div([html.Div(className="strip-names"), html.Div(labels)], className="strips axis")
 
 
 def drawing(side: StepStrips, most_ns: int) -> Component:
@@ -260,7 +284,7 @@ def _kernels(comparison: Comparison, told: Sequence[Section]) -> Component:
 
 
 def _name(name: str | None) -> str:
-    return "–" if name is None else one_line(function_name(name), _MAX_NAME)  # noqa: RUF001
+    return "–" if name is None else one_line(kernel_title(name), _MAX_NAME)  # noqa: RUF001
 
 
 def _sure(p_adjusted: float | None, *, is_significant: bool) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from dash import html
 
 from dashboards import address as addresses
+from dashboards.timeline.model import OPERATION
 from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import CATEGORIES
@@ -37,10 +38,10 @@ _MAX_ROWS = 1000  # names; the rest is added up
 _MAX_NAME = 300  # characters: templates can have thousands
 
 _KERNELS = (
-    Column("title", "kernel", tip="its function, and what it does where the function says little"),
-    Column("at", "on the timeline", None, 90, "the first one, with the next ones to search for"),
+    Column("title", "kernel", tip="its function, and what it does where the function says little:"
+           " leads to the first one on the timeline, from which O goes to the next", leads=True),
     Column("category", "category", None, 110, "by its name", has_filter=True),
-    Column("precision", "computes in", None, 100, "by its name", has_filter=True),
+    Column("precision", "computes in", None, 90, "by its name", has_filter=True, may_be_cut=True),
     Column("time", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
     Column("share", "of all (%)", 1, 80, "of the time in all kernels"),
     Column("step", "in a step (ms)", 3, 90, "the mean over training steps and ranks"),
@@ -130,8 +131,8 @@ def beside_communication(view: View) -> dict[str, Beside]:
     return by_name
 
 
-def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int, int]]:
-    """Return start and end of the first kernel of each name that starts in a span of time."""
+def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int, int, int]]:
+    """Return start, end and index of the first kernel of each name that starts in a time span."""
     kernels = rank.operations.kernels
     first, stop = np.searchsorted(kernels.start_ns, (start_ns, end_ns), side="left").tolist()
     places = np.arange(first, stop)
@@ -139,14 +140,15 @@ def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int
     # Of several that are assigned to one signature the last one stays: so the first one comes last.
     first_place = np.full(len(kernels.name_of_signature), -1, np.int64)
     first_place[signatures[::-1]] = places[::-1]
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, tuple[int, int, int]] = {}
     known = np.flatnonzero(first_place >= 0)
     starts = kernels.start_ns[first_place[known]].tolist()
     ends = kernels.ends(first_place[known]).tolist()
-    for signature, start, end in zip(known.tolist(), starts, ends, strict=True):
+    indices = first_place[known].tolist()
+    for signature, start, end, index in zip(known.tolist(), starts, ends, indices, strict=True):
         name = rank.kernel_names[int(kernels.name_of_signature[signature])]
         if name not in found or start < found[name][0]:
-            found[name] = start, end
+            found[name] = start, end, index
     return found
 
 
@@ -199,7 +201,7 @@ def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Co
     places = _places(view, uses[:_MAX_ROWS])
     rows = [_row(use, beside.get(use.name), total_ns, num_ranks) for use in uses[:_MAX_ROWS]]
     for row, use in zip(rows, uses, strict=False):
-        row["at"], row["href"] = "show", places[use.name]
+        row["href"] = places[use.name]
     note = f"the mean over {num_ranks} ranks" if num_ranks > 1 else ""
     parts: list[Any] = [table("kernels", columns, rows, "kernels.csv")]
     rest = uses[_MAX_ROWS:]
@@ -221,7 +223,7 @@ def _row(use: Use, beside: Beside | None, total_ns: int, num_ranks: int) -> dict
     return {
         "title": one_line(kernel_title(use.name), _MAX_NAME),
         "category": str(kind.category) if kind.is_known else "not known",
-        "precision": arithmetic_text(kind),
+        "precision": arithmetic_text(kind).strip("-"),
         "time": use.total_ns / num_ranks / 1e6,
         "share": 100 * share(use.total_ns, total_ns),
         "step": sum(per_step) / num_ranks / 1e6 if per_step else None,
@@ -244,13 +246,14 @@ def _places(view: View, uses: Sequence[Use]) -> dict[str, str]:
         rank = view.rank(number)
         first = first_of_each(rank, *view.window(rank.window.start_ns, rank.window.end_ns + 1))
         for name in names:
-            start, end = first[name]
+            start, end, index = first[name]
             margin = max(end - start, 500)
             place = view.address.to_place(
                 addresses.TIMELINE,
                 rank=(number,),
                 start_ns=start - margin,
                 end_ns=end + margin,
+                select=f"{number}.{OPERATION}.{index}",
                 search=function_name(name)[:_MAX_NAME],
             )
             places[name] = place.href()

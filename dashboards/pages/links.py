@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from dash import html
+
 from dashboards.figures import links as figures
 from dashboards.figures.reduction import edges
 from dashboards.view import View
@@ -35,6 +38,7 @@ TITLE = "Links"
 _MAX_ROWS = 16
 _PIECES = 800
 _MAX_RANKS = 64  # of the matrix
+_MIN_SHARE = 0.01  # of the peak that a link reaches, to be drawn
 
 _USES = (
     Column("rank", "rank", IDENTIFIER, 70),
@@ -87,6 +91,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     title = "Rates over time"
     links: list[tuple[int, LinkRates]] = []
     limits: list[Int64] = []
+    num_idle = 0
     for number in (result.rank for result in used):
         rank = view.rank(number)
         start, end = view.window(rank.window.start_ns, rank.window.end_ns)
@@ -94,9 +99,16 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         for rates in link_rates(rank, Window(start, end), pieces):
             if rates.direction == "d2d":  # takes no link; the table has it
                 continue
+            if rates.peak is not None and _most(rates) < _MIN_SHARE * rates.peak:
+                num_idle += 1
+                continue
             if len(links) < _MAX_ROWS:
                 links.append((number, rates))
             limits.append(pieces)
+    idle = f"{num_idle} of them" if links else "Each of them"
+    idle_text = f"{idle} stays below 1 % of its peak and is not drawn: the table has it."
+    if not links and num_idle:
+        return card(title, nothing(idle_text))
     if not links:
         return card(
             title,
@@ -113,7 +125,13 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         figures.rates_over_time(links, limits[: len(links)], view.clock),
         "the rate of each link over time against its peak, by rank and direction",
     )
-    return card(title, chart, note=note)
+    rest = [html.P(idle_text, className="note")] if num_idle else []
+    return card(title, chart, *rest, note=note)
+
+
+def _most(rates: LinkRates) -> float:
+    """Return the highest rate of any piece of time while it was busy."""
+    return float(np.nanmax(rates.most, initial=0.0))
 
 
 def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:

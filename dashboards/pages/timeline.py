@@ -32,6 +32,7 @@ COLORS = {
     timeline_model.HOST: palette.HOST,
     timeline_model.NVTX: palette.NVTX,
     timeline_model.STEPS: palette.IDLE,
+    timeline_model.COUNTER: palette.SELECTED,
 }
 
 

@@ -286,4 +286,8 @@ def _critical_path(asked: WhatIf) -> list[Component]:
         className="legend",
     )
     note = "what the end of the steps waited for, of all ranks: a change elsewhere brings nothing"
-    return [card("The critical path", bar, legend, note=note)]
+    where = html.P(
+        ["Of one step, part by part: key K on ", dcc.Link("the timeline", href=addresses.TIMELINE)],
+        className="note",
+    )
+    return [card("The critical path", bar, legend, where, note=note)]

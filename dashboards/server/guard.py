@@ -165,14 +165,14 @@ def _check_call(app: Dash) -> None:
         abort(400, "there is no such callback")
     for part, key in (("inputs", "inputs"), ("state", "state")):
         given = body.get(key, [])
-        if not isinstance(given, list) or [_name(each) for each in given] != known[part]:
+        if not isinstance(given, list) or [_name(item) for item in given] != known[part]:
             abort(400, f"the callback has other {part}")
     changed = body.get("changedPropIds", [])
     if not isinstance(changed, list) or not all(map(_is_text, changed)):
         abort(400, "what changed is no list of names")
     outputs = body.get("outputs")
-    names = [_dotted(each) for each in (outputs if isinstance(outputs, list) else [outputs])]
-    expected = [str(each) for each in _listed(known["output"])]
+    names = [_dotted(output) for output in (outputs if isinstance(outputs, list) else [outputs])]
+    expected = [str(output) for output in _listed(known["output"])]
     if names != expected:
         abort(400, "the callback has other outputs")
 

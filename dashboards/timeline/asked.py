@@ -106,6 +106,11 @@ def track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
     return timeline, timeline.tracks[row]
 
 
+def event_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
+    """Return the rows of events that are asked for, by key: samples are no events."""
+    return {key: row for key, row in rows(store).items() if row[1].samples is None}
+
+
 def rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
     """Return the rows that are asked for, by key."""
     keys = text("rows", 16 * MAX_ROWS).split(",")

@@ -83,8 +83,11 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
 
     Returns:
         `count`; `id` where it is a single one; and `names`, of the five names that take most time:
-        in short, how many, their time together and the longest (ns, as text).
+        in short, how many, their time together and the longest (ns, as text). Of a counter `said`
+        has lines of text, and there are no names.
     """
+    if track.samples is not None:
+        return track.samples.summary(start_ns, end_ns)
     running, starting = track.row.in_view(start_ns, end_ns)
     inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
     events = timeline.events[track.source]

@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.timeline.events import call_events, range_events
-from dashboards.timeline.model import CALL, HOST, NVTX, RANGE, RankTimeline, Track
+from dashboards.timeline.model import (
+    CALL,
+    COUNTER,
+    HOST,
+    NVTX,
+    RANGE,
+    SAMPLE,
+    RankTimeline,
+    Track,
+)
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.row import Row
+from dashboards.timeline.samples import Samples
 from dashboards.view import MAX_NAME
-from traceprof import lanes
+from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
+from traceprof.run import lanes
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
 _MAX_PACKED = 8
+_COUNTERS = "sampled counters of links"
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
@@ -51,8 +63,17 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
     if calls is not None:
         events[CALL] = call_events(calls, rank.trace.api_names)
     busiest, others = _threads(rank, calls, ranges)
-    tracks = (*timeline.tracks, *busiest, *(replace(other, is_folded=True) for other in others))
+    folded = (replace(other, is_folded=True) for other in others)
+    tracks = (*timeline.tracks, *_counter_tracks(rank), *busiest, *folded)
     return RankTimeline(rank, tracks, events, ranges, timeline.steps, has_host=True)
+
+
+def _counter_tracks(rank: Rank) -> Iterator[Track]:
+    """Yield the rows of what was sampled of a rank's links."""
+    for link in link_samples(rank):
+        samples = Samples.sampled(link)
+        index = np.arange(len(samples.row), dtype=np.int32)
+        yield Track(_COUNTERS, samples.label, COUNTER, SAMPLE, index, samples.row, samples=samples)
 
 
 def _threads(
@@ -78,17 +99,20 @@ def _threads(
         for thread in threads:
             group = _thread_label(rank, thread)
             if ranges is not None and thread in ranges_of:
-                yield from _range_tracks(group, ranges, ranges_of[thread], latest)
+                yield from _range_tracks(group, named, ranges, ranges_of[thread], latest)
             if calls is not None and thread in calls_of:
-                yield from _call_tracks(group, calls, calls_of[thread])
+                yield from _call_tracks(group, api, calls, calls_of[thread])
 
+    named = "annotations" if rank.trace.origin == "torch.profiler" else "NVTX"
+    is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
+    api = "HIP API" if is_hip else "CUDA API"
     threads = sorted({*calls_of, *ranges_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
     busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
 
 
-def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
+def _call_tracks(group: str, api: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
     rows = index.astype(np.int64)
     start = calls.starts.at(rows)
     end = start + calls.packed_length.at(rows)
@@ -97,11 +121,11 @@ def _call_tracks(group: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     lane = lanes.nested(start, end, _MAX_NESTED)
-    yield from _lanes(group, "CUDA API", HOST, CALL, lane, index, start, end)
+    yield from _lanes(group, api, HOST, CALL, lane, index, start, end)
 
 
 def _range_tracks(
-    group: str, ranges: RangeTable, index: Int32, latest: Callable[[], int]
+    group: str, named: str, ranges: RangeTable, index: Int32, latest: Callable[[], int]
 ) -> Iterator[Track]:
     start, end = ranges.start_ns[index], ranges.end_ns[index]
     is_open = end == OPEN_END
@@ -112,8 +136,8 @@ def _range_tracks(
         index, start, end = index[order], start[order], end[order]
     nests = ranges.nests[index]
     for chosen, label, split, most in (
-        (~nests, "NVTX start/end", lanes.packed, _MAX_PACKED),
-        (nests, "NVTX", lanes.nested, _MAX_NESTED),
+        (~nests, f"{named} start/end", lanes.packed, _MAX_PACKED),
+        (nests, named, lanes.nested, _MAX_NESTED),
     ):
         if chosen.any():
             lane = split(start[chosen], end[chosen], most)
@@ -143,4 +167,8 @@ def _by_thread(thread: Int64) -> dict[int, Int32]:
 def _thread_label(rank: Rank, thread: int) -> str:
     name = rank.trace.thread_names.get(thread)
     number = rank.trace.thread_number(thread)
-    return f"thread {number} · {one_line(name, MAX_NAME)}" if name else f"thread {number}"
+    label = f"thread {number}"
+    if not name:
+        return label
+    named = one_line(name, MAX_NAME)  # which torch.profiler begins with the number
+    return named if named.startswith(label) else f"{label} · {named}"

@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from dashboards.timeline.events import Events
+    from dashboards.timeline.samples import Samples
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.run.opening import Rank
     from traceprof.trace.model.ranges import RangeTable
 
     Int32 = npt.NDArray[np.int32]
 
-OPERATION, CALL, RANGE, STEP = "op", "call", "range", "step"
+OPERATION, CALL, RANGE, STEP, SAMPLE = "op", "call", "range", "step", "sample"
 """Where an event is found: see `dashboards.timeline.events`."""
 
 SOURCES = (STEP, OPERATION, CALL, RANGE)
-"""In the order in which their rows stand on the screen."""
+"""Of events, in the order in which their rows stand on the screen; samples are no events."""
 
-COMPUTE, COMMUNICATION, COPY, HOST, NVTX, STEPS = (
-    "compute", "communication", "copy", "host", "nvtx", "step",
+COMPUTE, COMMUNICATION, COPY, HOST, NVTX, STEPS, COUNTER = (
+    "compute", "communication", "copy", "host", "nvtx", "step", "counter",
 )  # fmt: skip
 """What a row holds, and with it its colour."""
 
@@ -41,11 +42,13 @@ class Track:
     Attributes:
         group: what it belongs to, such as a thread or the GPU.
         label: what it is called there; empty where it goes on with the row above.
-        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX` or `STEPS`.
+        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `STEPS` or
+            `COUNTER`.
         source: where its events are found.
         index: int32[n], the events in order of their start, as the source counts them.
         row: their times.
         is_folded: whether its group is closed at first.
+        samples: of a counter; None of events.
     """
 
     group: str
@@ -55,6 +58,7 @@ class Track:
     index: Int32
     row: Row
     is_folded: bool = False
+    samples: Samples | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class RankTimeline:
     @cached_property
     def extent_ns(self) -> tuple[int, int] | None:
         """From the first event's start to the last end; None where there is nothing."""
-        rows = [track.row for track in self.tracks if len(track.row)]
+        rows = [track.row for track in self.tracks if len(track.row) and track.samples is None]
         if not rows:
             return None
         return (

@@ -181,6 +181,37 @@ def search(
     }
 
 
+def namesake(
+    number: int, ranks: Mapping[int, RankEvents], source: str, index: int, *, backwards: bool
+) -> str | None:
+    """Return the next event of the same name on a rank, the first again after the last.
+
+    Args:
+        number: the rank's.
+        ranks: its events, by source.
+        source: of the event.
+        index: of the event.
+        backwards: whether the one before is asked for.
+
+    Returns:
+        Its id, which is that of the event itself where no other has its name; None where there is
+        no such event.
+    """
+    here = place_of(ranks, number, source, index)
+    if here is None:
+        return None
+    events, first, parts = ranks[number][source], 0, []
+    wanted = events.numbers(np.array([index]))
+    for part in events.parts:
+        count = np.ones(1, np.int64)
+        parts.append(
+            _Matches(number, SOURCES.index(source), first, part, events.names, wanted, count)
+        )
+        first += len(part)
+    place = _following(parts, here if backwards else after(here), backwards=backwards)
+    return None if place is None else f"{number}.{source}.{place.index}"
+
+
 def place_of(ranks: Mapping[int, RankEvents], rank: int, source: str, index: int) -> Place | None:
     """Return where an event is; None where it is not."""
     events = ranks.get(rank, {}).get(source)

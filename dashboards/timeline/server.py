@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Response, abort, request
 
+from dashboards.address import WHOLE_PATH
+from dashboards.asking.critical_path import PathQuestion
+from dashboards.asking.questions import questions_about
 from dashboards.timeline import asked
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.collective import collective
+from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.model import OPERATION
-from dashboards.timeline.search import Place, after, place_of, search
+from dashboards.timeline.search import Place, after, namesake, place_of, search
 from dashboards.timeline.store import Timelines
 from dashboards.timeline.strips import strip
 from dashboards.timeline.tiles import tiles
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
     Answer = Callable[[Timelines], dict[str, Any] | str]
 
 _log = logging.getLogger("traceprof.dashboard")
+_UNKNOWN_PATH = (
+    "it needs a step that every rank has, and of every rank a GPU and the API calls that launch to"
+    " it: record all ranks with --trace=cuda,nvtx, the same steps of each"
+)
 
 
 def register(server: Flask, analysis: Analysis) -> None:
@@ -93,6 +101,15 @@ def _neighbour(store: Timelines) -> dict[str, Any]:
     return {"id": None if neighbour is None else f"{number}.{neighbour[0]}.{neighbour[1]}"}
 
 
+def _namesake(store: Timelines) -> dict[str, Any]:
+    """Return the event of the same name after or before one on its rank, going round."""
+    number, source, index = asked.event_id("id")
+    backwards = asked.one_of("direction", ("next", "previous")) == "previous"
+    ranks = {asked.known(store, number): store.events(number)}
+    event = namesake(number, ranks, source, index, backwards=backwards)
+    return {"id": event} if event is not None else abort(404, "there is no such event")
+
+
 def _block(store: Timelines) -> dict[str, Any]:
     """Return what the events of one row are that lie between two times."""
     timeline, track = asked.track(store, asked.text("row"))
@@ -101,12 +118,12 @@ def _block(store: Timelines) -> dict[str, Any]:
 
 def _area(store: Timelines) -> dict[str, Any]:
     """Return how long what ran in some rows between two times, by name."""
-    return statistics(asked.rows(store), *asked.times())
+    return statistics(asked.event_rows(store), *asked.times())
 
 
 def _events(store: Timelines) -> dict[str, Any]:
     """Return the events of some rows between two times one by one."""
-    return listed(asked.rows(store), *asked.times())
+    return listed(asked.event_rows(store), *asked.times())
 
 
 def _collective(store: Timelines) -> dict[str, Any]:
@@ -124,20 +141,45 @@ def _collective(store: Timelines) -> dict[str, Any]:
     return members
 
 
+def _path(store: Timelines) -> dict[str, Any]:
+    """Return the critical path of a step: of a given one, or of that at a time of a rank.
+
+    It takes its time: whoever gets the state `asked` comes again.
+    """
+    if "step" in request.args:
+        text = asked.text("step")
+        step = None if text == WHOLE_PATH else asked.whole_number("step", text, 0)
+    else:
+        number = asked.known(store, asked.integer("rank", 0))
+        step = step_at(store.steps(number), asked.integer("at", -BEYOND_NS, BEYOND_NS))
+    question = questions_about(store.analysis).about(PathQuestion(step))
+    named = WHOLE_PATH if step is None else str(step)
+    if not question.is_over:
+        return {"state": "asked", "step": named}
+    if question.answer is None:
+        return {"state": "unknown", "step": named, "why": question.error or _UNKNOWN_PATH}
+    return {"state": "known", **drawn(store, question.answer), "step": named}
+
+
 def _search(store: Timelines) -> dict[str, Any]:
-    """Return how many events have a text in their names, and the next one."""
+    """Return how many events have a text in their names, and the next one.
+
+    `is_all` says whether calls and ranges are read already: whoever wants them comes again.
+    """
     numbers = asked.ranks(store)
     at = Place(asked.integer("at", -BEYOND_NS, BEYOND_NS))
     backwards = asked.one_of("direction", ("next", "previous")) == "previous"
     text = asked.text("text")
     start = asked.event_id("from") if "from" in request.args else None
-    ranks = {number: store.events(number) for number in numbers}
+    ranks, is_all = store.searchable(numbers)
     if start is not None:
+        if not is_all and start[0] in ranks and start[1] not in ranks[start[0]]:
+            ranks = {**ranks, start[0]: store.events(start[0])}
         place = place_of(ranks, *start)
         if place is None:
             abort(404, "there is no such event")
         at = place if backwards else after(place)
-    return search(ranks, text, at, backwards=backwards)
+    return {**search(ranks, text, at, backwards=backwards), "is_all": is_all}
 
 
 _ANSWERS: dict[str, Answer] = {
@@ -146,10 +188,12 @@ _ANSWERS: dict[str, Answer] = {
     "strips": _strips,
     "event": _event,
     "neighbour": _neighbour,
+    "namesake": _namesake,
     "block": _block,
     "area": _area,
     "events": _events,
     "collective": _collective,
+    "path": _path,
     "search": _search,
 }
 

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
+from dashboards.timeline.event_reader import EventReader
 from dashboards.timeline.events import call_events, operation_events, range_events, step_events
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
@@ -17,13 +18,17 @@ from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
 from dashboards.timeline.names import NameTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from dashboards.timeline.events import Events
     from dashboards.timeline.model import RankTimeline
+    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
     from traceprof.trace.model.ranges import RangeTable
+
+MAX_WAIT_S = 0.2
+"""Past which a search answers with what is read."""
 
 _MAX_BYTES = 600_000_000  # of the rows that are kept
 
@@ -39,7 +44,9 @@ class Timelines:
         self._steps = {result.rank: result.steps for result in analysis.result.breakdown}
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._events: dict[int, Mapping[str, Events]] = {}
+        self._of_gpu: dict[int, Mapping[str, Events]] = {}
         self._range_names: dict[int, NameTable] = {}
+        self._event_reader = EventReader(self.events)
         self._lock = threading.Lock()  # of what is kept; never held while something is made
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -48,6 +55,10 @@ class Timelines:
     def numbers(self) -> Collection[int]:
         """The numbers of the run's ranks, ascending."""
         return self._ranks.keys()
+
+    def steps(self, number: int) -> Sequence[StepMeasures]:
+        """Return the training steps of a rank on its GPU."""
+        return self._steps.get(number, ())
 
     def gpu(self, number: int) -> RankTimeline:
         """Return what is there of a rank's timeline: its GPU's rows at least, which come first."""
@@ -65,6 +76,33 @@ class Timelines:
 
         return self._made(number, lambda timeline: timeline.has_host, complete)
 
+    def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, Events]], bool]:
+        """Return the events of ranks as far as they are read, and whether that is all of them.
+
+        What their GPUs did is there; calls and ranges are read meanwhile.
+        """
+        with self._lock:
+            missing = [number for number in numbers if number not in self._events]
+        is_all = self._event_reader.finish(missing, MAX_WAIT_S)
+        with self._lock:
+            known = {number: self._events.get(number) for number in numbers}
+        return {
+            number: events if events is not None else self._gpu_events(number)
+            for number, events in known.items()
+        }, is_all
+
+    def _gpu_events(self, number: int) -> Mapping[str, Events]:
+        """Return the events of a rank's GPU and its steps, which are in memory."""
+        with self._lock:
+            known = self._of_gpu.get(number)
+        if known is None:
+            known = {OPERATION: operation_events(self._ranks[number])}
+            if self._steps.get(number):
+                known[STEP] = step_events(self._steps[number])
+            with self._lock:
+                self._of_gpu[number] = known
+        return known
+
     def events(self, number: int) -> Mapping[str, Events]:
         """Return the events of a rank by their source, whether its rows were made or not.
 
@@ -76,9 +114,7 @@ class Timelines:
         if known is not None:
             return known
         with self._reader(rank):
-            events = {OPERATION: operation_events(rank)}
-            if self._steps.get(number):
-                events[STEP] = step_events(self._steps[number])
+            events = dict(self._gpu_events(number))
             calls, names = rank.calls, self._names(rank)
             if calls is not None:
                 events[CALL] = call_events(calls, rank.trace.api_names)

@@ -71,6 +71,8 @@ def tiles(
 
 
 def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: int) -> View:
+    if row[1].samples is not None:
+        return row[1].samples.view(start_ns, end_ns, columns)
     # Where events overlap, more of them may be long than there are columns.
     return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MAX_ALONE))
 
@@ -93,6 +95,8 @@ def _row(
     timeline: RankTimeline, track: Track, view: View, span: tuple[int, int], columns: int
 ) -> str:
     start_ns, end_ns = span
+    if track.samples is not None:
+        return _blocks_only(view)
     row, events = track.row, timeline.events[track.source]
     begin = np.maximum(row.starts(view.event), start_ns)
     length = np.minimum(row.ends(view.event), end_ns) - begin
@@ -115,6 +119,19 @@ def _row(
         },
     }
     return json.dumps(written, separators=(",", ":"))
+
+
+def _blocks_only(view: View) -> str:
+    """Return a row of samples, of which none is shown by itself."""
+    written: dict[str, Any] = {
+        "columns": view.columns,
+        "column": np.diff(view.column, prepend=0).tolist(),
+        "share": view.share.tolist(),
+        "count": view.count.tolist(),
+    }
+    nothing: dict[str, Any] = {"begin": [], "length": [], "name": [], "event": []}
+    texts: dict[str, Any] = {"names": {}, "labels": {}}
+    return json.dumps({**written, **nothing, **texts}, separators=(",", ":"))
 
 
 def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, str]:

@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 IDENTIFIER = -1
-PLACE = "at"
-"""The field of a column of links: what is written; the field `href` says where each leads."""
 _MAX_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
 _LETTER, _HEAD_PADDING = 8.5, 26  # of a head, in pixels; no letter of it is wider on average
-_DIGIT, _CELL_PADDING = 8.0, 32  # of a cell, likewise
-_SMALL = 7.2  # a small letter of a cell, on average
+_DIGIT, _CELL_PADDING = 8.4, 30  # of a cell, likewise
+_SMALL = 7.6  # a small letter of a cell, on average
 _MIN_WIDTH = 60
 _SMALL_WINDOW = 1200  # what a window of 1280 pixels leaves to a table
 _MIN_CUT = 120  # of a column whose text is cut
+_MIN_WRAPPED = 240  # of a column of long names, which take several lines
 _MAX_TEXT = 330  # pixels that text is given before it is cut; its tooltip has all of it
 _FILTER = 22  # of the button in the head
 
@@ -41,11 +40,13 @@ class Column:
         head: its name, with the unit in brackets.
         decimals: of its numbers; `IDENTIFIER` for numbers that only name; None for text.
         width: of the window's that is left over each column gets a share by its width, in pixels;
-            0 for long names, which may be cut.
+            0 for long names, which take up to three lines.
         tip: what the head means.
         is_hidden: whether it is only saved.
-        may_be_cut: whether its text is cut before the table gets wider than a small window.
+        may_be_cut: whether it gets narrower, and its text takes several lines, before the table
+            gets wider than a small window.
         has_filter: whether rows can be chosen by its text, as by long names.
+        leads: whether its text leads to where the field `href` of the row says.
     """
 
     field: str
@@ -56,6 +57,7 @@ class Column:
     is_hidden: bool = False
     has_filter: bool = False
     may_be_cut: bool = False
+    leads: bool = False
 
     def definition(self, rows: Sequence[Row] = (), width: int = 0) -> dict[str, Any]:
         """Return it as AG Grid takes it.
@@ -69,11 +71,13 @@ class Column:
             "headerName": self.head,
             "headerTooltip": self.tip or self.head,
         }
-        if self.is_hidden:
+        if self.is_hidden or (rows and self.is_empty(rows)):
             taken["hide"] = True
         taken |= {"minWidth": width or self.least_width(rows), "flex": self.width or 300}
-        if self.field == PLACE:
-            return taken | {"cellRenderer": "Place", "sortable": False}
+        if self.leads:
+            taken["cellRenderer"] = "Place"
+        if self.is_wrapped or self.may_be_cut:
+            taken |= {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
         if self.decimals is None:
             if self.is_filtered:
                 taken |= {"filter": "agTextColumnFilter", "floatingFilter": True}
@@ -89,7 +93,16 @@ class Column:
     @property
     def is_filtered(self) -> bool:
         """Whether rows can be chosen by its text."""
-        return self.has_filter or (self.decimals is None and not self.width)
+        return self.has_filter or self.is_wrapped
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether it holds long names, which take several lines."""
+        return self.decimals is None and not self.width
+
+    def is_empty(self, rows: Sequence[Row]) -> bool:
+        """Return whether it has text in none of these rows: it is saved, but not shown."""
+        return self.decimals is None and not any(row.get(self.field) for row in rows)
 
     def least_width(self, rows: Sequence[Row] = ()) -> int:
         """Return how many pixels it needs to show its head and these rows."""
@@ -111,11 +124,15 @@ class Column:
 
 def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     """Return the least widths of columns, so that all of them fit a small window if they can."""
-    widths = [0 if column.is_hidden else column.least_width(rows) for column in columns]
+    widths = [
+        0 if column.is_hidden or column.is_empty(rows) else column.least_width(rows)
+        for column in columns
+    ]
     over = sum(widths) - _SMALL_WINDOW
-    for place, column in enumerate(columns):
-        if over > 0 and not column.is_hidden and (column.may_be_cut or not column.width):
-            least = min(widths[place], _MIN_CUT)
+    # Names get narrower last: they need the room most.
+    for place, column in sorted(enumerate(columns), key=lambda item: item[1].is_wrapped):
+        if over > 0 and (column.may_be_cut or not column.width):
+            least = min(widths[place], _MIN_WRAPPED if column.is_wrapped else _MIN_CUT)
             taken = min(over, widths[place] - least)
             widths[place] -= taken
             over -= taken

@@ -423,7 +423,7 @@ def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
     for index in range(10):
         builder.kernel(100 * index, 100 * index + 90 - index)
     (idle,) = judged(builder.write(tmp_path / "t.sqlite"), "gpu-idle")[0]
-    lengths = [each.end_ns - each.start_ns for each in idle.evidence]
+    lengths = [seen.end_ns - seen.start_ns for seen in idle.evidence]
     assert lengths == [18, 17, 16, 15, 14]
 
 
@@ -440,7 +440,7 @@ def test_hidden_communication_and_a_busy_gpu_are_silent(tmp_path: Path) -> None:
 def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL).write(tmp_path / "t.sqlite")
     found, _ = judged(path, "exposed-communication", "gpu-idle")
-    assert [each.id for each in found] == ["exposed-communication"]
+    assert [claim.id for claim in found] == ["exposed-communication"]
 
 
 def test_no_communication_is_said_to_be_unjudged(tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> No
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     findings, missing = judged(path)
     assert findings == ()
-    assert {each.id for each in missing} == set(FINDING_IDS)
+    assert {gap.id for gap in missing} == set(FINDING_IDS)
 
 
 def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_rates_are_nccl_tests(
 )
 def test_the_only_peer(tmp_path: Path, calls: tuple[str, ...], peer: int | None) -> None:
     builder = prepare(TraceBuilder(), schemas=())
-    for index, each in enumerate(calls):
-        label(builder, f"{each} bytes=8 group=0 size=4 seq={index}", 100 * index, 100 * index + 10)
-        kernel = ALL_REDUCE if each == "all_reduce" else SEND_RECV
+    for index, name in enumerate(calls):
+        label(builder, f"{name} bytes=8 group=0 size=4 seq={index}", 100 * index, 100 * index + 10)
+        kernel = ALL_REDUCE if name == "all_reduce" else SEND_RECV
         launch = (100 * index + 3, 100 * index + 5)
         builder.kernel(1000 + 100 * index, 1050 + 100 * index, kernel, launch=launch)
     (use,) = result(builder, tmp_path).uses
@@ -243,12 +243,12 @@ def test_what_the_simulator_knows(truth: Path) -> None:
     known = json.loads(truth.read_text())
     path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
     expected = {
-        each["rank"]: each["metrics"]
-        for each in known.get("findings", ())
-        if each["id"] == "small-collectives"
+        planted["rank"]: planted["metrics"]
+        for planted in known.get("findings", ())
+        if planted["id"] == "small-collectives"
     }
     for found in results(path):
-        findings = [each for each in collectives.findings(found) if isinstance(each, Finding)]
+        findings = [claim for claim in collectives.findings(found) if isinstance(claim, Finding)]
         assert [found.rank] * len(findings) == [rank for rank in expected if rank == found.rank]
         for finding in findings:
             for name, value in expected[found.rank].items():

@@ -48,7 +48,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool)
     document = json.loads(json_report.render(analysis.result))
     validator().validate(document)
     assert len(document["run"]["lateness"]) == 8
-    assert all(each["num_matched"] for each in document["collectives"])
+    assert all(collective["num_matched"] for collective in document["collectives"])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -98,7 +98,7 @@ def test_operations_are_the_calls_of_the_ranges(tmp_path: Path) -> None:
             for value, (begun, over) in expected.items()
             if "group=0" not in value or begun < last or _is_flight(value, over, begun)
         }
-        own = next(each for each in analysis.result.measured.arrivals if each.rank == rank)
+        own = next(of_rank for of_rank in analysis.result.measured.arrivals if of_rank.rank == rank)
         found = {
             (own.groups[own.group[index]], int(own.sequence[index])): (
                 int(own.start_ns[index]),
@@ -155,7 +155,7 @@ def test_time_is_spent_by_the_ranges_and_the_rest_is_other(tmp_path: Path) -> No
         (result.end_ns, result.spent_at_end_ns),
     ):
         assert spent.sum(axis=1).tolist() == times.tolist()
-    names = [result.operations[each] for each in result.operation.tolist()]
+    names = [result.operations[index] for index in result.operation.tolist()]
     assert names == ["AllReduce", "AllReduce", "Barrier"]
     assert names[2] in LEAVE_TOGETHER
 

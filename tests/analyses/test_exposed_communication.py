@@ -270,10 +270,10 @@ def assert_agreement(path: Path, window: Window | None = None) -> None:
     for rank in matched:
         with ranks_of(path) as ranks:
             (own,) = [
-                each
-                for each in ranks
-                if each.device is not None
-                and (each.process, each.key.device) == (rank.process, rank.device)
+                other
+                for other in ranks
+                if other.device is not None
+                and (other.process, other.key.device) == (rank.process, rank.device)
             ]
             result = exposed_communication.run(own, window or own.window)
             span = None if window is None else (window.start_ns, window.end_ns)
@@ -340,7 +340,7 @@ def test_scenarios_name_their_reason(tmp_path: Path, scenario: str, reason: Reas
     analysis = analyze(path, jobs=1)
     assert_waiting_agrees(analysis, path)
     analysis.close()
-    found = [each for each in analysis.findings if each.id == "exposed-communication"]
+    found = [claim for claim in analysis.findings if claim.id == "exposed-communication"]
     assert max(reasons(found[0]).items(), key=lambda pair: pair[1] or 0)[0] == reason.name.lower()
 
 

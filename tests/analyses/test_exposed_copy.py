@@ -27,7 +27,7 @@ from traceprof.trace.model.kinds import MemoryKind
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.reference.streams import Span
+    from tests.reference.spans import Span
     from tests.support.builders import How
     from traceprof.analyses.exposed_copy import ExposedCopyResult
     from traceprof.run.opening import Rank

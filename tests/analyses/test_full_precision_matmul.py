@@ -216,5 +216,5 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 )
 def test_known_answers(traces: Path, name: str, severity: Severity | None) -> None:
     results = assert_agreement(traces / f"{name}.sqlite")
-    found = [each for result in results for each in full_precision_matmul.findings(result)]
-    assert {each.severity for each in found if isinstance(each, Finding)} == {severity} - {None}
+    found = [finding for result in results for finding in full_precision_matmul.findings(result)]
+    assert {claim.severity for claim in found if isinstance(claim, Finding)} == {severity} - {None}

@@ -182,7 +182,7 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
 
 def test_scenario() -> None:
     truth = json.loads((SAMPLE_FOLDER / "host-sync.truth.json").read_text())
-    expected = [each["metrics"] for each in truth["findings"] if each["id"] == "host-sync"]
+    expected = [planted["metrics"] for planted in truth["findings"] if planted["id"] == "host-sync"]
     assert expected
     for result, want in zip(judged(SAMPLE_FOLDER / "host-sync.sqlite"), expected, strict=True):
         (finding,) = host_sync.findings(result)

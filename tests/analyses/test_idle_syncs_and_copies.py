@@ -53,7 +53,7 @@ def assert_agreement(path: Path, *cuts: tuple[float, float]) -> list[Answer]:
             assert answers[-1] == expected.answer(expected.window())
             for cut in cuts:
                 low, high = (
-                    rank.window.start_ns + int(rank.window.length_ns * each) for each in cut
+                    rank.window.start_ns + int(rank.window.length_ns * share) for share in cut
                 )
                 assert answer(rank, Window(low, high)) == expected.answer((low, high))
         return answers

@@ -101,7 +101,7 @@ def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
         "hideable_fraction": 0.0,
         "coverage": 1.0,
     }
-    assert [(each.start_ns, each.end_ns) for each in finding.evidence] == [
+    assert [(seen.start_ns, seen.end_ns) for seen in finding.evidence] == [
         (1600, 1880),
         (2600, 2880),
         (3600, 3880),
@@ -312,7 +312,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             builder.kernel(start, end, name, pid=pid, launch=(call, call + 1))
     builder.graph(300, 320, pid=1)
     path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
-    assert sum(len(each.steps.number) for each in assert_agreement(path)) > 5
+    assert sum(len(answer.steps.number) for answer in assert_agreement(path)) > 5
     first, last = sorted(chance.randrange(1300) for _ in range(2))
     assert_agreement(path, (first, last))
 
@@ -322,15 +322,15 @@ def test_simulated_scenarios_have_the_answers_of_the_model() -> None:
     for export in GPU_SAMPLES:
         truth = json.loads(export.with_suffix(".truth.json").read_text())
         expected = {
-            each["rank"]: each["metrics"]
-            for each in truth.get("findings", [])
-            if each["id"] == "late-allreduce"
+            finding["rank"]: finding["metrics"]
+            for finding in truth.get("findings", [])
+            if finding["id"] == "late-allreduce"
         }
         for number, result in enumerate(assert_agreement(export)):
             found = [
-                each
-                for each in late_allreduce.findings(result)
-                if isinstance(each, Finding) and each.severity > Severity.INFO
+                finding
+                for finding in late_allreduce.findings(result)
+                if isinstance(finding, Finding) and finding.severity > Severity.INFO
             ]
             if number in expected:
                 num_judged += 1

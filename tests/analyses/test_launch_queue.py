@@ -51,7 +51,7 @@ def series(path: Path, time_range: tuple[int, int] | None) -> list[list[tuple[in
 
 
 def judged(path: Path) -> list[Finding | NotApplicable]:
-    return [each for result in results(path) for each in launch_queue.findings(result)]
+    return [finding for result in results(path) for finding in launch_queue.findings(result)]
 
 
 def answered(
@@ -71,7 +71,7 @@ def answered(
         result.max_depth,
         result.blocked_ns,
         result.costly.measure_ns,
-        [(each.start_ns, each.late_ns) for each in result.late],
+        [(late.start_ns, late.late_ns) for late in result.late],
         {holder.name: holder.held_ns for holder in result.holders},
         result.coverage,
     )
@@ -84,17 +84,17 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> l
 def assert_agrees(
     path: Path, processes: list[Process], time_range: tuple[int, int] | None = None
 ) -> list[Answer]:
-    expected = [each for process in processes for each in answers(process, time_range)]
+    expected = [answer for process in processes for answer in answers(process, time_range)]
     found = zip(results(path, time_range), series(path, time_range), strict=True)
-    for each, (result, shown) in zip(expected, found, strict=True):
-        assert result.num_late == len(each.late)
-        assert result.late_ns == sum(late for _, late in each.late)
-        each.late = each.late[:5]
-        got = answered(result, shown, each.pid, each.device)
+    for answer, (result, shown) in zip(expected, found, strict=True):
+        assert result.num_late == len(answer.late)
+        assert result.late_ns == sum(late for _, late in answer.late)
+        answer.late = answer.late[:5]
+        got = answered(result, shown, answer.pid, answer.device)
         # The two spell a few functions differently; what each held is compared as it stands.
-        assert sorted(got.holders.values()) == sorted(each.holders.values())
-        got.holders = each.holders
-        assert got == each
+        assert sorted(got.holders.values()) == sorted(answer.holders.values())
+        got.holders = answer.holders
+        assert got == answer
         assert result.costly.measure_ns <= result.window.length_ns
     return expected
 
@@ -104,9 +104,9 @@ def assert_agrees(
 
 def test_every_real_export_agrees_with_the_reference(real_trace: Path) -> None:
     processes = read(real_trace)  # once: that takes far longer than to look at a window
-    for each in assert_agrees(real_trace, processes):
-        if each.series:
-            low, high = each.series[0][0], each.series[-1][0]
+    for answer in assert_agrees(real_trace, processes):
+        if answer.series:
+            low, high = answer.series[0][0], answer.series[-1][0]
             middle = (low + (high - low) // 3, low + 2 * (high - low) // 3)
             assert_agrees(real_trace, processes, middle)
 
@@ -182,11 +182,11 @@ def test_simulated_truths(truth: Path) -> None:
     told = json.loads(truth.read_text())
     path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
     assert_agreement(path)
-    found = {each.rank: each for each in judged(path) if isinstance(each, Finding)}
+    found = {claim.rank: claim for claim in judged(path) if isinstance(claim, Finding)}
     expected = [each for each in told.get("findings", ()) if each["id"] == "launch-queue-stall"]
-    assert found.keys() == {each["rank"] for each in expected}
-    for each in expected:
-        metrics, finding = each["metrics"], found[each["rank"]]
+    assert found.keys() == {wanted["rank"] for wanted in expected}
+    for wanted in expected:
+        metrics, finding = wanted["metrics"], found[wanted["rank"]]
         assert finding.metrics["num_stalls"] == metrics["num_stalls"]
         assert finding.metrics["max_queue_depth"] == metrics["max_queue_depth"]
         assert finding.metrics["source"] == metrics["source"]
@@ -357,8 +357,8 @@ def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
 def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(50, 60, launch=False).kernel(60, 70, launch=False)
     path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path / "t.sqlite")
-    (each,) = assert_agreement(path, (0, 100))
-    assert each.series == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
+    (answer,) = assert_agreement(path, (0, 100))
+    assert answer.series == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
 
 
 def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
@@ -475,5 +475,5 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             builder.api(name, start, start + chance.choice([9, 4_000_000]), pid=pid)
     path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
     found = assert_agreement(path)
-    low = min(each.series[0][0] for each in found if each.series)
+    low = min(answer.series[0][0] for answer in found if answer.series)
     assert_agreement(path, (low + 5_000_000, low + 30_000_000))

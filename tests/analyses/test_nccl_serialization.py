@@ -280,9 +280,9 @@ def test_what_the_simulator_knows(truth: Path) -> None:
     path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
     assert_agreement(path, has_labels=True)
     expected = {
-        each["rank"]: each["metrics"]
-        for each in known.get("findings", ())
-        if each["id"] == "nccl-serialization"
+        planted["rank"]: planted["metrics"]
+        for planted in known.get("findings", ())
+        if planted["id"] == "nccl-serialization"
     }
     for found in results(path):
         findings = nccl_serialization.findings(found)
@@ -293,7 +293,7 @@ def test_what_the_simulator_knows(truth: Path) -> None:
             assert {name: finding.metrics[name] for name in metrics} == metrics
         elif "nccl-serialization" in (known.get("silent") or ()):
             assert all(
-                getattr(each, "severity", Severity.INFO) == Severity.INFO for each in findings
+                getattr(claim, "severity", Severity.INFO) == Severity.INFO for claim in findings
             )
 
 
@@ -325,7 +325,9 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             host += 10
             call(builder, "ncclGroupEnd", host, host + 8, tid=tid)
             kernels = [
-                each for each in dict.fromkeys(kernels) for _ in range(random_.choice([1, 1, 2]))
+                kernel
+                for kernel in dict.fromkeys(kernels)
+                for _ in range(random_.choice([1, 1, 2]))
             ]
         for name in kernels:
             launch: Any = (host + 2, host + 4) if random_.random() < 0.9 else False

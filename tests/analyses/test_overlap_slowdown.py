@@ -63,7 +63,7 @@ def assert_agreement(
 
 
 def _grid(shape: tuple[int | None, ...]) -> tuple[int, ...]:
-    known = [each for each in shape if each is not None]
+    known = [size for size in shape if size is not None]
     return tuple(known) if len(known) == 3 else ()
 
 
@@ -356,7 +356,7 @@ def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("beside", "claimed"), [(103, False), (108, True)])
 def test_a_small_slowdown_is_not_claimed(tmp_path: Path, beside: int, *, claimed: bool) -> None:
     found = judged(run_of(beside=beside).write(tmp_path / "t.sqlite"))
-    assert [isinstance(each, Finding) for each in found] == [True] * claimed
+    assert [isinstance(claim, Finding) for claim in found] == [True] * claimed
 
 
 def test_a_slowdown_of_nothing_is_not_claimed(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
         else:
             builder.memcpy(start, end, "PtoP" if kind == "peer" else "HtoD", **where)  # type: ignore[arg-type]
     path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
-    assert sum(each.comparison.num_overlapped for each in assert_agreement(path)) > 20
+    assert sum(answer.comparison.num_overlapped for answer in assert_agreement(path)) > 20
     first, last = sorted(chance.randrange(4100) for _ in range(2))
     assert_agreement(path, (first, last))
 
@@ -421,15 +421,15 @@ def test_simulated_scenarios_have_the_answers_of_the_model() -> None:
     for export in GPU_SAMPLES:
         truth = json.loads(export.with_suffix(".truth.json").read_text())
         expected = {
-            each["rank"]: each["metrics"]
-            for each in truth.get("findings", [])
-            if each["id"] == "overlap-slowdown"
+            finding["rank"]: finding["metrics"]
+            for finding in truth.get("findings", [])
+            if finding["id"] == "overlap-slowdown"
         }
         for number, result in enumerate(assert_agreement(export)):
             found = [
-                each
-                for each in overlap_slowdown.findings(result)
-                if isinstance(each, Finding) and each.severity > Severity.INFO
+                finding
+                for finding in overlap_slowdown.findings(result)
+                if isinstance(finding, Finding) and finding.severity > Severity.INFO
             ]
             if number in expected:
                 judged_scenarios += 1

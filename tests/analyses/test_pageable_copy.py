@@ -103,7 +103,9 @@ def test_an_export_without_copies_is_silent(tmp_path: Path) -> None:
 
 def test_scenario() -> None:
     truth = json.loads((SAMPLE_FOLDER / "pageable-copy.truth.json").read_text())
-    expected = [each["metrics"] for each in truth["findings"] if each["id"] == "pageable-copy"]
+    expected = [
+        planted["metrics"] for planted in truth["findings"] if planted["id"] == "pageable-copy"
+    ]
     assert expected
     for result, want in zip(judged(SAMPLE_FOLDER / "pageable-copy.sqlite"), expected, strict=True):
         finding = one(result)

@@ -210,7 +210,7 @@ def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
 def machine(rows: list[tuple[int, int, int]]) -> MachineOperations:
     start, end, group = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     zeros = np.zeros(len(rows), np.int64)
-    names = tuple(str(each) for each in range(int(group.max()) + 1))
+    names = tuple(str(number) for number in range(int(group.max()) + 1))
     return MachineOperations(
         start, end, zeros, group, zeros, names, (Signature("AllReduce", 4, 2),)
     )  # fmt: skip
@@ -267,9 +267,9 @@ def pairs(
 def phases(builder: TraceBuilder, *took: int) -> TraceBuilder:
     """Have one pair at work, then two, then three, each phase with its duration."""
     start = 0
-    for index, each in enumerate(took):
-        pairs(builder, index + 1, each, start=start)
-        start += 100 * each + 10_000
+    for index, length_ns in enumerate(took):
+        pairs(builder, index + 1, length_ns, start=start)
+        start += 100 * length_ns + 10_000
     return builder
 
 

@@ -73,7 +73,7 @@ def shifted(found: Any, by_ns: int) -> Any:
             key: value + by_ns if key in _SHIFTED else shifted(value, by_ns)
             for key, value in found.items()
         }
-    return [shifted(each, by_ns) for each in found] if isinstance(found, list) else found
+    return [shifted(item, by_ns) for item in found] if isinstance(found, list) else found
 
 
 @pytest.fixture(params=samples(SAMPLES))
@@ -132,7 +132,7 @@ def test_an_idle_process_changes_nothing_for_the_others(sample: Path) -> None:
     for finding in [*found["findings"], *expected["findings"]]:
         del finding["saving"]
     for section in ("ranks", "breakdown", "steps", "links", "collectives", "findings"):
-        assert [each for each in found[section] if each["rank"] != added] == expected[section]
+        assert [item for item in found[section] if item["rank"] != added] == expected[section]
 
 
 # Without ranges no process can be known to help.

@@ -89,7 +89,8 @@ def test_other_seeds_and_schema_versions(tmp_path: Path, name: str, version: str
     if version != "3.25.0":
         # Sizes and communicators come with payloads, which older schemas cannot hold.
         truth["findings"] = [
-            {**each, "metrics": _without_payloads(each["metrics"])} for each in truth["findings"]
+            {**finding, "metrics": _without_payloads(finding["metrics"])}
+            for finding in truth["findings"]
         ]
     analysis = analyze(path)
     analysis.close()
@@ -109,7 +110,7 @@ def test_a_healthy_run_is_silent() -> None:
 
 
 def test_every_finding_has_a_scenario() -> None:
-    shown = {each["id"] for path in SAMPLES for each in truth_of(path).get("findings", ())}
+    shown = {finding["id"] for path in SAMPLES for finding in truth_of(path).get("findings", ())}
     # Runs of several reports are too large to be samples: test_straggler.py makes them.
     of_runs = {id_ for analysis in RUN_ANALYSES for id_ in analysis.ids}
     assert shown | of_runs >= set(FINDING_IDS)

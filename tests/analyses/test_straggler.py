@@ -68,13 +68,13 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
     analysis = analyzed(tmp_path / "run", truth)
     assert [finding.title for finding in analysis.findings if finding.id == "straggler"] == []
-    assert [each for each in analysis.not_applicable if each.id == "straggler"] == []
+    assert [gap for gap in analysis.not_applicable if gap.id == "straggler"] == []
     assert not analysis.ranks.unmatched
 
 
 def test_one_report_of_a_run_is_no_comparison_of_machines(tmp_path: Path) -> None:
     truth = made("straggler-host", tmp_path / "run", seed=1)
-    truth["reports"] = [each for each in truth["reports"] if each["host"] == "node-0"]
+    truth["reports"] = [report for report in truth["reports"] if report["host"] == "node-0"]
     analysis = analyzed(tmp_path / "run", truth)
     assert [finding for finding in analysis.findings if finding.id == "straggler"] == []
 
@@ -84,7 +84,7 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
     files = []
     for name in ("straggler-host", "ranks-balanced"):
         truth = made(name, tmp_path / name, seed=1, **how)
-        files += [tmp_path / name / each["file"] for each in truth["reports"]]
+        files += [tmp_path / name / report["file"] for report in truth["reports"]]
     for path in files[4:]:
         with closing(sqlite3.connect(path)) as database:
             later = f"UPDATE {schema_names.SESSION_START} SET utcEpochNs = utcEpochNs + {10**12}"
@@ -151,7 +151,8 @@ def test_the_order_of_the_reports_does_not_matter(tmp_path: Path) -> None:
     assert second.metrics["cause"] == first.metrics["cause"]
     # The reference is another machine: differences of offsets stay what they are.
     offsets = [
-        {clock.host: clock.offset_ns for clock in each.ranks.clocks.hosts} for each in (one, other)
+        {clock.host: clock.offset_ns for clock in analysis.ranks.clocks.hosts}
+        for analysis in (one, other)
     ]
     moved = [offsets[0][host] - offsets[1][host] for host in offsets[0]]
     assert max(moved) - min(moved) < 50_000

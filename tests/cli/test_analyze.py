@@ -98,7 +98,7 @@ def test_several_reports_are_one_run(
     other = TraceBuilder().kernel(0, 10, device=3).write(tmp_path / "other.sqlite")
     assert run("analyze", "--format", "json", idle, other) == EXIT_DONE
     found = json.loads(capsys.readouterr().out)
-    assert [(each["rank"], each["report"], each["device"]) for each in found["ranks"]] == [
+    assert [(rank["rank"], rank["report"], rank["device"]) for rank in found["ranks"]] == [
         (0, 0, 0),
         (1, 1, 3),
     ]

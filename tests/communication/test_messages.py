@@ -95,7 +95,7 @@ def test_what_cannot_be_told_apart_is_not_known(tmp_path: Path) -> None:
     builder.kernel(1200, 1300, ALL_REDUCE, launch=(1060, 1062))  # did the gather, too
     found = one(builder, tmp_path)
     assert found.bytes.tolist() == [-1, -1, -1]
-    assert {found.communicator_name(each) for each in range(3)} == {"0x0000000000000007"}
+    assert {found.communicator_name(number) for number in range(3)} == {"0x0000000000000007"}
 
 
 def test_several_devices_of_one_process_share_a_group(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_payloads_as_digits_or_json(tmp_path: Path) -> None:
         builder.kernel(start + 40, start + 42, ALL_REDUCE, launch=(start, start))
     found = one(builder, tmp_path)
     assert found.bytes.tolist() == [4096] * 3
-    assert {found.communicator_name(each) for each in range(3)} == {"0xffffffffffffffff"}
+    assert {found.communicator_name(number) for number in range(3)} == {"0xffffffffffffffff"}
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_labels_say_the_same(tmp_path: Path) -> None:
     assert found.bytes.tolist() == [64, 32, -1]
     assert found.world_size.tolist() == [8, -1, -1]
     assert found.peer.tolist() == [-1, 2, -1]
-    assert [found.communicator_name(each) for each in range(3)] == ["group 0", "group pp", None]
+    assert [found.communicator_name(number) for number in range(3)] == ["group 0", "group pp", None]
     assert found.peer_text(1) == " to 2"
     assert found.has_call.tolist() == [True, True, False]
 
@@ -263,7 +263,7 @@ def test_an_operation_that_the_kernels_name_hides(tmp_path: Path) -> None:
     for start in (3, 13):
         builder.kernel(start + 20, start + 22, "ncclDevKernel_Generic_4()", launch=(start, start))
     found = one(builder, tmp_path)
-    names = [found.operations[each] for each in found.operation.tolist()]
+    names = [found.operations[index] for index in found.operation.tolist()]
     assert (names, found.bytes.tolist()) == (["AllGather", "SendRecv"], [4096, 4096])
 
 

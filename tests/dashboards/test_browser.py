@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
+from playwright.sync_api import expect
 
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
@@ -29,7 +30,7 @@ from traceprof.units import duration, percent, size_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
     from tests.support.serving import Serve
 
@@ -62,10 +63,18 @@ def cells(page: Page, selector: str) -> list[list[str]]:
     return rows
 
 
+# Rows come first and are filled then.
+_IS_DRAWN = """selector => {
+    const rows = document.querySelectorAll(`${selector} .ag-center-cols-container .ag-row`);
+    const counts = new Set([...rows].map(row => row.querySelectorAll(".ag-cell").length));
+    return counts.size === 1 && !counts.has(0);
+}"""
+
+
 def grid(page: Page, name: str) -> list[dict[str, str]]:
     """Return the texts of an AG Grid's rows by column, once it is drawn."""
     selector = f'[id=\'{{"name":"{name}","part":"table"}}\']'
-    page.wait_for_selector(f"{selector} .ag-center-cols-container .ag-row")
+    page.wait_for_function(_IS_DRAWN, arg=selector)
     rows: list[dict[str, str]] = page.eval_on_selector_all(
         f"{selector} .ag-center-cols-container .ag-row",
         """rows => rows
@@ -214,7 +223,9 @@ def test_links_between_gpus(page: Page, serve: Serve) -> None:
         for link in document("peer-copies")["links"]
         if link["direction"] == "p2p"
     ]
-    assert sorted(page.locator("#page .heatmap-label").all_text_contents()) == sorted(sizes)
+    labels = page.locator("#page .heatmap-label")
+    expect(labels).to_have_count(len(sizes))
+    assert sorted(labels.all_text_contents()) == sorted(sizes)
 
 
 def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> None:
@@ -329,7 +340,7 @@ def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -
     assert page.title() == "Steps · traceprof"
 
 
-def test_reports_are_chosen(page: Page, browser: Browser) -> None:
+def test_reports_are_chosen(page: Page) -> None:
     paths = SAMPLE, SAMPLE.with_stem("healthy")
     with closing(analyze(*paths)) as analysis, DashboardServer(has_token=False) as server:
         server.show(analysis)
@@ -372,9 +383,9 @@ def test_what_cannot_be_shown_says_why(page: Page, sample_url: str, path: str) -
 # -- looks and keys -------------------------------------------------------------------------------
 
 
-def test_light_and_dark(browser: Browser, sample_url: str) -> None:
-    context = browser.new_context(color_scheme="dark")
-    page = shown(context.new_page(), sample_url)
+def test_light_and_dark(own_page: Page, sample_url: str) -> None:
+    own_page.emulate_media(color_scheme="dark")
+    page = shown(own_page, sample_url)
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
@@ -382,7 +393,6 @@ def test_light_and_dark(browser: Browser, sample_url: str) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
-    context.close()
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(page: Page, sample_url: str) -> None:

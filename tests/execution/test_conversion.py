@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.workers import is_running, until
+from tests.support.workers import MAX_WAIT_S, is_running, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def test_a_conversion_that_is_terminated_leaves_nothing(
     for folder in (programs, temporary, started):
         folder.mkdir()
     nsys = programs / "nsys"
-    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 60\n')
+    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 600\n')
     nsys.chmod(0o755)
     reports = [tmp_path / f"{number}.nsys-rep" for number in range(num_reports)]
     for report in reports:
@@ -43,7 +43,7 @@ def test_a_conversion_that_is_terminated_leaves_nothing(
             os.killpg(process.pid, signal.SIGTERM)
         else:
             process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(MAX_WAIT_S) == 143
     assert list(temporary.iterdir()) == []
     until(lambda: not any(is_running(int(pid.name)) for pid in started.iterdir()))
 
@@ -65,7 +65,7 @@ def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None
         until(lambda: len(list(started.iterdir())) > known)
         return process
 
-    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 60\n')
+    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 600\n')
     nsys.chmod(0o755)
     (temporary / "traceprof-1-else").mkdir()  # not by this program: nothing is locked there
     alive, killed = converting(), converting()

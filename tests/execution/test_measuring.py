@@ -125,9 +125,9 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     lost = found.pop("lost_reports")
     assert whole.pop("lost_reports") == []
     assert found == whole
-    assert [each["path"] for each in lost] == [str(each) for each in damaged]
-    assert err.splitlines() == [f"traceprof: left out: {each['reason']}" for each in lost]
-    assert all(each["path"] in each["reason"] for each in lost)
+    assert [report["path"] for report in lost] == [str(path) for path in damaged]
+    assert err.splitlines() == [f"traceprof: left out: {report['reason']}" for report in lost]
+    assert all(report["path"] in report["reason"] for report in lost)
     assert run("analyze", *mixed) == EXIT_DONE
     words = capsys.readouterr().out.split()
     assert words.count("left") == 3
@@ -139,7 +139,7 @@ def test_open_reports_are_analysed_without_the_damaged_ones(
 ) -> None:
     analysis = analyze(damaged[0], *reports, damaged[1])
     try:
-        assert [each.path for each in analysis.result.failed] == damaged[:2]
+        assert [report.path for report in analysis.result.failed] == damaged[:2]
         assert [trace.path for trace in analysis.run.traces] == reports
         assert {rank.report for rank in analysis.run.ranks} == {0, 1, 2, 3}
         assert analysis.run.ranks[-1].trace is analysis.run.traces[-1]
@@ -166,7 +166,7 @@ def test_a_report_whose_ranks_cannot_be_told_is_closed(
     monkeypatch.setattr(NsightTrace, "close", noted)
     analysis = analyze(*reports)
     try:
-        assert [each.path for each in analysis.result.failed] == closed == [reports[1]]
+        assert [report.path for report in analysis.result.failed] == closed == [reports[1]]
     finally:
         analysis.close()
 
@@ -250,7 +250,7 @@ def test_steps_are_asked_of_the_whole_run(tmp_path: Path) -> None:
             builder.kernel(at + 30, at + 500)
         paths.append(builder.write(tmp_path / f"{first}.sqlite"))
     found = analyze_reports(paths, Options(steps=(10, 12)))
-    assert [each.rank for each in found.breakdown] == [1]
+    assert [row.rank for row in found.breakdown] == [1]
     with pytest.raises(UsageError, match="the steps found are 0 to 11"):
         analyze_reports(paths, Options(steps=(5, 7)))
     assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), FailedReport)

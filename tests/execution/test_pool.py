@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cli import run
-from tests.support.workers import alone, hooked_path, is_running, openers, renamed, until, written
+from tests.support.workers import (
+    MAX_WAIT_S,
+    alone,
+    hooked_path,
+    is_running,
+    openers,
+    renamed,
+    until,
+    written,
+)
 from traceprof.analyses import runner
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
@@ -61,7 +70,7 @@ def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Analyse reports by two processes of a program of its own."""
     command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", "--format", "json"]
     return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
     )
 
 
@@ -150,7 +159,7 @@ def test_no_process_is_left_when_the_first_one_ends(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         until(lambda: openers(stuck[0]) and openers(stuck[1]))
         first.send_signal(number)
-        out, err = first.communicate(timeout=30)
+        out, err = first.communicate(timeout=MAX_WAIT_S)
     workers = openers(stuck[0]) | openers(stuck[1])
     assert first.pid not in workers
     assert not out

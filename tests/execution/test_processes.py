@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.workers import is_running, until
+from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.analyses import runner
 from traceprof.analysis import analyze, begun_analysis
 from traceprof.errors import TraceFormatError, UsageError
@@ -187,8 +187,8 @@ from traceprof.trace.nsight.export import NsightTrace
 reading.MIN_SHARED_BYTES, measuring.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
 def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
-    for _ in range(600):  # a signal right before a sleep is answered after it
-        time.sleep(0.1)
+    for _ in range(3000):
+        time.sleep(0.1)  # a signal right before a sleep is answered after it
 if {where!r} == "reading":
     NsightTrace.read_section = slowly
 else:
@@ -205,7 +205,7 @@ main(["analyze", "--jobs", "2", {str(export)!r}])
         pids = [int(first.stdout.readline()) for _ in range(2)]
         assert {*pids} - {first.pid}
         first.send_signal(number)
-        out, err = first.communicate(timeout=30)
+        out, err = first.communicate(timeout=MAX_WAIT_S)
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
     assert (out, err.strip(), first.returncode) == ("", "", codes[number])
     until(lambda: not any(map(is_running, pids)))

@@ -67,8 +67,8 @@ def train() -> list[torch.Tensor]:
         optimizer.zero_grad()
         model(torch.randn(8, 64, device="cuda")).square().mean().backward()
         optimizer.step()
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    return [*(each.detach().clone() for each in model.parameters()), *gradients]
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [*(parameter.detach().clone() for parameter in model.parameters()), *gradients]
 
 
 @pytest.fixture

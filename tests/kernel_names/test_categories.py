@@ -227,7 +227,9 @@ def test_kinds(name: str) -> None:
 
 
 def test_every_category_and_both_units_are_among_them() -> None:
-    assert {category for category, _, _ in NAMES.values()} == {str(each) for each in Category}
+    assert {category for category, _, _ in NAMES.values()} == {
+        str(category) for category in Category
+    }
     assert {unit for _, _, unit in NAMES.values()} == {True, False, None}
 
 

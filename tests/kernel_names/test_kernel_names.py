@@ -101,3 +101,25 @@ def test_a_pattern_that_is_no_expression() -> None:
 )
 def test_function_names(name: str, expected: str) -> None:
     assert function_name(name) == expected
+
+
+_LAMBDA = (
+    "at::native::sqrt_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::"
+    "{lambda(float)#1}"
+)
+
+
+@pytest.mark.parametrize(
+    ("demangled", "function"),
+    [
+        ("void f<A<int>>(int, A<int>)", "f"),
+        ("void (anonymous namespace)::f<int>(int)", "{unnamed}::f"),
+        # Kernels of lambdas name the lambda's operator() in template arguments and parameters.
+        (
+            f"void at::native::vectorized_elementwise_kernel<4, {_LAMBDA}>(int, {_LAMBDA})",
+            "at::native::vectorized_elementwise_kernel",
+        ),
+    ],
+)
+def test_the_function_of_a_kernel(demangled: str, function: str) -> None:
+    assert function_name(demangled) == function

@@ -65,20 +65,24 @@ def test_tensor_cores() -> None:
     assert tensor_cores((7, 5), "NVIDIA GeForce GTX 1660 Ti") is None
     assert tensor_cores((7, 5), "Quadro T2000") is None
     found = {capability: tensor_cores(capability) for capability in ((7, 2), (8, 7), (12, 1))}
-    assert [each.capability for each in found.values() if each] == [(7, 0), (8, 6), (12, 0)]
+    assert [generation.capability for generation in found.values() if generation] == [
+        (7, 0),
+        (8, 6),
+        (12, 0),
+    ]
 
 
 def test_rates_are_those_of_the_named_board() -> None:
-    assert [each.capability for each in GENERATIONS] == sorted(
-        each.capability for each in GENERATIONS
+    assert [generation.capability for generation in GENERATIONS] == sorted(
+        generation.capability for generation in GENERATIONS
     )
-    for each in GENERATIONS:
-        rates = {word: rate for rate, word in _rates(each.source)}
-        assert each.half == pytest.approx(rates["FP16"] / rates["FP32"], rel=0.02)
-        assert (each.tf32 is None) == ("TF32" not in rates)
-        if each.tf32 is not None:
-            assert has_tf32(each.capability)
-            assert each.tf32 == pytest.approx(rates["TF32"] / rates["FP32"], rel=0.03)
+    for generation in GENERATIONS:
+        rates = {word: rate for rate, word in _rates(generation.source)}
+        assert generation.half == pytest.approx(rates["FP16"] / rates["FP32"], rel=0.02)
+        assert (generation.tf32 is None) == ("TF32" not in rates)
+        if generation.tf32 is not None:
+            assert has_tf32(generation.capability)
+            assert generation.tf32 == pytest.approx(rates["TF32"] / rates["FP32"], rel=0.03)
 
 
 def _rates(source: str) -> list[tuple[float, str]]:

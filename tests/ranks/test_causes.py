@@ -91,7 +91,7 @@ def test_what_all_ranks_do_is_no_cause() -> None:
 
 def test_the_first_operation_of_a_capture_has_no_cause() -> None:
     common: dict[str, Any] = {"group": "0", "sequence": [0, 1], "report": 0}
-    ranks = [arrivals(rank, **each, **common) for rank, each in enumerate((ON_TIME, LATE))]
+    ranks = [arrivals(rank, **starts, **common) for rank, starts in enumerate((ON_TIME, LATE))]
     looked, _ = causes(*ranks)
     assert looked.of(0, 0, 1) is None
 
@@ -137,7 +137,7 @@ def test_a_rank_that_waited_for_another_is_not_the_root() -> None:
     second = in_both(2, [0, 5 * MS, 17 * MS + 500_000], end, waiting)
     third = in_both(3, [0, 11 * MS, 17 * MS], end, loading)
     looked, waits = causes(*usual, second, third)
-    of_all = next(index for index, each in enumerate(waits) if len(each.group.members) == 4)
+    of_all = next(index for index, wait in enumerate(waits) if len(wait.group.members) == 4)
     cause = looked.of(of_all, 1, 2)
     assert cause is not None
     # There is one operation of the pair only: where the two stood together before is not known.

@@ -25,8 +25,8 @@ def clocks_of(ranks: list[Arrivals], hosts: list[str | None], starts: list[int |
     of = [rank.report for rank in ranks]
     groups, unmatched = match(
         ranks,
-        [seeds.seeds_ns[each] for each in of],
-        [seeds.host_of[each] for each in of],
+        [seeds.seeds_ns[report] for report in of],
+        [seeds.host_of[report] for report in of],
         [0] * len(ranks),
     )
     assert not unmatched

@@ -15,6 +15,7 @@ from traceprof.analyses.judging import judge
 from traceprof.analyses.measured import MeasuredReport
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
+from traceprof.ranks.arrivals import PackedArrivals
 from traceprof.simulate import simulate_run
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def _in_block(report: MeasuredReport, block: int, num_ranks: int) -> MeasuredRep
     path = report.facts.path.with_name(f"{block}-{report.facts.path.name}")
     (rank,) = report.ranks
     assert rank.measurements is not None
-    arrivals = _of_larger_run(rank.measurements.arrivals, block, num_ranks)
-    measurements = replace(rank.measurements, arrivals=arrivals)
+    arrivals = _of_larger_run(rank.measurements.arrivals.unpacked, block, num_ranks)
+    measurements = replace(rank.measurements, arrivals=PackedArrivals.of(arrivals))
     facts = replace(report.facts, path=path, rank_numbers=numbers)
     return replace(report, facts=facts, ranks=(replace(rank, measurements=measurements),))
 

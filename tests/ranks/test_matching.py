@@ -77,7 +77,7 @@ def test_without_a_name_the_order_tells() -> None:
 def test_what_was_launched_before_the_capture_is_no_group_of_its_own() -> None:
     labelled = [-1, *range(29)]
     first = arrivals(0, STARTS, ENDS, group="0", sequence=labelled)
-    groups = [0 if each >= 0 else -1 for each in labelled]
+    groups = [0 if label >= 0 else -1 for label in labelled]
     object.__setattr__(first, "group", np.array(groups, np.int64))
     second = arrivals(1, STARTS[1:], ENDS[1:], group="0", sequence=range(29))
     (group,) = found(first, second)
@@ -120,7 +120,7 @@ def test_what_cannot_be_lined_up_is_said() -> None:
 
 
 def test_one_operation_that_differs_does_not_spoil_a_hundred() -> None:
-    starts = [each * MS for each in range(200)]
+    starts = [number * MS for number in range(200)]
     ends = [start + 1000 for start in starts]
     sizes = [8] * 199 + [16]
     first = arrivals(0, starts, ends, group="0", sequence=range(200), bytes=8)

@@ -57,10 +57,11 @@ def test_waits_are_what_they_are_by_definition(num_ranks: int) -> None:
     for row in range(20):
         starts = start[row].tolist()
         assert waits.last[row] == starts.index(max(starts))
-        assert waits.wait_ns[row].tolist() == [max(starts) - each for each in starts]
+        assert waits.wait_ns[row].tolist() == [max(starts) - time for time in starts]
         assert waits.transfer_ns[row] == took[row, 0]
         late = [
-            each - median(starts[:rank] + starts[rank + 1 :]) for rank, each in enumerate(starts)
+            of_rank - median(starts[:rank] + starts[rank + 1 :])
+            for rank, of_rank in enumerate(starts)
         ]
         assert np.abs(waits.late_ns[row] - late).max() <= 0.5  # halves are cut
     matrix = wait_matrix([waits], num_ranks)
@@ -148,11 +149,11 @@ def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
     sent = [0, 10 * MS, 20 * MS]
     ranks = [
         arrivals(
-            0, sent, [each + MS for each in sent], report=0, operation="SendRecv", group="0",
+            0, sent, [start + MS for start in sent], report=0, operation="SendRecv", group="0",
             sequence=range(3), peer=1, direction=1,
         ),
         arrivals(
-            1, [each + 4 * MS for each in sent], [each + 5 * MS for each in sent], report=0,
+            1, [start + 4 * MS for start in sent], [start + 5 * MS for start in sent], report=0,
             operation="SendRecv", group="0", sequence=range(3), peer=0, direction=2,
         ),
     ]  # fmt: skip
@@ -176,7 +177,7 @@ def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:
     groups, _ = match(ranks, [0] * 4, [0, 1, 2, 3], [0] * 4)
     clocks = seeded([session("a")])
     split = [part for group in groups for part in split_by_leaving(group, ranks, clocks)]
-    assert sorted(tuple(sorted(each.members)) for each in split) == [(0, 2), (1, 3)]
+    assert sorted(tuple(sorted(group.members)) for group in split) == [(0, 2), (1, 3)]
 
 
 def test_the_rate_is_that_of_the_transfer() -> None:
@@ -280,7 +281,7 @@ def test_lateness_of_each_rank() -> None:
     end = np.broadcast_to(start.max(axis=1, keepdims=True) + MS, start.shape)
     waits, _, ranks = met(start, end, ["a"] * 4)
     late = lateness([waits], ranks)
-    assert [each.num_last for each in late] == [0, 0, 0, 30]
+    assert [of_member.num_last for of_member in late] == [0, 0, 0, 30]
     assert late[3].late_ns == 2 * MS
     assert late[3].share_last == 1.0
     assert late[3].coverage == 1.0

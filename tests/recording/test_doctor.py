@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.cli import run
 from traceprof.errors import TraceFileError
-from traceprof.machines import Gpu, machine_beside
 from traceprof.recording.doctor import (
     SCHEMA,
     Card,
@@ -24,6 +23,7 @@ from traceprof.recording.doctor import (
 from traceprof.recording.doctor_text import render
 from traceprof.recording.machine import Machine
 from traceprof.recording.versions import Versions, misfits, numbers, nvtx_misfit
+from traceprof.run.machines import Gpu, machine_beside
 from traceprof.trace.folder import reports_in
 
 if TYPE_CHECKING:

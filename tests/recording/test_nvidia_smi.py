@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.machines import Gpu
 from traceprof.recording.nvidia_smi import (
     gpu_paths,
     nearest_gpus,
@@ -15,6 +14,7 @@ from traceprof.recording.nvidia_smi import (
     payload_rate,
     with_links,
 )
+from traceprof.run.machines import Gpu
 
 LEGEND = """
 Legend:

@@ -16,9 +16,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise
 from pathlib import Path  # noqa: TC003
+from typing import TYPE_CHECKING
 
 from tests.reference.exposed_copy import KINDS, kind_of
-from tests.reference.streams import COMMUNICATION, COMPUTE, COPY, Key, Operation, Rank, Span, read
+from tests.reference.streams import COMMUNICATION, COMPUTE, COPY, Key, Operation, Rank, read
+
+if TYPE_CHECKING:
+    from tests.reference.spans import Span
 
 ALL = (COMPUTE, COMMUNICATION, COPY, *KINDS)
 PARTS = {COPY: set(KINDS)} | {kind: {COPY} for kind in KINDS}  # what is no other kind beside it

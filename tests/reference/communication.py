@@ -32,9 +32,11 @@ def kind(operation: str) -> str:
 
 def operation_of(name: str) -> str:
     """The operation that a kernel's name tells."""
-    for each in COLLECTIVES.split():
-        if re.match(rf"nccl(Symk?Dev|Dev|)(Kernel_)?{each}(?![a-z])", name.rpartition(" ")[2]):
-            return each
+    for collective in COLLECTIVES.split():
+        if re.match(
+            rf"nccl(Symk?Dev|Dev|)(Kernel_)?{collective}(?![a-z])", name.rpartition(" ")[2]
+        ):
+            return collective
     return "Unknown"
 
 
@@ -86,19 +88,19 @@ def read_ranges(db: sqlite3.Connection) -> dict[int, list[dict[str, Any]]]:
         facts = json.loads(said) if said else {}
         call |= {FIELDS[key]: value for key, value in facts.items() if key in FIELDS}
         found[thread].append(call | payload_of(blob, layouts))
-    for each in found.values():
-        each.sort(key=lambda call: (call["start"], -call["end"]))
+    for of_thread in found.values():
+        of_thread.sort(key=lambda call: (call["start"], -call["end"]))
     return found
 
 
 def calls_at(ranges: list[dict[str, Any]], start: int, end: int) -> tuple[int, list[Any]] | None:
     """The range from which something was launched, and the calls that it stands for."""
-    for index, each in enumerate(ranges):
-        if not (each["start"] <= start and end <= each["end"]):
+    for index, range_ in enumerate(ranges):
+        if not (range_["start"] <= start and end <= range_["end"]):
             continue
-        if each["name"] != "GroupEnd":
-            if kind(each["name"]) in {*COLLECTIVES.split()}:
-                return index, [each]
+        if range_["name"] != "GroupEnd":
+            if kind(range_["name"]) in {*COLLECTIVES.split()}:
+                return index, [range_]
             continue
         depth = 1
         members: list[dict[str, Any]] = []
@@ -156,8 +158,8 @@ def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
             result[key].append(kernel)
     db.close()
     for of_rank in result.values():
-        of_rank.sort(key=lambda each: (each["start"], each["end"]))
-        chosen = [each for each in of_rank if each["communicates"]]
+        of_rank.sort(key=lambda one: (one["start"], one["end"]))
+        chosen = [one for one in of_rank if one["communicates"]]
         for kernel in chosen:
             launch = kernel["launch"]
             kernel["calls"] = launch and calls_at(ranges.get(launch[2], []), *launch[:2])
@@ -178,14 +180,14 @@ def add_facts(
         if other["calls"] and other["calls"][0] == index and other["launch"][2] == thread
     ]  # fmt: skip
     own = [member for member in members if kind(member["name"]) == kind(kernel["operation"])]
-    alike = [each for each in here if kind(each["operation"]) == kind(kernel["operation"])]
-    alike.sort(key=lambda each: (each["launch"][0], each["start"], each["end"]))
+    alike = [other for other in here if kind(other["operation"]) == kind(kernel["operation"])]
+    alike.sort(key=lambda other: (other["launch"][0], other["start"], other["end"]))
     alone = len(alike) == 1
     if not alone:
-        ids = list(dict.fromkeys(each.get("communicator") for each in own or members))
+        ids = list(dict.fromkeys(call.get("communicator") for call in own or members))
         if len(ids) == len(alike) and None not in ids:
-            mine = ids[next(i for i, each in enumerate(alike) if each is kernel)]
-            own = [each for each in own if each["communicator"] == mine]
+            mine = ids[next(i for i, other in enumerate(alike) if other is kernel)]
+            own = [call for call in own if call["communicator"] == mine]
             members_seen = [member for member in members if member["communicator"] == mine]
             alone = True
         else:
@@ -199,11 +201,11 @@ def add_facts(
     if kind(kernel["operation"]) != "SendRecv":
         kernel["peer"] = None
     kernel["size"] = sizes.get(kernel["communicator"])
-    complete = own and alone and not strangers and all("bytes" in each for each in own)
+    complete = own and alone and not strangers and all("bytes" in call for call in own)
     if complete and (len(own) == 1 or not shared):
-        received = sum(each["bytes"] for each in own if each["name"] == "Recv")
-        kernel["bytes"] = max(received, sum(each["bytes"] for each in own) - received)
-    names = {each["name"] for each in chosen}
+        received = sum(call["bytes"] for call in own if call["name"] == "Recv")
+        kernel["bytes"] = max(received, sum(call["bytes"] for call in own) - received)
+    names = {call["name"] for call in chosen}
     kernel["both_exchange"] = kind(kernel["operation"]) == "SendRecv" and names & {"Send", "Recv"}
 
 
@@ -224,9 +226,9 @@ def is_independent(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
 def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of operations and communicators, the longest-running first."""
     groups: dict[tuple[str, int | None], list[dict[str, Any]]] = defaultdict(list)
-    for each in kernels:
-        if each["communicates"]:
-            groups[each["operation"], each.get("communicator")].append(each)
+    for kernel in kernels:
+        if kernel["communicates"]:
+            groups[kernel["operation"], kernel.get("communicator")].append(kernel)
     found = []
     for (operation, communicator), members in groups.items():
         took = [member["end"] - member["start"] for member in members]
@@ -236,7 +238,7 @@ def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row |= {"bytes": None if None in sizes else sum(filter(None, sizes))}
         row |= {"median_ns": int(median(took))}
         for name, bus in (("algbw_gb_per_s", False), ("busbw_gb_per_s", True)):
-            pairs = [(rated(operation, each, bus=bus), ns) for each, ns in zip(members, took)]  # noqa: B905
+            pairs = [(rated(operation, member, bus=bus), ns) for member, ns in zip(members, took)]  # noqa: B905
             known = [(size, ns) for size, ns in pairs if size is not None]
             time = sum(ns for _, ns in known)
             row[name] = sum(size for size, _ in known) / time if time else None

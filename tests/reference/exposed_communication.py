@@ -44,21 +44,16 @@ from typing import Any, NamedTuple
 
 from tests.reference.communication import kernels_of, kind
 from tests.reference.readiness import FOLLOWS_NS, Dependencies, Readiness, readiness_of
+from tests.reference.spans import Span, both, clipped, covered, length, without
 from tests.reference.streams import (
     COMMUNICATION,
     COMPUTE,
     Key,
     Operation,
     Rank,
-    Span,
-    clipped,
-    covered,
-    intersect,
-    measure,
     owned,
     read,
     spans_of,
-    without,
 )
 
 LEAVE_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
@@ -102,11 +97,11 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
     low, high = window or rank.window
     computing = spans_of(rank.of_kind(COMPUTE))
     communicating = clipped(spans_of(rank.of_kind(COMMUNICATION)), low, high)
-    exposed = measure(without(communicating, computing))
+    exposed = length(without(communicating, computing))
     judge = Judge(rank, computing)
     total = dict.fromkeys(REASONS, 0)
     by_operation = []
-    readiness = {id(each.operation): each for each in readiness_of(rank)}
+    readiness = {id(ready.operation): ready for ready in readiness_of(rank)}
     is_matched = False
     for op, spans in owned(rank.of_kind(COMMUNICATION), low, high):
         place = Place(rank.process, rank.device, op.stream, op.start, op.end)
@@ -114,8 +109,8 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
         own = without(spans, computing)
         if not own:
             continue
-        waiting = measure(clipped(own, op.start, max(together.get(place, op.start), op.start)))
-        reasons = judge.reasons(readiness[id(op)], measure(own) - waiting)
+        waiting = length(clipped(own, op.start, max(together.get(place, op.start), op.start)))
+        reasons = judge.reasons(readiness[id(op)], length(own) - waiting)
         reasons["waiting_ns"] = waiting
         for name, ns in reasons.items():
             total[name] += ns
@@ -126,7 +121,7 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
     if not is_matched:
         assert total["waiting_ns"] == 0
         metrics["waiting_ns"] = None
-    return ExposedCommunication(measure(communicating), exposed, metrics, by_operation)
+    return ExposedCommunication(length(communicating), exposed, metrics, by_operation)
 
 
 class Judge:
@@ -160,16 +155,18 @@ class Judge:
             return found
         following = self._next_compute(op)
         before = self._before[id(op)]
-        known = [each.end for each in (ready.input, before) if each is not None]
+        known = [operation.end for operation in (ready.input, before) if operation is not None]
         late = covered(self._computing, max(known), ready.launch_ns) if known else 0
         found["late_launch_ns"] = min(left, late)
         left -= found["late_launch_ns"]
-        if any(each.call is not None and each.call.end > op.end for each in following):
+        if any(
+            operation.call is not None and operation.call.end > op.end for operation in following
+        ):
             found["late_launch_ns"] += left
             return found
-        found["queued_ns"] = min(left, measure(intersect(ready.blocked, self._computing)))
+        found["queued_ns"] = min(left, length(both(ready.blocked, self._computing)))
         left -= found["queued_ns"]
-        if any(each.stream == op.stream for each in following):
+        if any(operation.stream == op.stream for operation in following):
             name = "same_stream_ns"
         elif self._is_needed_at_once(op):
             name = "needed_at_once_ns"
@@ -183,8 +180,10 @@ class Judge:
     def _next_compute(self, op: Operation) -> list[Operation]:
         """The next compute, as a list of none or one."""
         at = bisect_left(self._starts, op.end)
-        together = [each for each in self._compute[at:] if each.start == self._starts[at]]
-        on_stream = [each for each in together if each.stream == op.stream]
+        together = [
+            operation for operation in self._compute[at:] if operation.start == self._starts[at]
+        ]
+        on_stream = [operation for operation in together if operation.stream == op.stream]
         return (on_stream or together)[:1]
 
     def _is_needed_at_once(self, op: Operation) -> bool:
@@ -193,8 +192,8 @@ class Judge:
         if not waits:
             return False
         wait = waits[0]
-        for each in self._compute:
-            if each.call is not None and op.call < each.call < wait:
+        for operation in self._compute:
+            if operation.call is not None and op.call < operation.call < wait:
                 return False
         for other in self._communication:
             if other is op or other.call is None or not other.call < wait:
@@ -213,33 +212,37 @@ class Judge:
 def last_starts(kernels: dict[tuple[int, int], list[dict[str, Any]]]) -> dict[Place, int]:
     """When the last of the operations matched with each one began, where they are known."""
     communicating = {
-        (pid, device): [each for each in of_rank if each["communicates"]]
+        (pid, device): [kernel for kernel in of_rank if kernel["communicates"]]
         for (pid, device), of_rank in kernels.items()
     }
-    members = [each for of_rank in communicating.values() for each in of_rank]
-    told = all(each.get("communicator") is not None for each in members)
+    members = [kernel for of_rank in communicating.values() for kernel in of_rank]
+    told = all(kernel.get("communicator") is not None for kernel in members)
     groups: dict[tuple[Any, str], dict[tuple[int, int], list[dict[str, Any]]]] = defaultdict(dict)
     for rank, of_rank in communicating.items():
-        for each in of_rank:
-            name = (each["communicator"] if told else None, kind(each["operation"]))
-            groups[name].setdefault(rank, []).append({**each, "device": rank[1]})
+        for kernel in of_rank:
+            name = (kernel["communicator"] if told else None, kind(kernel["operation"]))
+            groups[name].setdefault(rank, []).append({**kernel, "device": rank[1]})
     found: dict[Place, int] = {}
     for (_, operation), lists in groups.items():
         pairs = operation == "SendRecv" and len(lists) == 2
-        sizes = {each.get("size") for of_rank in lists.values() for each in of_rank} - {None}
+        sizes = {kernel.get("size") for of_rank in lists.values() for kernel in of_rank} - {None}
         if not (pairs or operation in LEAVE_TOGETHER) or len(lists) < 2:
             continue
         if told and sizes and sizes != {len(lists)}:
             continue
         rows = lined_up([*lists.values()], must_meet=not pairs)
         for row in rows:
-            last = max(each["start"] for each in row)
-            for each in row:
+            last = max(kernel["start"] for kernel in row)
+            for kernel in row:
                 # A send or receive that had ended when the other began did not wait for it.
                 place = Place(
-                    each["process"], each["device"], each["stream"], each["start"], each["end"]
+                    kernel["process"],
+                    kernel["device"],
+                    kernel["stream"],
+                    kernel["start"],
+                    kernel["end"],
                 )
-                found[place] = each["start"] if last >= each["end"] else last
+                found[place] = kernel["start"] if last >= kernel["end"] else last
     return found
 
 

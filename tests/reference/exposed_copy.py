@@ -35,6 +35,7 @@ from typing import Any
 
 from tests.reference.breakdown import Numbered, read_ranges, rows, step_ranges
 from tests.reference.late_allreduce import operation_of, step_of
+from tests.reference.spans import Span, clipped, covered, length, without
 from tests.reference.streams import (
     COMMUNICATION,
     COMPUTE,
@@ -42,15 +43,10 @@ from tests.reference.streams import (
     Key,
     Operation,
     Rank,
-    Span,
-    clipped,
     connect,
-    covered,
-    measure,
     owned,
     read,
     spans_of,
-    without,
 )
 
 KINDS = ("h2d", "d2h", "d2d", "memset")
@@ -112,8 +108,8 @@ def prepare(path: Path) -> dict[Key, Prepared]:
     found = {}
     for rank in read(path):
         of_process = ranges.get(rank.process, [])
-        updates = [(each.start, each.end) for each in of_process
-                   if OPTIMIZER_RANGE.search(each.name)]  # fmt: skip
+        updates = [(range_.start, range_.end) for range_ in of_process
+                   if OPTIMIZER_RANGE.search(range_.name)]  # fmt: skip
         gradients = gradient_copies(rank, step_ranges(of_process, None), updates)
         found[rank.process, rank.device] = Prepared(rank, pageable, gradients)
     return found
@@ -133,7 +129,7 @@ def measured(
     starts = [op.start for op in compute]
     result = ExposedCopy(window_ns=high - low)
     for copy, spans in owned(sorted(rank.of_kind(COPY), key=tie), low, high):
-        exposed = measure(without(spans, hidden))
+        exposed = length(without(spans, hidden))
         if not exposed:
             continue
         result.exposed_ns += exposed
@@ -151,8 +147,8 @@ def measured(
             result.gradient_bytes += copy.bytes
             result.num_gradient_copies += 1
     copies = clipped(spans_of(rank.of_kind(COPY)), low, high)
-    result.copy_ns = measure(copies)
-    assert result.exposed_ns == measure(without(copies, hidden))
+    result.copy_ns = length(copies)
+    assert result.exposed_ns == length(without(copies, hidden))
     assert result.exposed_ns == sum(result.by_kind.values())
     return result
 

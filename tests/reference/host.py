@@ -134,8 +134,8 @@ class Export:
             self.of_process[process].append((correlation, call))
         for calls in self.calls.values():
             calls.sort()
-        for each in self.of_process.values():
-            each.sort()
+        for of_thread in self.of_process.values():
+            of_thread.sort()
 
     def _launch(self, process: int, correlation: int | None, start: int) -> Call | None:
         calls = self.calls.get((process, correlation)) if correlation is not None else None
@@ -205,8 +205,16 @@ class RankReference:
 
     def clocks_disagree(self) -> bool:
         launched = [operation for operation in self.operations if operation.call]
-        early = [each for each in launched if each.call.start - each.start > TOLERANCE]  # type: ignore[union-attr]
-        reads = [each for each in launched if each.row and each.row["dstKind"] == PAGEABLE]
+        early = [
+            operation
+            for operation in launched
+            if operation.call.start - operation.start > TOLERANCE  # type: ignore[union-attr]
+        ]
+        reads = [
+            operation
+            for operation in launched
+            if operation.row and operation.row["dstKind"] == PAGEABLE
+        ]
         late = [read for read in reads if read.end - read.call.end > TOLERANCE]  # type: ignore[union-attr]
         return len(early) > 0.01 * len(launched) or len(late) > 0.01 * len(reads)
 
@@ -282,23 +290,23 @@ class RankReference:
 
     def copies(self, window: Interval) -> tuple[int, int, int | None, int]:
         chosen = []
-        for each in self.operations:
-            row = each.row
-            if row is None or each.kind != "copy" or not window[0] <= each.start < window[1]:
+        for op in self.operations:
+            row = op.row
+            if row is None or op.kind != "copy" or not window[0] <= op.start < window[1]:
                 continue
             ends = row["srcKind"], row["dstKind"]
             hosts = [end for end in ends if end in (PAGEABLE, PINNED)]
             known = not {None, UNKNOWN} & set(ends)
             if (row["bytes"] or 0) > LARGE and known and hosts == [PAGEABLE]:
-                chosen.append(each)
-        calls = {each.call for each in chosen if each.call}
+                chosen.append(op)
+        calls = {copy.call for copy in chosen if copy.call}
         blocked = sum(call.end - call.start for call in calls) if calls or not chosen else None
         kernels = [
             (operation.start, operation.end)
             for operation in self.operations
             if operation.kind != "copy"
         ]
-        cost = without(union((each.start, each.end) for each in chosen), union(kernels))
+        cost = without(union((copy.start, copy.end) for copy in chosen), union(kernels))
         if self.has_calls and not self.clocks_disagree():
             own = [(window[0], window[1])]
             idle = without(own, self.busy)
@@ -306,7 +314,7 @@ class RankReference:
             cost = union([*cost, *without(idle, without(own, inside))])
         return (
             len(chosen),
-            sum(each.row["bytes"] for each in chosen if each.row),
+            sum(copy.row["bytes"] for copy in chosen if copy.row),
             blocked if self.has_calls else None,
             covered(*window, cost),
         )

@@ -79,7 +79,7 @@ def call_name(text: str) -> str | None:
     """The operation of a communication call's label, None for other ranges."""
     word = text.split(" ", maxsplit=1)[0].lstrip("_")
     known = next((NAMES[call] for call in CALLS if word.startswith(call)), None)
-    has_fact = any(fact(text, each) for each in ("bytes", "group", "seq", "dst", "src"))
+    has_fact = any(fact(text, name) for name in ("bytes", "group", "seq", "dst", "src"))
     return known if has_fact else None
 
 
@@ -113,7 +113,7 @@ def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
     for start, end, kind, text, text_id, tid, domain in rows:
         if kind in {59, 60} and (tid >> 24, domain) in domains:
             name = text if text is not None else strings[text_id]
-            is_open = end is None or any(start <= each <= end for each in stop)
+            is_open = end is None or any(start <= time <= end for time in stop)
             known = None if is_open else end
             found[tid >> 24 << 24].append((start, known, tid, kind == 59, name, end))
     closed = {}
@@ -131,24 +131,25 @@ def judge(ranges: list[Range], time: int) -> tuple[bool, bool]:
     """Whether the process computes and communicates at a time."""
     now = [range_ for range_ in ranges if range_.start <= time < range_.end]
     flying = any(
-        not each.pushed and (call_name(each.text) or is_container(each.text)) for each in now
+        not running.pushed and (call_name(running.text) or is_container(running.text))
+        for running in now
     )
-    blocked = {each.thread for each in now if blocks(each)}
+    blocked = {running.thread for running in now if blocks(running)}
     computes = False
-    for thread in {each.thread for each in now} - blocked:
-        inside = [each for each in now if each.thread == thread and each.pushed]
-        working = [each for each in inside if each.text in COMPUTES]
+    for thread in {running.thread for running in now} - blocked:
+        inside = [running for running in now if running.thread == thread and running.pushed]
+        working = [running for running in inside if running.text in COMPUTES]
         in_tail = any(
-            each.start <= bucket.start <= time and bucket.start < each.end
-            for each in working
-            if each.text == "backward"
+            work.start <= bucket.start <= time and bucket.start < work.end
+            for work in working
+            if work.text == "backward"
             for bucket in ranges
             if bucket.text.startswith("bucket ") and fact(bucket.text, "last") == "1"
             if bucket.start == max(
                 other.start
                 for other in ranges
                 if other.text.startswith("bucket ") and fact(other.text, "last") == "1"
-                and other.start < each.end
+                and other.start < work.end
             )
         )  # fmt: skip
         computes |= bool(working) and not (in_tail and flying)
@@ -172,19 +173,19 @@ def operations(ranges: list[Range]) -> list[tuple[int, int, str]]:
     """Start, end and text of each operation once: calls and flights of a text alternate."""
     found: list[tuple[int, int, str]] = []
     by_text: dict[str, list[Range]] = defaultdict(list)
-    for each in ranges:
-        if call_name(each.text):
-            by_text[each.text].append(each)
+    for range_ in ranges:
+        if call_name(range_.text):
+            by_text[range_.text].append(range_)
     for text, members in by_text.items():
         waiting: Range | None = None
-        for each in sorted(members, key=lambda r: (r.start, not r.pushed)):
-            if waiting and waiting.pushed != each.pushed and each.start <= waiting.end:
-                found.append((waiting.start, max(waiting.end, each.end), text))
+        for range_ in sorted(members, key=lambda r: (r.start, not r.pushed)):
+            if waiting and waiting.pushed != range_.pushed and range_.start <= waiting.end:
+                found.append((waiting.start, max(waiting.end, range_.end), text))
                 waiting = None
                 continue
             if waiting:
                 found.append((waiting.start, waiting.end, text))
-            waiting = each
+            waiting = range_
         if waiting:
             found.append((waiting.start, waiting.end, text))
     return found

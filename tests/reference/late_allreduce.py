@@ -30,7 +30,7 @@ from tests.reference.breakdown import (
     rows,
     step_ranges,
 )
-from tests.reference.overlap_slowdown import Span, covered, union
+from tests.reference.spans import Span, covered, union
 
 
 class Kernel(NamedTuple):
@@ -62,7 +62,7 @@ def operation_of(short: str | None, demangled: str | None) -> str:
     if not default_is_communication(short, demangled):
         return ""
     name = function_name(demangled or short or "").replace("_", "").lower()
-    found = [each for each in ("allreduce", "reducescatter", "crossdevicereduce") if each in name]
+    found = [word for word in ("allreduce", "reducescatter", "crossdevicereduce") if word in name]
     return {"crossdevicereduce": "allreduce"}.get(found[0], found[0]) if found else "other"
 
 
@@ -95,10 +95,10 @@ def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], R
                     kernels[process, device].append(Kernel(start, end, operation, step))
     return {
         key: rank(
-            sorted(kernels[key], key=lambda each: each[:2]),
+            sorted(kernels[key], key=lambda kernel: kernel[:2]),
             graphs[key],
             ranges.get(key[0], []),
-            window or (min(each[0] for each in own), max(each[1] for each in own)),
+            window or (min(span[0] for span in own), max(span[1] for span in own)),
         )
         for key, own in spans.items()
     }
@@ -108,7 +108,7 @@ def step_of(call: int | None, ranges: list[Numbered]) -> int | None:
     """The index of the last range that begins at or before the call, if the call is in it."""
     if call is None:
         return None
-    index = bisect_right([each.start for each, _ in ranges], call) - 1
+    index = bisect_right([range_.start for range_, _ in ranges], call) - 1
     return index if index >= 0 and call < ranges[index][0].end else None
 
 
@@ -120,8 +120,8 @@ def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], wind
     steps: list[Step] = []
     first = min((kernel.step for kernel in kernels if kernel.step is not None), default=None)
     own: dict[int | None, list[Kernel]] = defaultdict(list)
-    for each in kernels:
-        own[each.step].append(each)
+    for one in kernels:
+        own[one.step].append(one)
     for index, (_, number) in enumerate(ranges):
         found = judge(own[index], computing, window)
         if found is not None and index != first:
@@ -135,7 +135,7 @@ def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], wind
     reducing = union([reduce[:2] for reduce in reduces])
     return Rank(
         num_all_reduces=len(inside),
-        num_in_steps=sum(each.step is not None for each in inside),
+        num_in_steps=sum(kernel.step is not None for kernel in inside),
         num_reduce_scatters=sum(
             kernel.operation == "reducescatter" and low <= kernel.start < high for kernel in kernels
         ),

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.reference.breakdown import (
     LOW_24_BITS,
@@ -27,14 +27,11 @@ from tests.reference.breakdown import (
     integers,
     rows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from tests.reference.spans import Span, clipped, covered, length, union, without
 
 EVER = 1 << 80
 LONG, NEAR, PROMPT, MAX_ENDING, MIN_CAP = 50_000, 100_000, 50_000, 16, 256
 COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
-Span = tuple[int, int]
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Launch:
 
     @property
     def first(self) -> Operation | None:
-        return min(self.operations, key=lambda each: each.start, default=None)
+        return min(self.operations, key=lambda operation: operation.start, default=None)
 
     @property
     def queue(self) -> tuple[int, int | None] | None:
@@ -125,7 +122,7 @@ class Process:
 
 def reference(path: Path, time_range: Span | None = None) -> list[Answer]:
     """The launch queue of each rank, ordered by (pid, device)."""
-    return [each for process in read(path) for each in answers(process, time_range)]
+    return [answer for process in read(path) for answer in answers(process, time_range)]
 
 
 def read(path: Path) -> list[Process]:
@@ -141,10 +138,10 @@ def read(path: Path) -> list[Process]:
     finally:
         db.close()
     found = []
-    for process in sorted(operations, key=lambda each: ((each >> 24) & LOW_24_BITS, each)):
+    for process in sorted(operations, key=lambda number: ((number >> 24) & LOW_24_BITS, number)):
         pid, of_process = (process >> 24) & LOW_24_BITS, operations[process]
         if calls is None:
-            devices = sorted({each.device for each in of_process})
+            devices = sorted({operation.device for operation in of_process})
             found.append(Process(pid, devices, of_process))
         else:
             given = calls.get(process, [])
@@ -165,24 +162,24 @@ def queued(
 
     def launching(correlation: int | None, time: int) -> Call | None:
         found = by_id.get(correlation, []) if correlation is not None else []
-        starts = [each.start for each in found]
+        starts = [launch.start for launch in found]
         return found[max(bisect_right(starts, time) - 1, 0)] if found else None
 
     launches: dict[Any, Launch] = {}
     begun: dict[tuple[int, int | None], int] = {}
-    for each in operations:
-        each.call = launching(each.correlation, each.start)
-        if each.call:
-            stream = each.device, each.stream
-            begun[stream] = min(begun.get(stream, EVER), each.start)
-    for each in operations:
-        if each.call:
-            launches.setdefault(id(each.call), Launch(each.call)).operations.append(each)
-        elif each.correlation and each.start <= begun.get((each.device, each.stream), EVER):
-            launches.setdefault(("before", each.correlation), Launch(None)).operations.append(each)
+    for op in operations:
+        op.call = launching(op.correlation, op.start)
+        if op.call:
+            stream = op.device, op.stream
+            begun[stream] = min(begun.get(stream, EVER), op.start)
+    for op in operations:
+        if op.call:
+            launches.setdefault(id(op.call), Launch(op.call)).operations.append(op)
+        elif op.correlation and op.start <= begun.get((op.device, op.stream), EVER):
+            launches.setdefault(("before", op.correlation), Launch(None)).operations.append(op)
     launched = [launch for launch in launches.values() if launch.call]
-    names = {each.call.name for each in launched if each.call} - {None}
-    last = max((each.call.start for each in launched if each.call), default=-EVER)
+    names = {launch.call.name for launch in launched if launch.call} - {None}
+    last = max((launch.call.start for launch in launched if launch.call), default=-EVER)
     kept = [operation.start for launch in launches.values() for operation in launch.operations]
     last = max(last, min(kept, default=EVER))
     everything = list(launches.values())
@@ -196,14 +193,14 @@ def queued(
     stream_depth = {
         key: value for queue in by_queue.values() for key, value in depths(queue).items()
     }
-    captured = [each for each in everything if each.call]
+    captured = [launch for launch in everything if launch.call]
     usual = usual_launch(captured, depth)
     ends = sorted(operation.end for operation in operations)
     devices = sorted({operation.device for operation in operations})
     if records:
         source = "overhead-records"
         matched = [launching(correlation, start) for start, _, _, correlation in records]
-        blocked = {id(each) for each in matched if each}
+        blocked = {id(launch) for launch in matched if launch}
         cap, scope, _ = learn(captured, by_queue, depth, stream_depth, blocked)
         stalls = [
             (start, end, thread, device_of(call, launches, devices))
@@ -211,13 +208,15 @@ def queued(
         ]
     else:
         source, stalls = "inferred", []
-        any_suspect = [each for each in captured if is_suspect(each)]
+        any_suspect = [launch for launch in captured if is_suspect(launch)]
         usual = usual if any_suspect else 0
         long = max(10 * usual, LONG)
         blocked = {
-            id(each.call)
-            for each in any_suspect
-            if each.call and each.call.end - each.call.start > long and makes_room(each.call, ends)
+            id(launch.call)
+            for launch in any_suspect
+            if launch.call
+            and launch.call.end - launch.call.start > long
+            and makes_room(launch.call, ends)
         }
         cap, scope, at_cap = (
             learn(captured, by_queue, depth, stream_depth, blocked) if blocked else (None, None, {})
@@ -226,7 +225,7 @@ def queued(
             if one.call and id(one.call) in blocked and id(one) in at_cap:
                 device = device_of(one.call, launches, devices)
                 stalls.append((one.call.start + usual, one.call.end, one.call.thread, device))
-    stalls.sort(key=lambda each: each[0])
+    stalls.sort(key=lambda stall: stall[0])
     return Process(
         pid, devices, operations, source, cap, scope, usual, stalls, time_series(everything),
         waits(calls, captured),
@@ -243,27 +242,27 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
     for device in process.devices:
         own = [operation for operation in operations if operation.device == device]
         start, end = time_range or (
-            min(each.start for each in own),
-            max(each.end for each in own),
+            min(operation.start for operation in own),
+            max(operation.end for operation in own),
         )
         closed = time_range is None
         mine = [stall for stall in stalls if stall[3] == device]
-        mine = [each for each in mine if closed or start <= each[0] < end]
+        mine = [stall for stall in mine if closed or start <= stall[0] < end]
         spans = union((first, stop) for first, stop, _, _ in mine)
-        inside = [each for each in own if closed or start <= each.start < end]
+        inside = [operation for operation in own if closed or start <= operation.start < end]
         late, costly = late_operations(own, stalls, process.waited, start, end + closed)
         before = bisect_right(times, start) - 1
         shown = series[max(before, 0) : bisect_right(times, end)]
         held: Counter[str] = Counter()
-        for each in own:
-            during = covered(spans, each.start, each.end)
-            held[each.name] += during
+        for operation in own:
+            during = covered(spans, operation.start, operation.end)
+            held[operation.name] += during
         found.append(
             Answer(
                 process.pid,
                 device,
                 process.source,
-                [each[:3] for each in mine],
+                [stall[:3] for stall in mine],
                 process.cap,
                 process.scope,
                 process.usual,
@@ -273,7 +272,9 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
                 covered(costly, start, end),
                 late,
                 {name: total for name, total in held.items() if total},
-                sum(each.call is not None for each in inside) / len(inside) if inside else 1.0,
+                sum(operation.call is not None for operation in inside) / len(inside)
+                if inside
+                else 1.0,
             )
         )
     return found
@@ -284,17 +285,17 @@ def depths(launches: list[Launch]) -> dict[int, int]:
     entered = sorted(launch.enter for launch in launches)
     left = sorted(launch.leave for launch in launches)
     found = {}
-    for each in launches:
-        time = each.call.start if each.call else -EVER
-        found[id(each)] = bisect_left(entered, time) - bisect_right(left, time)
+    for one in launches:
+        time = one.call.start if one.call else -EVER
+        found[id(one)] = bisect_left(entered, time) - bisect_right(left, time)
     return found
 
 
 def time_series(launches: list[Launch]) -> list[tuple[int, int]]:
     changes: Counter[int] = Counter()
-    for each in launches:
-        changes[each.enter] += 1
-        changes[each.leave] -= 1
+    for one in launches:
+        changes[one.enter] += 1
+        changes[one.leave] -= 1
     depth = changes.pop(-EVER, 0)
     changes.pop(EVER, None)
     starts = [operation.start for launch in launches for operation in launch.operations]
@@ -307,8 +308,8 @@ def time_series(launches: list[Launch]) -> list[tuple[int, int]]:
 
 
 def usual_launch(captured: list[Launch], depth: dict[int, int]) -> int:
-    greatest = max((depth[id(each)] for each in captured), default=0)
-    calls = [(each.call, depth[id(each)]) for each in captured if each.call]
+    greatest = max((depth[id(launch)] for launch in captured), default=0)
+    calls = [(launch.call, depth[id(launch)]) for launch in captured if launch.call]
     calm = [call.end - call.start for call, at in calls if 2 * at < greatest]
     if len(calm) < 10:
         calm = [call.end - call.start for call, _ in calls if call.end - call.start <= LONG]
@@ -345,15 +346,15 @@ def learn(
     def limit(launches: list[Launch], depths: dict[int, int]) -> int | None:
         at = [(launch, depths[id(launch)]) for launch in launches]
         cap = max((number for _, number in at), default=0)
-        there = [each for each, number in at if 100 * number >= 99 * cap]
-        deep = [each for each, number in at if 2 * number >= cap and id(each.call) in blocked]
-        num_there = sum(id(each.call) in blocked for each in there)
+        there = [launch for launch, number in at if 100 * number >= 99 * cap]
+        deep = [launch for launch, number in at if 2 * number >= cap and id(launch.call) in blocked]
+        num_there = sum(id(launch.call) in blocked for launch in there)
         if cap < MIN_CAP or num_there < 3 or 2 * num_there < len(deep):
             return None
-        at_cap.update((id(each), True) for each in there)
+        at_cap.update((id(launch), True) for launch in there)
         return cap
 
-    of_streams = [found for each in by_queue.values() if (found := limit(each, stream_depth))]
+    of_streams = [found for queue in by_queue.values() if (found := limit(queue, stream_depth))]
     of_process = limit(captured, depth)
     if of_streams:
         return max(of_streams), "stream", at_cap
@@ -369,9 +370,9 @@ def waits(calls: list[tuple[int, Call]], captured: list[Launch]) -> dict[int, li
     """When each thread returned from waiting for the GPU, sorted."""
     found: dict[int, list[int]] = defaultdict(list)
     blocking = {
-        id(each.call)
-        for each in captured
-        if each.call and any(op.start < each.call.end for op in each.operations)
+        id(launch.call)
+        for launch in captured
+        if launch.call and any(op.start < launch.call.end for op in launch.operations)
     }
     for _, call in calls:
         is_wait = id(call) in blocking or "Synchronize" in (call.name or "")
@@ -388,76 +389,32 @@ def late_operations(
     end: int,
 ) -> tuple[list[tuple[int, int]], list[Span]]:
     """(start, how late) of each operation that starts in [start, end), latest first; the cost."""
-    compute = union((each.start, each.end) for each in own if each.computes)
+    compute = union((operation.start, operation.end) for operation in own if operation.computes)
     blocked: dict[int, list[Span]] = {
         thread: union((first, stop) for first, stop, of, _ in stalls if of == thread)
         for thread in {stall[2] for stall in stalls}
     }
     late, costly = [], []
     over: dict[int | None, int] = {}
-    for each in sorted(own, key=lambda op: (op.start, op.end)):
-        since, over[each.stream] = (
-            over.get(each.stream, -EVER),
-            max(over.get(each.stream, -EVER), each.end),
+    for operation in sorted(own, key=lambda op: (op.start, op.end)):
+        since, over[operation.stream] = (
+            over.get(operation.stream, -EVER),
+            max(over.get(operation.stream, -EVER), operation.end),
         )
-        call = each.call
-        if call is None or call.thread not in blocked or not start <= each.start < end:
+        call = operation.call
+        if call is None or call.thread not in blocked or not start <= operation.start < end:
             continue
         ends = waited.get(call.thread, [])
         before = bisect_right(ends, call.start)
         since = max(since, ends[before - 1] if before else -EVER)
-        until = min(each.start, call.end)
-        if each.start - call.end > PROMPT or until <= since:
+        until = min(operation.start, call.end)
+        if operation.start - call.end > PROMPT or until <= since:
             continue
-        spans = clip(blocked[call.thread], since, until)
+        spans = clipped(blocked[call.thread], since, until)
         if spans:
-            late.append((each.start, measure(spans)))
-            costly += spans if each.communicates else subtract(spans, compute)
+            late.append((operation.start, length(spans)))
+            costly += spans if operation.communicates else without(spans, compute)
     return sorted(late, key=lambda pair: (-pair[1], pair[0])), union(costly)
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def clip(spans: list[Span], start: int, end: int) -> list[Span]:
-    first = max(bisect_left(spans, (start, start)) - 1, 0)
-    found = []
-    for low, high in spans[first:]:
-        if low >= end:
-            break
-        if high > start:
-            found.append((max(low, start), min(high, end)))
-    return [(low, high) for low, high in found if low < high]
-
-
-def measure(spans: list[Span]) -> int:
-    return sum(end - start for start, end in spans)
-
-
-def covered(spans: list[Span], start: int, end: int) -> int:
-    return measure(clip(spans, start, end))
-
-
-def subtract(spans: list[Span], holes: list[Span]) -> list[Span]:
-    left = []
-    for start, end in spans:
-        at = start
-        for low, high in clip(holes, start, end):
-            if low > at:
-                left.append((at, low))
-            at = high
-        if at < end:
-            left.append((at, end))
-    return left
 
 
 def read_operations(
@@ -496,7 +453,7 @@ def read_operations(
         process: [
             operation
             for *_, operation in sorted(
-                of_process, key=lambda each: (each[0], each[1], each[2].start, each[2].end)
+                of_process, key=lambda op: (op[0], op[1], op[2].start, op[2].end)
             )
         ]
         for process, of_process in found.items()
@@ -516,7 +473,7 @@ def read_calls(
         call = Call(start, max(start, -EVER if end is None else end), thread, strings.get(name))
         found[thread & ~LOW_24_BITS].append((correlation, call))
     for calls in found.values():
-        calls.sort(key=lambda each: (each[0], each[1].start))
+        calls.sort(key=lambda pair: (pair[0], pair[1].start))
     return found
 
 
@@ -536,5 +493,5 @@ def read_records(db: sqlite3.Connection) -> dict[int, list[tuple[int, int, int, 
         stop = max(start, -EVER if end is None else end)
         found[thread & ~LOW_24_BITS].append((start, stop, thread, correlation))
     for records in found.values():
-        records.sort(key=lambda each: each[0])
+        records.sort(key=lambda record: record[0])
     return found

@@ -203,7 +203,7 @@ def reference_series(path: Path) -> dict[tuple[int, str, str], list[tuple[int, i
     for kind in {kind for kind, _ in ids}:
         for (link, direction), names in METRICS.items():
             of_names = [samples[kind, ids[kind, name]] for name in names if (kind, name) in ids]
-            of_names = [each for each in of_names if each]
+            of_names = [by_time for by_time in of_names if by_time]
             times = sorted(set.intersection(*map(set, of_names))) if of_names else []
             if len(times) < 2:
                 continue
@@ -211,7 +211,7 @@ def reference_series(path: Path) -> dict[tuple[int, str, str], list[tuple[int, i
             usual = sorted(steps)[len(steps) // 2]
             periods = [usual] + [step if step <= 2 * usual else usual for step in steps]
             result[kind & 255, link, direction] = [
-                (time - period, time, sum(each[time] for each in of_names))
+                (time - period, time, sum(by_time[time] for by_time in of_names))
                 for time, period in zip(times, periods, strict=True)
             ]
     return result

@@ -23,8 +23,8 @@ from pathlib import Path  # noqa: TC003
 from typing import Any
 
 from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.spans import Span, covered, length, union
 
-Span = tuple[int, int]
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
@@ -63,34 +63,6 @@ class Rank:
     @property
     def matched_fraction(self) -> float:
         return self.overlapped_ns / self.half_ns if self.half_ns else 0.0
-
-
-def union(spans: list[Span]) -> list[Span]:
-    """The disjoint spans that cover the same, ascending."""
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def measure(spans: list[Span]) -> int:
-    """How much time they cover."""
-    return sum(end - start for start, end in union(spans))
-
-
-def covered(spans: list[Span], start: int, end: int) -> int:
-    """How much of [start, end) disjoint ascending spans cover."""
-    index = max(bisect_right(spans, (start, 1 << 80)) - 1, 0)
-    found = 0
-    while index < len(spans) and spans[index][0] < end:
-        found += max(min(spans[index][1], end) - max(spans[index][0], start), 0)
-        index += 1
-    return found
 
 
 def beside_others(spans: list[Span]) -> set[Span]:
@@ -169,23 +141,23 @@ def rank(
     """What the analysis must find for a rank's operations, (start, end, signature) each."""
     communication_kernels, kernels = operations["communication"], operations["kernels"]
     peers, graphs = operations["peers"], operations["graphs"]
-    every = [each for group in operations.values() for each in group]
-    low = min(each[0] for each in every)
-    high = max(each[1] for each in every) + 1  # an instant at the very end is inside
+    every = [operation for group in operations.values() for operation in group]
+    low = min(operation[0] for operation in every)
+    high = max(operation[1] for operation in every) + 1  # an instant at the very end is inside
     low, high = window or (low, high)
 
     def inside(group: list[Any]) -> list[Any]:
-        return [each for each in group if low <= each[0] < high]
+        return [operation for operation in group if low <= operation[0] < high]
 
-    busy = union([each[:2] for each in (*communication_kernels, *peers)])
-    computing = union([each[:2] for each in (*kernels, *graphs)])
-    computes = [each[:2] for each in (*kernels, *graphs)]
+    busy = union([operation[:2] for operation in (*communication_kernels, *peers)])
+    computing = union([operation[:2] for operation in (*kernels, *graphs)])
+    computes = [operation[:2] for operation in (*kernels, *graphs)]
     disturbed = beside_others([*computes, *(others or ())]) if undisturbed else set()
     alone: dict[Any, list[int]] = defaultdict(list)
     overlapped: dict[Any, list[Span]] = defaultdict(list)
     halves: list[Span] = []
     num_disturbed = 0
-    num_beside = sum(covered(busy, *each) > 0 for each in inside(graphs))
+    num_beside = sum(covered(busy, *graph) > 0 for graph in inside(graphs))
     for start, end, signature in inside(kernels):
         beside = covered(busy, start, end)
         num_beside += beside > 0
@@ -206,17 +178,17 @@ def rank(
         if len(usual) < 3:
             continue
         lengths = [end - start for start, end in spans]
-        median = statistics.median([Fraction(each) for each in usual])
+        median = statistics.median([Fraction(duration) for duration in usual])
         mean = Fraction(sum(usual), len(usual))
         quartile = next(
-            each for index, each in enumerate(usual) if 4 * index >= 3 * (len(usual) - 1)
+            duration for index, duration in enumerate(usual) if 4 * index >= 3 * (len(usual) - 1)
         )
         took += sum(lengths)
         expected += median * len(spans)
         by_mean = int(mean * len(spans))
         at_least += max(int(median * len(spans)), by_mean)
         at_most += max(quartile * len(spans), by_mean)
-        variance += float(statistics.variance([Fraction(each) for each in usual])) * (
+        variance += float(statistics.variance([Fraction(duration) for duration in usual])) * (
             len(spans) + len(spans) ** 2 / len(usual)
         )
         for start, end in spans:
@@ -236,7 +208,7 @@ def rank(
         num_beside=num_beside,
         num_half=len(halves),
         half_ns=sum(end - start for start, end in halves),
-        half_wall_ns=measure([(start, min(end, high)) for start, end in halves]),
+        half_wall_ns=length(union((start, min(end, high)) for start, end in halves)),
         num_disturbed=num_disturbed,
         num_overlapped=sum(count for _, count, *_ in result.values()),
         num_alone=sum(count for count, *_ in result.values()),
@@ -245,7 +217,7 @@ def rank(
         expected_at_least_ns=at_least,
         expected_at_most_ns=at_most,
         noise_ns=variance**0.5,
-        wall_excess_ns=max(min(measure(tails), round(took - expected), took - at_least), 0),
+        wall_excess_ns=max(min(length(union(tails)), round(took - expected), took - at_least), 0),
         hidden_ns=sum(covered(busy, max(start, low), min(end, high)) for start, end in computing),
         num_sms_taken=statistics.median_low(grids) if grids else None,
         max_sms_taken=grids[-1] if grids else None,

@@ -71,8 +71,8 @@ def expected(paths: Sequence[Path]) -> Expected:
 
     # The difference of medians first: floats hold ns since 1970 to 256 ns only.
     base = min(start for report in reports for start, _ in report.kernels)
-    for each in reports:
-        each.kernels = [(a - base, b - base) for a, b in each.kernels]
+    for other in reports:
+        other.kernels = [(a - base, b - base) for a, b in other.kernels]
     offsets = {
         host: median(left(hosts[0], row) - left(host, row) for row in range(num)) for host in hosts
     }

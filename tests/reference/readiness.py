@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
 
 from tests.reference.communication import is_independent, kernels_of
+from tests.reference.spans import Span, clipped, length, union, without
 from tests.reference.streams import (
     COMMUNICATION,
     COMPUTE,
@@ -32,14 +33,9 @@ from tests.reference.streams import (
     Key,
     Operation,
     Rank,
-    Span,
     StreamEvent,
-    clipped,
-    measure,
     read,
     spans_of,
-    union,
-    without,
 )
 
 FOLLOWS_NS = 20_000
@@ -124,7 +120,7 @@ def readiness_of(rank: Rank) -> list[Readiness]:
         source = dependencies.input_of(op)
         launch = op.call.end if op.call else None
         ready = None if launch is None else max(launch, source.end if source else launch)
-        spans = union([(each.start, each.end) for each in line])
+        spans = union([(operation.start, operation.end) for operation in line])
         found.append(
             Readiness(
                 op, previous, source, launch, ready,
@@ -161,9 +157,9 @@ def reference(path: Path, window: Span | None = None) -> dict[Key, Serialization
     rank's own.
     """
     facts = {
-        (each["process"], key[1], each["stream"], each["start"], each["end"]): each
+        (kernel["process"], key[1], kernel["stream"], kernel["start"], kernel["end"]): kernel
         for key, kernels in kernels_of(path).items()
-        for each in kernels
+        for kernel in kernels
     }
     return {(rank.process, rank.device): serialization(rank, window, facts) for rank in read(path)}
 
@@ -177,28 +173,28 @@ def serialization(
     def facts_of(op: Operation) -> dict[str, object]:
         return facts.get((rank.process, rank.device, op.stream, op.start, op.end), {})
 
-    for each in readiness_of(rank):
-        op = each.operation
+    for readiness in readiness_of(rank):
+        op = readiness.operation
         if op.table != "KERNEL" or not low <= op.start < high:
             continue
         result.num_operations += 1
         result.num_judged += op.call is not None
-        blocked = measure(each.blocked) if each.counts else 0
-        queued = measure(each.queued) if each.counts else 0
+        blocked = length(readiness.blocked) if readiness.counts else 0
+        queued = length(readiness.queued) if readiness.counts else 0
         result.queued_ns += queued
         result.num_queued += queued > 0
         if not blocked:
             continue
-        assert each.before is not None
-        independent = is_independent(facts_of(op), facts_of(each.before))
+        assert readiness.before is not None
+        independent = is_independent(facts_of(op), facts_of(readiness.before))
         result.blocked_ns += blocked
         result.num_blocked += 1
         result.max_blocked_ns = max(result.max_blocked_ns, blocked)
         result.independent_blocked_ns += blocked * (independent is True)
         result.known_blocked_ns += blocked * (independent is not None)
         if independent is not False:
-            avoidable += each.blocked
+            avoidable += readiness.blocked
     exposed = without(union(avoidable), spans_of(rank.of_kind(COMPUTE)))
-    result.avoidable_ns = measure(clipped(exposed, low, high))
+    result.avoidable_ns = length(clipped(exposed, low, high))
     assert rank.process & LOW_24_BITS == 0
     return result

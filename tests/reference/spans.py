@@ -56,3 +56,8 @@ def without(spans: list[Span], holes: list[Span]) -> list[Span]:
 
 def length(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
+
+
+def covered(spans: list[Span], low: int, high: int) -> int:
+    """How much of [low, high) disjoint, sorted spans cover."""
+    return length(clipped(spans, low, high))

@@ -27,8 +27,8 @@ from pathlib import Path  # noqa: TC003
 from typing import Any, NamedTuple
 
 from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.spans import Span, union
 
-Span = tuple[int, int]
 Key = tuple[int, int]  # (globalPid, deviceId)
 LOW_24_BITS = 0xFFFFFF
 NEVER = 1 << 80
@@ -96,58 +96,6 @@ class Rank:
 
     def of_kind(self, *kinds: str) -> list[Operation]:
         return [op for op in self.operations if op.kind in kinds]
-
-
-def union(spans: list[Span]) -> list[Span]:
-    """The disjoint spans that cover the same, ascending; touching ones are joined."""
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def measure(spans: list[Span]) -> int:
-    return sum(end - start for start, end in spans)
-
-
-def clipped(spans: list[Span], start: int, end: int) -> list[Span]:
-    """What disjoint ascending spans cover of [start, end)."""
-    index = max(bisect_right(spans, (start, NEVER)) - 1, 0)
-    found = []
-    while index < len(spans) and spans[index][0] < end:
-        low, high = max(spans[index][0], start), min(spans[index][1], end)
-        if low < high:
-            found.append((low, high))
-        index += 1
-    return found
-
-
-def covered(spans: list[Span], start: int, end: int) -> int:
-    return measure(clipped(spans, start, end))
-
-
-def intersect(one: list[Span], other: list[Span]) -> list[Span]:
-    """What two lists of disjoint ascending spans both cover."""
-    return [piece for start, end in one for piece in clipped(other, start, end)]
-
-
-def without(one: list[Span], other: list[Span]) -> list[Span]:
-    """What the first list of disjoint ascending spans covers and the other does not."""
-    found = []
-    for start, end in one:
-        at = start
-        for low, high in clipped(other, start, end):
-            if at < low:
-                found.append((at, low))
-            at = high
-        if at < end:
-            found.append((at, end))
-    return found
 
 
 def spans_of(operations: list[Operation]) -> list[Span]:

@@ -167,10 +167,12 @@ def test_no_communication_and_no_operation(tmp_path: Path) -> None:
 def test_the_samples_keep_their_truth(sample: Path) -> None:
     truth = json.loads(sample.with_suffix(".truth.json").read_text())
     found = [*reference(sample).values()]
-    for each in truth.get("findings", ()):
-        if each["id"] == "nccl-serialization":
-            of_rank = found[each["rank"]]
-            assert {name: getattr(of_rank, name) for name in each["metrics"]} == each["metrics"]
+    for finding in truth.get("findings", ()):
+        if finding["id"] == "nccl-serialization":
+            of_rank = found[finding["rank"]]
+            assert {name: getattr(of_rank, name) for name in finding["metrics"]} == finding[
+                "metrics"
+            ]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_json(tmp_path: Path, opened: list[Analysis]) -> None:
         }
         for rank in (0, 1)
     ]  # fmt: skip
-    assert {each["id"] for each in found["findings"]} == {"exposed-communication"}
+    assert {finding["id"] for finding in found["findings"]} == {"exposed-communication"}
     assert found["not_applicable"] == []
     (note,) = found["notes"]
     assert "ranks 0-1: no GPU operation was recorded of these processes" in note["note"]
@@ -157,16 +157,16 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) ->
     builder.label("all_reduce bytes=4 group=0 rank=0 size=2 seq=0", 0, 5, pid=50)
     analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
-    assert [each.rank for each in analysis.of(breakdown)] == [0, 1]
-    assert [each.rank for each in analysis.of(gpu_idle)] == [0]
-    assert [each.name for each in RANK_ANALYSES if each.is_for_cpu] == [
+    assert [row.rank for row in analysis.of(breakdown)] == [0, 1]
+    assert [row.rank for row in analysis.of(gpu_idle)] == [0]
+    assert [module.name for module in RANK_ANALYSES if module.is_for_cpu] == [
         breakdown.__name__, exposed_communication.__name__,
     ]  # fmt: skip
-    assert [each.rank for each in analysis.result.measured.shown_process_groups] == [1]
-    assert [each.rank for each in analysis.result.buckets] == [0, 1]
+    assert [groups.rank for groups in analysis.result.measured.shown_process_groups] == [1]
+    assert [buckets.rank for buckets in analysis.result.buckets] == [0, 1]
     found = document(analysis)
     # What is missing of all ranks with a GPU is said of the run, once.
-    assert [each for each in found["not_applicable"] if each["rank"] is not None] == []
+    assert [gap for gap in found["not_applicable"] if gap["rank"] is not None] == []
     assert "rank 1: no GPU operation was recorded of this process" in found["notes"][0]["note"]
     shown = text.render(analysis.result)
     assert " CPU " in shown

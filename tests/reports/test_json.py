@@ -89,7 +89,7 @@ def test_what_cannot_be_known_is_null(tmp_path: Path) -> None:
     found = document(path)
     (rank,) = found["ranks"]
     assert rank == {"rank": 0, "report": 0, "pid": 1000, "device": 0, "gpu": None}
-    idle = next(each for each in found["findings"] if each["id"] == "gpu-idle")
+    idle = next(finding for finding in found["findings"] if finding["id"] == "gpu-idle")
     assert idle["metrics"]["per_step_ns"] is None  # no step is marked
     assert found["collectives"] == []
 
@@ -107,9 +107,9 @@ def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
     assert document(path, only=["exposed-communication"])["findings"] == []
     assert document(path, skip=["gpu-idle"])["findings"] == []
     only = document(path, only=["exposed-communication"])["not_applicable"]
-    assert {each["id"] for each in only} == {"exposed-communication"}
+    assert {finding["id"] for finding in only} == {"exposed-communication"}
     skipped = document(path, skip=["exposed-communication"])["not_applicable"]
-    assert "exposed-communication" not in {each["id"] for each in skipped}
+    assert "exposed-communication" not in {finding["id"] for finding in skipped}
 
 
 def test_a_path_that_is_not_utf_8_survives(

@@ -248,11 +248,11 @@ def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path
 def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
     path = three_steps().write(tmp_path / "t.sqlite")
     analysis = analyzed(path, steps=(1, 2))
-    assert [asdict(each.whole)["window_start_ns"] for each in analysis.result.breakdown] == [
+    assert [asdict(row.whole)["window_start_ns"] for row in analysis.result.breakdown] == [
         1100,
         2100,
     ]
-    assert [each.whole.num_communication for each in analysis.result.breakdown] == [1, 1]
+    assert [row.whole.num_communication for row in analysis.result.breakdown] == [1, 1]
     assert [collective.uses[0].count for collective in analysis.result.collectives] == [1, 1]
     inside = analyzed(path, time_range=(1000, 1050)).result.breakdown
     assert parts(inside[0].whole) == (20, 30, 30, 0)
@@ -277,8 +277,8 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> N
     expected = host_ranks(path, time_range)
     pids = {rank.rank: rank.pid for rank in analysis.run.ranks}
     hosts = [rank.pid for rank in analysis.run.ranks if rank.device is None]
-    assert hosts == [each.pid for each in expected]
-    by_pid = {pids[each.rank]: each for each in analysis.result.breakdown}
+    assert hosts == [rank.pid for rank in expected]
+    by_pid = {pids[row.rank]: row for row in analysis.result.breakdown}
     uses_of = {pids[collective.rank]: collective.uses for collective in analysis.result.collectives}
     for other in expected:
         found = by_pid[other.pid]
@@ -296,8 +296,8 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> N
             for use in uses_of[other.pid]
         ]
         key = ("total_ns", "operation", "communicator", "peer")
-        assert sorted(rows, key=lambda row: [str(row[each]) for each in key]) == sorted(
-            other.uses, key=lambda row: [str(row[each]) for each in key]
+        assert sorted(rows, key=lambda row: [str(row[name]) for name in key]) == sorted(
+            other.uses, key=lambda row: [str(row[name]) for name in key]
         )
 
 

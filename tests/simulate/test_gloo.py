@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
+from tests.support.databases import dump
 from tests.support.traces import CPU_SAMPLE
 from traceprof.analyses.document.records import document
 from traceprof.analysis import analyze
@@ -26,11 +25,6 @@ RUNS = [
     {"pairs": 3, "operations": 30, "seed": 2},
     {"pairs": 6, "operations": 25, "seed": 3},
 ]
-
-
-def dump(path: Path) -> list[str]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return list(database.iterdump())
 
 
 @pytest.fixture(scope="module", params=RUNS, ids=lambda run: "-".join(map(str, run.values())))
@@ -65,10 +59,12 @@ def test_truth_is_what_the_analysis_finds(run: tuple[Path, dict[str, Any]]) -> N
     analysis.close()
     assert found["breakdown"] == truth["breakdown"]
     assert found["steps"] == truth["steps"]
-    scaling = [each for each in found["findings"] if each["id"] == "process-group-scaling"]
-    assert [each["rank"] for each in scaling] == [each["rank"] for each in truth["findings"]]
-    for each, true in zip(scaling, truth["findings"], strict=True):
-        assert each["metrics"] == pytest.approx(true["metrics"], rel=0.01)
+    scaling = [finding for finding in found["findings"] if finding["id"] == "process-group-scaling"]
+    assert [finding["rank"] for finding in scaling] == [
+        finding["rank"] for finding in truth["findings"]
+    ]
+    for finding, true in zip(scaling, truth["findings"], strict=True):
+        assert finding["metrics"] == pytest.approx(true["metrics"], rel=0.01)
 
 
 def test_a_pair_alone_is_no_finding(tmp_path: Path) -> None:
@@ -106,4 +102,4 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
     with pytest.raises(UsageError, match=f"{name}: it is there already"):
         simulate_gloo(tmp_path / "x.sqlite")
-    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [name]

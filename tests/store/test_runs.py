@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.workers import MAX_WAIT_S
 from traceprof.analyses.document.records import TABLES, document
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.errors import TraceFileError, UsageError
@@ -221,7 +222,7 @@ for _ in range(5):
 def test_writers_wait_for_each_other(path: Path, result: RunResult) -> None:
     arguments = [sys.executable, "-c", _WRITER, str(DDP), str(path), str(time.time() + 3)]
     writers = [subprocess.Popen(arguments) for _ in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(MAX_WAIT_S) for writer in writers] == [0, 0, 0]
     runs = stored_runs(path)
     assert sorted(run.name for run in runs) == sorted(["ddp", *(f"ddp-{i}" for i in range(2, 16))])
     assert count(path, "steps") == 15 * len(document(result).steps)

@@ -151,8 +151,8 @@ def folder_of(path: Path) -> Mapping[str, tuple[int, int, bytes | None]]:
     if not path.parent.is_dir() or path.parent.samefile("/dev"):
         return {}
     found = {}
-    for each in path.parent.iterdir():
-        status = each.lstat()
-        content = each.read_bytes() if each.is_file() else None
-        found[os.fspath(each)] = (status.st_mode, status.st_mtime_ns, content)
+    for file in path.parent.iterdir():
+        status = file.lstat()
+        content = file.read_bytes() if file.is_file() else None
+        found[os.fspath(file)] = (status.st_mode, status.st_mtime_ns, content)
     return found

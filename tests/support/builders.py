@@ -224,11 +224,12 @@ class TraceBuilder:
         return self
 
     def _alter(self, path: Path) -> None:
-        with closing(sqlite3.connect(path)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("PRAGMA synchronous = OFF")
             database.execute("PRAGMA writable_schema = ON")
             database.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
-            database.commit()
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("PRAGMA synchronous = OFF")
             for table, columns in self._raw:
                 self._insert_raw(database, table, columns)
             for table, column in self._without:

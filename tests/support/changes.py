@@ -20,11 +20,9 @@ from traceprof.simulate.event_model.actions import (
     Push,
     Record,
     Sleep,
-    Thread,
     Wait,
 )
 from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.engine import Simulation
 from traceprof.simulate.event_model.programme_writer import COMPUTE
 from traceprof.simulate.event_model.records import Records
 from traceprof.simulate.machine import HOST_TABLES, Machine
@@ -32,16 +30,15 @@ from traceprof.trace.nsight.schema_layouts import PRODUCTS
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from traceprof.simulate.event_model.actions import Action, Entry, Stream
     from traceprof.simulate.event_model.engine import Result
     from traceprof.simulate.scenarios.setup import Setup
 
-    Change = Callable[[list[Action]], list[Action]]
+    Change = Callable[[Sequence[Action]], list[Action]]
 
-_START_NS, _START_SPREAD_NS = 1_500_000_000, 40_000
 _LOADING = ("data_loading_ns", "dataloader next")
 # What lies further apart is work of the host's own, and no part of launching.
 _MAX_LAUNCHING_NS = 500_000
@@ -76,17 +73,6 @@ def step_ns(result: Result) -> float:
     return float(np.median([np.mean(lengths) for lengths in by_number.values()]))
 
 
-def run_changed(setup: Setup, change: Change) -> Result:
-    """Run a program with its actions changed; all else, chance too, is the same."""
-    simulation = Simulation(
-        slowdown=setup.slowdown, queue_limit=setup.queue_limit, latencies=setup.latencies
-    )
-    for host in setup.hosts:
-        start = _START_NS + host.varied_start(_START_SPREAD_NS)
-        simulation.add(Thread(host.process), change(host.actions), start)
-    return simulation.run()
-
-
 def faster_links(setup: Setup, factor: float) -> Result:
     """Run it with communication that takes a share of its time."""
 
@@ -97,7 +83,7 @@ def faster_links(setup: Setup, factor: float) -> Result:
             return replace(entry, work_ns=round(factor * entry.work_ns))
         return entry
 
-    return run_changed(setup, _on_entries(of))
+    return setup.run(_on_entries(of))
 
 
 def faster_kernels(setup: Setup, pattern: str, factor: float) -> Result:
@@ -108,7 +94,7 @@ def faster_kernels(setup: Setup, pattern: str, factor: float) -> Result:
             return replace(entry, work_ns=round(factor * entry.work_ns))
         return entry
 
-    return run_changed(setup, _on_entries(of))
+    return setup.run(_on_entries(of))
 
 
 def without_copies(setup: Setup) -> Result:
@@ -119,19 +105,19 @@ def without_copies(setup: Setup) -> Result:
             return replace(entry, work_ns=0)
         return entry
 
-    return run_changed(setup, _on_entries(of))
+    return setup.run(_on_entries(of))
 
 
 def without_waits(setup: Setup) -> Result:
     """Run it with a host that never waits for the GPU."""
 
-    def change(actions: list[Action]) -> list[Action]:
+    def change(actions: Sequence[Action]) -> list[Action]:
         return [
             replace(action, until=None, blocking=False) if isinstance(action, Call) else action
             for action in actions
         ]
 
-    return run_changed(setup, change)
+    return setup.run(change)
 
 
 def without_slowdown(setup: Setup) -> Result:
@@ -142,7 +128,7 @@ def without_slowdown(setup: Setup) -> Result:
 def without_loading(setup: Setup) -> Result:
     """Run it with the next batch always there."""
 
-    def change(actions: list[Action]) -> list[Action]:
+    def change(actions: Sequence[Action]) -> list[Action]:
         kept: list[Action] = []
         inside: list[bool] = []
         for action in actions:
@@ -154,13 +140,13 @@ def without_loading(setup: Setup) -> Result:
                 kept.append(action)
         return kept
 
-    return run_changed(setup, change)
+    return setup.run(change)
 
 
 def without_launching(setup: Setup) -> Result:
     """Run it with a host that launches at once."""
 
-    def change(actions: list[Action]) -> list[Action]:
+    def change(actions: Sequence[Action]) -> list[Action]:
         kept: list[Action] = []
         for action in actions:
             if isinstance(action, Busy) and action.duration_ns < _MAX_LAUNCHING_NS:
@@ -172,12 +158,12 @@ def without_launching(setup: Setup) -> Result:
                 kept.append(action)
         return kept
 
-    return run_changed(setup, change)
+    return setup.run(change)
 
 
 def each_on_its_own_stream(setup: Setup) -> Result:
     """Run it with a stream and a communicator for every communication on NCCL's streams."""
-    return run_changed(setup, _Apart)
+    return setup.run(_Apart)
 
 
 class _Apart(list["Action"]):
@@ -228,7 +214,7 @@ class _Apart(list["Action"]):
 
 
 def _on_entries(change: Callable[[Entry], Entry]) -> Change:
-    def on_actions(actions: list[Action]) -> list[Action]:
+    def on_actions(actions: Sequence[Action]) -> list[Action]:
         return [
             replace(
                 action, entries=tuple((stream, change(entry)) for stream, entry in action.entries)

@@ -14,6 +14,7 @@ _FAULTS = ("Importation failed", "Connection to Agent lost", "Local Endpoint is 
 importer trips over a race of its own (at exit status 0), or it loses its own agent."""
 
 _MAX_RECORDINGS = 4
+_MAX_RECORDING_S = 300
 
 
 def profile(
@@ -29,7 +30,14 @@ def profile(
     """
     line = [nsys, "profile", *options, "--force-overwrite=true", f"--output={report}", *command]
     for _ in range(_MAX_RECORDINGS):
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            line,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_MAX_RECORDING_S,
+        )
         if not has_failed(done.stdout + done.stderr):
             break
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Open exports: real ones and samples are opened once for neighbouring tests, and read once.
+"""Open exports: samples are opened and read once, real ones once for neighbouring tests.
 
 No test may change what it gets of them.
 """
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-_MAX_OPEN = 4  # real exports and samples that stay open; some hold 100 MB of columns
-_KNOWN = frozenset((*REAL_TRACES, *SAMPLES))
+_MAX_OPEN = 4  # real exports that stay open; some hold 100 MB of columns
+_REAL = frozenset(REAL_TRACES)
+_KNOWN = _REAL | {*SAMPLES}
 
 
 class _OpenRun:
@@ -59,8 +60,9 @@ def _opened(
         return
     if path not in cache:
         cache[path] = opening(path)
-        if len(cache) > _MAX_OPEN:
-            cache.popitem(last=False)[1].close()
+        large = [known for known in cache if known in _REAL]
+        if len(large) > _MAX_OPEN:
+            cache.pop(large[0]).close()
     cache.move_to_end(path)
     yield cache[path]
 
@@ -69,7 +71,7 @@ def _opened(
 def ranks_of(path: Path) -> Iterator[Sequence[Rank]]:
     """Open an export and yield its ranks: never none, but where the export is known to have none.
 
-    At most `_MAX_OPEN` known exports may be in use at once.
+    At most `_MAX_OPEN` real exports may be in use at once.
     """
     with _opened(path, _runs, _OpenRun) as opened:
         ranks = opened.run.ranks

@@ -28,12 +28,19 @@ class Timeline:
                 const { start, span } = t.view;
                 const isDrawn = ({ track, top }) => {
                     const tile = track && t.data.tiles.get(track.row);
-                    return !track || top > innerHeight || (tile && tile.viewSpan === span
+                    return !track || top > t.painter.height || (tile && tile.viewSpan === span
                         && tile.start <= start && tile.start + tile.span >= start + span);
                 };
                 const isQuiet = !t.data.loading.size && !t.data.inFlight && !t.frameAsked;
                 return isQuiet && t.rows.every(isDrawn);
             }"""
+        )
+
+    def wait_for_frames(self) -> None:
+        """Wait until what is to be drawn is on the screen."""
+        self.page.evaluate(
+            "() => new Promise((resolve) =>"
+            " requestAnimationFrame(() => requestAnimationFrame(resolve)))"
         )
 
     def ask(self, code: str) -> Any:
@@ -59,7 +66,8 @@ class Timeline:
     @property
     def address(self) -> dict[str, str]:
         """The parameters in the address, once they are settled."""
-        self.page.wait_for_timeout(400)
+        # What was noted before is written before: timers end in the order of their times.
+        self.page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 300))")
         query = parse_qs(urlsplit(self.page.url).query)
         return {key: values[0] for key, values in query.items()}
 
@@ -75,7 +83,7 @@ class Timeline:
             """async (id) => {
                 const t = document.getElementById("timeline")?.timeline;
                 const event = await t.data.event(id);
-                const row = t.rowOf(event.row);
+                const row = t.layout.rowOf(event.row);
                 const box = t.panel.canvas.getBoundingClientRect();
                 const middle = t.painter.x(event.begin + event.length / 2);
                 return [box.left + middle, box.top + row.top + row.height / 2];

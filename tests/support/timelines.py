@@ -24,7 +24,7 @@ def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]
     """Write a trace and yield the timelines of its ranks."""
     path = trace.write(folder / "t.sqlite")
     with closing(analyze(path)) as analysis:
-        steps = {each.rank: each.steps for each in analysis.result.breakdown}
+        steps = {row.rank: row.steps for row in analysis.result.breakdown}
         yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]
 
 

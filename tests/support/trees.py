@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def components(tree: Any) -> Iterator[Component]:
     """Yield all components of a tree, the outer first."""
     if isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from components(each)
+        for component in tree:
+            yield from components(component)
     elif hasattr(tree, "to_plotly_json"):
         yield tree
         yield from components(getattr(tree, "children", None))
@@ -33,4 +33,4 @@ def text(tree: Any) -> str:
 
 def named(tree: Any, kind: str) -> list[Any]:
     """Return the components of a class, such as `Graph`."""
-    return [each for each in components(tree) if type(each).__name__ == kind]
+    return [component for component in components(tree) if type(component).__name__ == kind]

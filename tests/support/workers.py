@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.run_result import RunResult
 
+# No test waits so long; a busy machine keeps a program waiting for many seconds.
+MAX_WAIT_S = 120
+
 # Python runs this in every process that is started. Once means: the first one that opens it.
 _HOOK = """
 import os, signal, sys, time
@@ -37,7 +40,8 @@ def hook(event, arguments):
             return
     os.close(os.open(f"{path}.seen/{os.getpid()}", os.O_CREAT))
     if path.endswith("-never-done.sqlite"):
-        time.sleep(60)
+        for _ in range(3000):
+            time.sleep(0.1)  # a signal right before a sleep is answered after it
     os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(hook)
@@ -53,7 +57,7 @@ def hooked_path(folder: Path) -> str:
 def reports_of_run(folder: Path, *, is_labelled: bool = True) -> list[Path]:
     """Write a run of four machines, two ranks each, with a straggler."""
     truth = simulate_run("straggler-host", folder, seed=3, is_labelled=is_labelled)
-    return [folder / each["file"] for each in json.loads(truth.read_text())["reports"]]
+    return [folder / report["file"] for report in json.loads(truth.read_text())["reports"]]
 
 
 def renamed(report: Path, what: str) -> Path:
@@ -66,7 +70,7 @@ def renamed(report: Path, what: str) -> Path:
 def openers(report: Path) -> set[int]:
     """Return the processes that have opened a deadly report."""
     seen = report.with_name(f"{report.name}.seen")
-    return {int(each.name) for each in seen.iterdir()} if seen.exists() else set()
+    return {int(file.name) for file in seen.iterdir()} if seen.exists() else set()
 
 
 def written(analysis: RunResult) -> tuple[str, str]:
@@ -79,7 +83,7 @@ def alone(paths: list[Path], **how: Any) -> tuple[str, str]:
     return written(analyze_reports(paths, **how))
 
 
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
+def until(condition: Callable[[], object], seconds: float = MAX_WAIT_S) -> None:
     """Wait until something is so.
 
     Raises:

@@ -531,5 +531,5 @@ def run(*reports: Path) -> Outcome:
 
 
 def process(*command: str | Path) -> Outcome:
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.attempts import attempt
-from tests.support.traces import REAL_FOLDER, SAMPLE
+from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.trace.nsight.json_payloads import add_payloads
 
@@ -111,22 +111,18 @@ def test_payloads_from_json(tmp_path: Path, line: str, expected: dict[str, int] 
     assert (text and json.loads(text)) == expected
 
 
-@pytest.mark.skipif(REAL_FOLDER is None, reason="TRACEPROF_TRACES names no folder of real exports")
 @pytest.mark.parametrize("rank", [0, 4])
 @pytest.mark.usefixtures("nsys")
-def test_sizes_of_a_real_report(rank: int) -> None:
-    assert REAL_FOLDER is not None
-    trace = open_trace(REAL_FOLDER / "nccl_payload_2024" / f"rank_{rank}.nsys-rep")
+def test_sizes_of_a_real_report(rank: int, traces: Path) -> None:
+    trace = open_trace(traces / "nccl_payload_2024" / f"rank_{rank}.nsys-rep")
     (process,) = {key.process for key in trace.operations}
     calls = trace.communication_calls(process)[0]
     assert calls.bytes.tolist() == [21_233_664]
     trace.close()
 
 
-@pytest.mark.skipif(REAL_FOLDER is None, reason="TRACEPROF_TRACES names no folder of real exports")
-def test_nsight_2026_3_is_read_without_doubt() -> None:
-    assert REAL_FOLDER is not None
-    trace = open_trace(REAL_FOLDER / "small_bwd_3.27.0.sqlite")
+def test_nsight_2026_3_is_read_without_doubt(traces: Path) -> None:
+    trace = open_trace(traces / "small_bwd_3.27.0.sqlite")
     assert trace.schema_version == "3.27.0"
     assert sum(len(operations) for operations in trace.operations.values()) == 1905 + 25 + 121
     assert all(note.startswith("Nsight Systems says: ") for note in trace.notes)

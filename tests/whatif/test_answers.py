@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.changes import step_ns, without_slowdown
 from traceprof.analysis import analyze
-from traceprof.ask import whatif
 from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.whatif.answers import Answer, answer
+from traceprof.whatif.ask import whatif
 from traceprof.whatif.assumptions import Variant, names, parse
 from traceprof.whatif.replay import measured_steps, replayed_steps
 from traceprof.whatif.run_graph import run_graph
@@ -127,6 +127,16 @@ def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
     assert -1.5 * _MS < (answer_of(asked, "copies-hidden").change_ns or 0) < -0.8 * _MS
 
 
+def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
+    """Each exchange follows a copy to the host: run ahead of it, 931 ms in MPI would be hidden."""
+    reports = sorted((traces / "jacobi_mpi").glob("*.sqlite"))
+    asked = whatif(*reports, assume=["no-sync", "no-kernel-sync"]).whatif
+    without_waits, without_kernel_waits, _ = (-(one.change_ns or 0) / _MS for one in asked.answers)
+    # What the host's other waits cost, by its finding.
+    assert without_waits == pytest.approx(109, rel=0.1)
+    assert 0 <= without_kernel_waits <= without_waits
+
+
 # -- simulated changes ----------------------------------------------------------------------------
 
 
@@ -184,3 +194,17 @@ def test_mistakes_are_told(text: str, message: str) -> None:
 @pytest.mark.parametrize("text", [*names(), "kernel:gemm=0.5x", "link=1.5x"])
 def test_every_assumption_can_be_written(text: str) -> None:
     assert parse(text).text == text
+
+
+def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
+    """Of a solver's waits those for its halo stay."""
+    path = tmp_path / "run.sqlite"
+    simulate_scenario("mpi-wait", path, seed=0)
+    with closing(analyze(path)) as analysis:
+        variants = [Variant(), Variant(parse("no-sync"))]
+        graph = run_graph(analysis, variants, keeps_processes=True)
+        waits = [kept.process.host_waits for kept in graph.kept]
+        steps, _ = replayed_steps(graph)
+    assert sum(int(one.is_before_mpi.sum()) for one in waits) == 2 * 20
+    (before, after), *_ = steps.tolist()
+    assert before - after < 0.01 * before

@@ -11,12 +11,12 @@ import pytest
 
 from tests.support.changes import recorded, step_ns
 from tests.support.long import long_after
-from traceprof.ask import whatif
-from traceprof.pipeline_orders import ORDERS, Pass, interleaved
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.pipeline_orders import ORDERS, Pass, interleaved
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.stages import RECEIVES, SENDS, pair
+from traceprof.whatif.ask import whatif
 from traceprof.whatif.schedules import Pipeline, Stage, schedule_times
 
 if TYPE_CHECKING:

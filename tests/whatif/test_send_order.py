@@ -12,9 +12,8 @@ import pytest
 
 from tests.support.changes import recorded, step_ns
 from traceprof.analysis import analyze
-from traceprof.ask import whatif
 from traceprof.errors import UsageError
-from traceprof.pipeline_orders import one_forward_one_backward
+from traceprof.simulate.pipeline_orders import one_forward_one_backward
 from traceprof.simulate.scenarios.stages import (
     NUM_MICRO_BATCHES,
     NUM_STAGES,
@@ -23,6 +22,7 @@ from traceprof.simulate.scenarios.stages import (
     nccl_pipeline,
     sends_of,
 )
+from traceprof.whatif.ask import whatif
 from traceprof.whatif.assumptions import Variant, parse
 from traceprof.whatif.longest_path import CircularError
 from traceprof.whatif.run_changes import CannotChange, RunChange, changed_steps

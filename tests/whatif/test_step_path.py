@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.traces import GPU_SAMPLES, REAL_FOLDER, SAMPLE
+from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Options, analyze
-from traceprof.ask import whatif
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_scenario
+from traceprof.whatif.ask import whatif
 from traceprof.whatif.step_path import step_path
 
 if TYPE_CHECKING:
@@ -92,10 +92,8 @@ def test_a_step_that_is_not_there_is_an_error() -> None:
         whatif(SAMPLE, assume=["no-sync"], paths_of=[999])
 
 
-@pytest.mark.traces
-def test_of_a_real_run() -> None:
-    assert REAL_FOLDER is not None
-    path = REAL_FOLDER / "a100x4_ddp_baseline_rank0.sqlite"
+def test_of_a_real_run(traces: Path) -> None:
+    path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:
         for step in (0, 29, 58):
             check(analysis, step)

@@ -236,17 +236,17 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
         key for key, name in names.items() if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
     ]
     number = 0
-    for thread, each in threads.items():
-        name = calls.packed_name.at(each.call)
+    for thread, of_thread in threads.items():
+        name = calls.packed_name.at(of_thread.call)
         pairs = np.isin(name[:-1], np.array(of_copies, np.int64))
         pairs &= np.isin(name[1:], np.array(of_waits, np.int64))
         if pairs.any():
             # A thread's correlation ids ascend: its calls lie in `calls` in the order it made them.
             made = np.flatnonzero(calls.thread == thread)
-            place = np.searchsorted(made, each.call)
+            place = np.searchsorted(made, of_thread.call)
             copy, wait = place[:-1][pairs], place[1:][pairs]
             at_once = (wait > copy) & (wait - copy <= _MAX_INNER_CALLS + 1)
-            copy_end = each.end_ns[:-1][pairs]
+            copy_end = of_thread.end_ns[:-1][pairs]
             for inner in range(1, _MAX_INNER_CALLS + 1):
                 is_between = np.flatnonzero(copy + inner < wait)
                 ends = calls.ends(made[copy[is_between] + inner])

@@ -13,6 +13,7 @@ from traceprof.analyses.owners import owners
 from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES, RUN_ANALYSES
 from traceprof.analyses.results import Results
 from traceprof.analyses.run_result import RunResult
+from traceprof.analyses.savings import bounded
 from traceprof.findings import Finding, NotApplicable
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.failures import all_failed
@@ -78,7 +79,7 @@ def judge(
     all_findings = [claim for claim in judged if isinstance(claim, Finding)]
     all_missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
     breakdowns = measured.results.of(breakdown)
-    return RunResult(
+    result = RunResult(
         measured=measured,
         findings=tuple(findings),
         not_applicable=tuple(_said_once(missing, num_ranks)),
@@ -87,6 +88,7 @@ def judge(
         headline=headline(breakdowns, all_findings),
         owners=tuple(owners(breakdowns, all_findings, all_missing)),
     )
+    return replace(result, findings=bounded(result.findings, result.breakdown))
 
 
 def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
@@ -112,18 +114,17 @@ def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
         for info in run.ranks
         if (measurements := by_place[info.place].measurements) is not None
     ]
-    arrivals = tuple(rank.arrivals for rank in measurements)
     return MeasuredRun(
         run=run,
         results=_by_analysis([rank.results for rank in measurements]),
-        ranks=compare_ranks(run, arrivals),
+        ranks=compare_ranks(run, [rank.arrivals.unpacked for rank in measurements]),
         missing={
             analysis.name: tuple(
                 gap for rank in measurements for gap in rank.missing.get(analysis.name, ())
             )
             for analysis in RANK_ANALYSES
         },
-        arrivals=arrivals,
+        arrivals=tuple(rank.arrivals for rank in measurements),
         buckets=tuple(rank.buckets for rank in measurements),
         kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
         process_groups=tuple(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.results import RankResult
     from traceprof.analyses.step_means import StepTotals
     from traceprof.findings import NotApplicable
-    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.arrivals import PackedArrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import RankInfo, ReportSummary
@@ -44,7 +44,7 @@ class RankMeasurements:
 
     results: Mapping[str, RankResult]
     missing: Mapping[str, tuple[NotApplicable, ...]]
-    arrivals: Arrivals
+    arrivals: PackedArrivals
     buckets: DdpBucketsResult
     kernels: KernelTable | None
     process_groups: ProcessGroupsResult | None
@@ -60,7 +60,7 @@ class RankMeasurements:
                 name: tuple(replace(gap, rank=rank) for gap in gaps)
                 for name, gaps in self.missing.items()
             },
-            arrivals=replace(self.arrivals, rank=rank, report=report),
+            arrivals=self.arrivals.numbered(rank, report),
             buckets=replace(self.buckets, rank=rank),
             kernels=self.kernels and replace(self.kernels, rank=rank),
             process_groups=self.process_groups
@@ -124,7 +124,7 @@ class MeasuredRun:
     results: Results
     ranks: RankComparison
     missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
-    arrivals: tuple[Arrivals, ...] = ()
+    arrivals: tuple[PackedArrivals, ...] = ()
     buckets: tuple[DdpBucketsResult, ...] = ()
     kernels: tuple[KernelTable, ...] = ()
     process_groups: tuple[ProcessGroupsResult, ...] = ()

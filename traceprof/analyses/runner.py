@@ -56,7 +56,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     return RankMeasurements(
         results=results,
         missing=missing,
-        arrivals=arrivals.run(rank, window),
+        arrivals=arrivals.PackedArrivals.of(arrivals.run(rank, window)),
         buckets=ddp_buckets.run(rank, shown),
         kernels=kernels,
         process_groups=None if has_gpu else process_groups.run(rank, window),

@@ -118,7 +118,8 @@ class StragglerResult:
 def run(measured: MeasuredRun) -> StragglerResult:
     """Find the ranks that the waits of a run go back to."""
     ranks = measured.ranks
-    found = _stragglers(ranks.lateness, ranks.waits, measured.arrivals)
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    found = _stragglers(ranks.lateness, ranks.waits, arrivals)
     return StragglerResult(ranks, tuple(found))
 
 

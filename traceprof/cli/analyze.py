@@ -12,7 +12,7 @@ import click
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
-from traceprof.cli.output import STDOUT, check_output, write_output
+from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity
 from traceprof.units import parse_time
@@ -29,20 +29,7 @@ _SEVERITIES = [str(severity) for severity in Severity]
 
 @click.command("analyze", short_help="Say where the time went and what to change.")
 @reports_argument
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json", "html", "markdown"]),
-    default="text",
-    show_default=True,
-    help="How to write the result.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write the result to FILE, which is replaced only when all is written; - is stdout.",
-)
+@output_options("text", "json", "html", "markdown")
 @judging_options
 @click.option("--steps", metavar="A:B", help="Only training steps A up to, not including, B.")
 @click.option(

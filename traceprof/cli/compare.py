@@ -13,7 +13,7 @@ import click
 from traceprof.cli.inputs import expand, progress
 from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
-from traceprof.cli.output import STDOUT, check_output, write_output
+from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,20 +52,7 @@ _READ_BY_PEOPLE = ("text", "markdown")
     " the step), finding:ID (not there). Metrics are step, compute, exposed-communication,"
     " exposed-copy and idle. What cannot be told is not kept. Repeatable.",
 )
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(_FORMATS),
-    default="text",
-    show_default=True,
-    help="How to write the result.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write the result to FILE, which is replaced only when all is written; - is stdout.",
-)
+@output_options(*_FORMATS)
 @click.option(
     "--annotations",
     type=click.Choice(["github"]),

@@ -14,8 +14,7 @@ from traceprof.cli.judging import judging_options
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from dashboards.asking.compare import CompareQuestion
-    from dashboards.asking.what_if import WhatIfQuestion
+    from dashboards.asking.questions import Question
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import Analysis
     from traceprof.execution.options import Options
@@ -104,7 +103,7 @@ def command(
             click.echo("", err=True)  # after the terminal's ^C
 
 
-def _answer(analysis: Analysis, question: WhatIfQuestion | CompareQuestion) -> object:
+def _answer(analysis: Analysis, question: Question) -> object:
     """Answer what takes its time, in the process that analysed."""
     from dashboards.asking.questions import answered
 

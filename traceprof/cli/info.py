@@ -52,7 +52,7 @@ def command(reports: tuple[str, ...]) -> None:
             raise all_failed(lost, "read")
         print_failures(lost)
         if len(runs) > 1:  # together they may have other numbers
-            run = open_run([each.traces[0] for each in runs])
+            run = open_run([capture.traces[0] for capture in runs])
             tables = [_table(run, index) for index in range(len(runs))]
         for table in tables:
             if sys.stdout.isatty():

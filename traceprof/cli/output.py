@@ -11,12 +11,43 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
+import click
+
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    Command = Callable[..., object]
 
 STDOUT = "-"
+
+
+def output_options(*formats: str) -> Callable[[Command], Command]:
+    """Return what gives a command `--format`, as `output_format`, and `--output`.
+
+    Args:
+        formats: that it can write; `text`, which is the default, among them.
+    """
+
+    def give(command: Command) -> Command:
+        command = click.option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the result to FILE, which is replaced only when all is written;"
+            " - is stdout.",
+        )(command)
+        return click.option(
+            "--format",
+            "output_format",
+            type=click.Choice(formats),
+            default="text",
+            show_default=True,
+            help="How to write the result.",
+        )(command)
+
+    return give
 
 
 def check_output(output: str | None, inputs: Sequence[Path]) -> None:

@@ -10,7 +10,7 @@ import click
 from traceprof.cli.completion import assumptions
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
-from traceprof.cli.output import check_output, write_output
+from traceprof.cli.output import check_output, output_options, write_output
 
 if TYPE_CHECKING:
     from traceprof.execution.options import Options
@@ -36,20 +36,7 @@ if TYPE_CHECKING:
     help="Show the critical path of this step: which calls and operations it runs through."
     " Repeatable; JSON has all parts.",
 )
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to write the result.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write the result to FILE, which is replaced only when all is written; - is stdout.",
-)
+@output_options("text", "json")
 @judging_options
 def command(
     reports: tuple[str, ...],
@@ -67,9 +54,9 @@ def command(
     """
     from rich.console import Console
 
-    from traceprof.ask import whatif
     from traceprof.reports import whatif_json, whatif_text
     from traceprof.reports.text import plain
+    from traceprof.whatif.ask import whatif
     from traceprof.whatif.assumptions import parse
 
     for text in assumed:

@@ -11,7 +11,8 @@ from traceprof.compare.document import CommunicationChange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.analyses.document.model import CommunicationTotals, Document
+    from traceprof.analyses.document.communication import CommunicationTotals
+    from traceprof.analyses.document.model import Document
 
 _Key = tuple[str, str | None]
 _Pair = tuple["_Use | None", "_Use | None"]

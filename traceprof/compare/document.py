@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.analyses.document.model import Saving  # noqa: TC001  (msgspec reads types)
+from traceprof.analyses.document.claims import Saving
 
 SCHEMA: Literal["traceprof.comparison/1"] = "traceprof.comparison/1"
 Count = Annotated[int, Meta(ge=0)]

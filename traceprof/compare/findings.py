@@ -12,7 +12,8 @@ from traceprof.findings import Severity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.document.model import Document, Finding
+    from traceprof.analyses.document.claims import Finding
+    from traceprof.analyses.document.model import Document
     from traceprof.compare.document import Status
 
 MIN_CHANGE = 0.01  # of a step: less cannot be told from the noise between two runs

@@ -13,7 +13,8 @@ from traceprof.compare.statistics import MIN_DRAWN_STEPS, drawn, summary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.analyses.document.model import Document, Step
+    from traceprof.analyses.document.measures import Step
+    from traceprof.analyses.document.model import Document
     from traceprof.compare.statistics import Float64
 
 COLUMNS = (

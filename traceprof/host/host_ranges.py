@@ -47,11 +47,11 @@ class HostRanges:
 
     Attributes:
         named: ranges that name set-up, MPI or data loading, by process.
-        runs: runs of markers, by the threads that call CUDA.
+        ends: runs of the ends of ranges, by the threads that call CUDA and have ended one.
     """
 
     named: Mapping[int, NamedRanges]
-    runs: Mapping[int, Runs]
+    ends: Mapping[int, Runs]
 
     def of_thread(self, process: int, thread: int, matching: re.Pattern[str]) -> Intervals:
         """Return when a thread was in a range whose name matches."""
@@ -77,12 +77,12 @@ def host_ranges(trace: Trace) -> HostRanges:
     """Return what the ranges of a report tell of the threads of its processes with GPU work."""
     if trace not in _RANGES:
         processes = sorted({key.process for key in trace.operations})
-        runs = {
+        ends = {
             thread: run
             for process in processes
-            for thread, run in _runs_of_process(trace, process).items()
+            for thread, run in _ends_in_process(trace, process).items()
         }
-        _RANGES[trace] = HostRanges(trace.ranges(HOST_RANGE), runs)
+        _RANGES[trace] = HostRanges(trace.ranges(HOST_RANGE), ends)
     return _RANGES[trace]
 
 
@@ -110,25 +110,30 @@ def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
     return Runs(start_ns[first[:-1]], reach[first[1:]])
 
 
-def _runs_of_process(trace: Trace, process: int) -> dict[int, Runs]:
+def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
+    """Return the runs of markers of a thread.
+
+    Args:
+        ranges: of the report.
+        calls: of the thread's process.
+        thread: which has made some of them.
+    """
+    chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
+    runs = runs_of(calls.start_ns[chosen], calls.ends(chosen))
+    ends = ranges.ends.get(thread)
+    if ends is None:
+        return runs
+    return runs_of(
+        np.append(runs.start_ns, ends.start_ns),
+        np.append(runs.end_ns, ends.end_ns),
+    )
+
+
+def _ends_in_process(trace: Trace, process: int) -> dict[int, Runs]:
+    """Return the runs of the ends of ranges, which are few where ranges are many."""
     calls = trace.api_calls(process)
     if calls is None or not len(calls):
         return {}
-    runs = {
-        thread: runs_of(*_calls_of(calls, thread))
-        for thread in calls.packed_thread.distinct.tolist()
-    }
-    calls.starts.release()
     time, by = trace.range_ends(process)
-    for thread, run in runs.items():
-        ends = time[by == thread]
-        if len(ends):
-            start, end = np.append(run.start_ns, ends), np.append(run.end_ns, ends)
-            runs[thread] = runs_of(start, end)
-    return runs
-
-
-def _calls_of(calls: ApiCalls, thread: int) -> tuple[Int64, Int64]:
-    """Return start and end of the calls of a thread, both int64[n]."""
-    chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
-    return calls.start_ns[chosen], calls.ends(chosen)
+    ended = {thread: time[by == thread] for thread in calls.packed_thread.distinct.tolist()}
+    return {thread: runs_of(ends, ends) for thread, ends in ended.items() if len(ends)}

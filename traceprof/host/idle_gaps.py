@@ -15,10 +15,13 @@ from traceprof import intervals
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.rank import Mask, Rank
     from traceprof.trace.model.host import ApiCalls
 
+_ROWS_AT_ONCE = 1 << 16
 _COPIES = 1  # in `RankOperations.groups`
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
@@ -75,27 +78,48 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
         no operation with a launch starts.
     """
     operation, launch = np.full(len(times), -1, np.int64), np.full(len(times), -1, np.int64)
-    nothing = np.empty(0, np.int64)
-    found = [(nothing, nothing, nothing)]
-    offset = 0
-    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        if len(times) and len(group):
-            gap = np.searchsorted(times, group.start_ns)
-            gap[gap == len(times)] = 0
-            rows = np.flatnonzero((times[gap] == group.start_ns) & (launched_by >= 0))
-            rows = rows[group.packed_length.at(rows) > 0]
-            found.append((gap[rows], launched_by[rows], rows + offset))
-        offset += len(group)
-    gap, call, place = (np.concatenate(column) for column in zip(*found, strict=True))
-    operation[gap], launch[gap] = place, call
-    several = np.bincount(gap, minlength=len(times))[gap] > 1
+    several = np.zeros(len(times), np.bool_)  # more than one operation starts there
+    for gap, call, place in _starting(rank, times):
+        several[gap] |= operation[gap] >= 0
+        several[gap[1:][gap[1:] == gap[:-1]]] = True
+        operation[gap], launch[gap] = place, call
     if several.any():
-        gap, call, place = gap[several], call[several], place[several]
+        gap, call, place = (
+            np.concatenate(column) for column in zip(*_starting(rank, times, several), strict=True)
+        )
         stream = _kind_of(rank, place)[0]
         keys = stream, calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
         order = np.lexsort(keys)[::-1]  # of several for one gap, the last is kept
         operation[gap[order]], launch[gap[order]] = place[order], call[order]
     return operation, launch
+
+
+def _starting(
+    rank: Rank, times: Int64, chosen: Mask | None = None
+) -> Iterator[tuple[Int64, Int64, Int64]]:
+    """Yield the operations that start at some times, a part at a time: there can be many.
+
+    Args:
+        rank: whose operations.
+        times: int64[n], ascending and distinct.
+        chosen: bool[n], which of the times; all where not given.
+
+    Yields:
+        Indices of times, ascending, indices of calls, and places in the groups one after the other.
+    """
+    offset = 0
+    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
+        for first in range(0, len(group) if len(times) else 0, _ROWS_AT_ONCE):
+            part = slice(first, first + _ROWS_AT_ONCE)
+            start, call = group.start_ns[part], launched_by[part]
+            gap = np.searchsorted(times, start)
+            gap[gap == len(times)] = 0
+            rows = np.flatnonzero((times[gap] == start) & (call >= 0))
+            rows = rows[group.packed_length.at(rows + first) > 0]
+            if chosen is not None:
+                rows = rows[chosen[gap[rows]]]
+            yield gap[rows], call[rows], rows + (first + offset)
+        offset += len(group)
 
 
 def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:

@@ -156,6 +156,7 @@ class LaunchQueue:
         np.minimum(self.returned_ns, self.launches.start_ns, out=entered)
         np.maximum(entered, self.called_ns, out=entered)
         np.maximum(self.launches.end_ns, entered, out=left)
+        self.release()  # sorting takes as much again
         if self._num_before or left.max(initial=0) >= BEYOND_NS:
             num_entered -= self._num_before
             changes = np.concatenate((entered[entered > -BEYOND_NS], left[left < BEYOND_NS]))
@@ -284,15 +285,11 @@ def _rows(
     return _joined(parts), tuple(streams), tuple(operations)
 
 
-def _joined(parts: Sequence[Launches]) -> Launches:
-    return Launches(
-        np.concatenate([part.call for part in parts]),
-        np.concatenate([part.start_ns for part in parts]),
-        np.concatenate([part.end_ns for part in parts]),
-        np.concatenate([part.stream for part in parts]),
-        np.concatenate([part.takes_place for part in parts]),
-        np.concatenate([part.is_pageable for part in parts]),
-    )
+def _joined(parts: list[Launches]) -> Launches:
+    """Join launches, one column after the other: each is let go of when it is joined."""
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    parts.clear()
+    return Launches(*(np.concatenate(columns.pop(0)) for _ in Launches._fields))
 
 
 def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:

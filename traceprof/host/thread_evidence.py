@@ -18,7 +18,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
-from traceprof.host.host_ranges import host_ranges, runs_of
+from traceprof.host.host_ranges import host_ranges, runs_of, runs_of_thread
 from traceprof.host.sleep import Sleep, sleep_of
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.special_values import NULL
@@ -72,6 +72,7 @@ class HostEvidence:
         self._process = rank.process
         self._ranges: HostRanges = host_ranges(rank.trace)
         self._threads: dict[int, ThreadEvidence] = {}
+        self._runs: dict[int, Runs] = {}
         self._setup_calls = np.flatnonzero(self.is_setup)
         self._allocations = np.flatnonzero(self.is_allocation)
 
@@ -83,13 +84,18 @@ class HostEvidence:
 
     def runs(self, threads: tuple[int, ...]) -> Runs:
         """Return the runs of markers of some threads, taken together."""
-        runs = [self._ranges.runs[thread] for thread in threads]
+        runs = [self._runs_of(thread) for thread in threads]
         if len(runs) == 1:
             return runs[0]
         return runs_of(
             np.concatenate([run.start_ns for run in runs]),
             np.concatenate([run.end_ns for run in runs]),
         )
+
+    def _runs_of(self, thread: int) -> Runs:
+        if thread not in self._runs:
+            self._runs[thread] = runs_of_thread(self._ranges, self.calls, thread)
+        return self._runs[thread]
 
     def _read(self, thread: int) -> ThreadEvidence:
         activity = self.activity

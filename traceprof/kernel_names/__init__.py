@@ -116,6 +116,10 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
     return patterns
 
 
+# Where they begin: the type of a lambda among them names its operator().
+_PARAMETERS = re.compile(r"(?<!operator)\(")
+
+
 def function_name(demangled_name: str) -> str:
     """Return a kernel's qualified name without return type, template arguments and parameters.
 
@@ -126,9 +130,7 @@ def function_name(demangled_name: str) -> str:
     for unnamed in ("(anonymous namespace)", "<unnamed>"):
         name = name.replace(unnamed, "{unnamed}")
     name = _without_nested(name, "<", ">")
-    if "operator()" not in name:
-        name = name.partition("(")[0]
-    name = name.strip()
+    name = _PARAMETERS.split(name, maxsplit=1)[0].strip()
     return name.rpartition(" ")[2] or demangled_name
 
 

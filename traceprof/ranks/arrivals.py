@@ -8,8 +8,8 @@ its operations are not. It makes no finding of its own; what concerns the whole 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from traceprof.host.launch_stalls import find_stalls
 from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
+from traceprof.trace.columns import pack
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
 from traceprof.trace.model.parts import Part
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from traceprof.host.run_ahead import TakenTime
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.trace.columns import Column
 
 IDS: tuple[str, ...] = ()
 REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
@@ -61,6 +63,7 @@ _CATEGORIES = {
 
 
 _HOST_OPERATIONS = (*OPERATIONS, BARRIER)
+_NOTHING = np.empty(0, np.int64)
 _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
@@ -135,6 +138,76 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+
+_COLUMNS = (
+    "operation", "bytes", "communicator", "group", "stream", "sequence", "peer", "root",
+    "peer_in_communicator", "direction", "world_size", "launch_ns",
+)  # fmt: skip
+_AT_START_AND_END = {
+    "start_ns": "end_ns",
+    "stalled_at_start_ns": "stalled_at_end_ns",
+    "kernels_at_start": "kernels_at_end",
+}
+"""What ends differ little in from starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedArrivals:
+    """The same in a quarter of the bytes, to be kept and sent."""
+
+    others: Arrivals
+    columns: tuple[Column, ...]
+    spent: tuple[tuple[Column, Column], ...]
+
+    @classmethod
+    def of(cls, arrivals: Arrivals) -> PackedArrivals:
+        """Pack them."""
+        columns = [getattr(arrivals, name) for name in _COLUMNS]
+        for name, later in _AT_START_AND_END.items():
+            start = getattr(arrivals, name)
+            columns += [start, getattr(arrivals, later) - start]
+        at_start = arrivals.cumulative_ns_at_start
+        between = arrivals.spent_at_end_ns - at_start
+        nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), _NOTHING)
+        return cls(
+            replace(
+                arrivals,
+                cumulative_ns_at_start=_NOTHING,
+                spent_at_end_ns=_NOTHING,
+                **nothing,
+            ),
+            tuple(map(pack, columns)),
+            tuple(
+                (pack(at_start[:, index]), pack(between[:, index]))
+                for index in range(len(TIME_CATEGORIES))
+            ),
+        )
+
+    def numbered(self, rank: int, report: int) -> PackedArrivals:
+        """Return the same with the rank's number and its report's index in the run."""
+        return replace(self, others=replace(self.others, rank=rank, report=report))
+
+    @property
+    def unpacked(self) -> Arrivals:
+        """What was packed, made anew at each use."""
+        columns: dict[str, Any] = {
+            name: column.values
+            for name, column in zip(_names_of_columns(), self.columns, strict=True)
+        }
+        for name, later in _AT_START_AND_END.items():
+            columns[later] += columns[name]
+        at_start, spent = (
+            np.stack([pair[index].values for pair in self.spent], axis=1) for index in (0, 1)
+        )
+        spent += at_start
+        return replace(
+            self.others, cumulative_ns_at_start=at_start, spent_at_end_ns=spent, **columns
+        )
+
+
+def _names_of_columns() -> list[str]:
+    return [*_COLUMNS, *(name for pair in _AT_START_AND_END.items() for name in pair)]
 
 
 def run(rank: Rank, window: Window) -> Arrivals:

@@ -6,7 +6,6 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceprof.machines import PREFIX, SUFFIX, Gpu
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording import nvidia_smi, nvml
 from traceprof.recording.job import file_stem
@@ -18,6 +17,7 @@ from traceprof.recording.machine import (
     ptrace_scope,
 )
 from traceprof.recording.versions import Versions, find_versions, misfits, numbers
+from traceprof.run.machines import PREFIX, SUFFIX, Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

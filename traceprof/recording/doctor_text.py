@@ -10,8 +10,8 @@ from traceprof.errors import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.machines import Gpu
     from traceprof.recording.doctor import Diagnosis
+    from traceprof.run.machines import Gpu
 
 _UNKNOWN = "unknown"
 _NAMES = {

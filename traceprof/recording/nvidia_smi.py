@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceprof.machines import Gpu
+from traceprof.run.machines import Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from traceprof.machines import Gpu
 from traceprof.recording.nvidia_smi import payload_rate
+from traceprof.run.machines import Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable

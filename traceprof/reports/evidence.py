@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof import lanes
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.tracks import Category, Track, gpu_tracks, host_tracks
+from traceprof.run import lanes
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:

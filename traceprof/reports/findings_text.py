@@ -77,7 +77,7 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(f"{duration(per_step)} in the median step")
-    gain = _gain(worst.saving, "a step" if has_steps else f"the {kind}")
+    gain = _gain(worst.saving, "the median step" if has_steps else f"the {kind}")
     if gain:
         lines.append(gain)
     least = min(group, key=lambda finding: finding.impact_fraction)

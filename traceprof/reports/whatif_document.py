@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.analyses.savings import GateName  # noqa: TC001  (msgspec reads types)
+from traceprof.analyses.savings import GateName
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Count = Annotated[int, Meta(ge=0)]

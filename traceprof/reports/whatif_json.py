@@ -22,9 +22,9 @@ from traceprof.reports.whatif_sends import blocked_record, order_record, schedul
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from traceprof.ask import Asked
     from traceprof.reports.whatif_document import Kind
     from traceprof.whatif.answers import Answer as Answered
+    from traceprof.whatif.ask import Asked
     from traceprof.whatif.checked import Baseline as Replayed
     from traceprof.whatif.step_path import StepPath as Path
 

@@ -15,8 +15,8 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from traceprof.ask import Asked
     from traceprof.whatif.answers import Answer, WhatIf
+    from traceprof.whatif.ask import Asked
     from traceprof.whatif.checked import Baseline
     from traceprof.whatif.step_path import StepPath
 

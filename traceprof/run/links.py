@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.machines import MachineLinks, machine_beside
+from traceprof.run.machines import MachineLinks, machine_beside
 from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.machines import Gpu
+    from traceprof.run.machines import Gpu
     from traceprof.trace.model.trace import Trace
 
 

@@ -7,14 +7,16 @@ ranks have no GPU. None needs a GPU. What they write is marked as simulated in t
 metadata, and the truth beside it follows from the model, not from reading the export back.
 """
 
-from traceprof.simulate.gloo import simulate_gloo
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
-from traceprof.simulate.scenarios import SCENARIOS, simulate_scenario
-from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
-from traceprof.trace.nsight.schema_layouts import PRODUCTS
+from __future__ import annotations
 
-SCHEMA_VERSIONS = tuple(PRODUCTS)
-"""Versions of exports that can be written, oldest first."""
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from traceprof.simulate.gloo import simulate_gloo
+    from traceprof.simulate.large_ddp.ddp import simulate_ddp
+    from traceprof.simulate.scenarios import SCENARIOS, SCHEMA_VERSIONS, simulate_scenario
+    from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
 
 __all__ = [
     "RUN_SCENARIOS",
@@ -25,3 +27,20 @@ __all__ = [
     "simulate_run",
     "simulate_scenario",
 ]
+
+_LAZY = {
+    "RUN_SCENARIOS": "traceprof.simulate.scenarios.runs",
+    "SCENARIOS": "traceprof.simulate.scenarios",
+    "SCHEMA_VERSIONS": "traceprof.simulate.scenarios",
+    "simulate_ddp": "traceprof.simulate.large_ddp.ddp",
+    "simulate_gloo": "traceprof.simulate.gloo",
+    "simulate_run": "traceprof.simulate.scenarios.runs",
+    "simulate_scenario": "traceprof.simulate.scenarios",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)
+    """Import a simulator on first use: who only asks for an order of passes needs none."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'traceprof.simulate' has no attribute {name!r}")

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from traceprof.whatif.ask import Asked
 
 
 class _Door(ModuleType):
-    def __call__(self, *paths: Any, **how: Any) -> Any:  # noqa: ANN401  (as `traceprof.ask`)
-        # By name: asking needs an analysis, which itself asks what its findings would save.
-        return import_module("traceprof.ask").whatif(*paths, **how)
+    def __call__(self, *paths: Any, **how: Any) -> Asked:  # noqa: ANN401  (as `ask.whatif`)
+        from traceprof.whatif.ask import whatif  # noqa: PLC0415  (numpy is imported only then)
+
+        return whatif(*paths, **how)
 
 
 sys.modules[__name__].__class__ = _Door

@@ -116,15 +116,17 @@ class Variant:
         assumption: None for what was measured.
         keeps_unexplained: whether delays without a known reason stay.
         has_gpu_time: whether the GPU takes any time.
+        has_possible_waits: whether streams wait for all that they may have waited for.
     """
 
     assumption: Assumption | None = None
     keeps_unexplained: bool = True
     has_gpu_time: bool = True
+    has_possible_waits: bool = True
 
     def durations(self, process: Process) -> Durations:
         """Return what the actions of a process take."""
-        one = as_measured(process)
+        one = replace(as_measured(process), possible_waits=self.has_possible_waits)
         if not self.keeps_unexplained:
             one = replace(one, unexplained=0.0)
         if not self.has_gpu_time:
@@ -312,7 +314,8 @@ _KINDS = (
           "", _fixed(without_slowdown)),
     _Kind("no-launch-stall", None, "the launch queue is never full", False, "", _fixed(_no_stall)),
     _Kind("no-sync", None, "the host never waits for the GPU", False,
-          "results that the host needs are taken to be read later", _fixed(_no_sync)),
+          "results that the host needs are taken to be read later, but for those that MPI is"
+          " called with right after", _fixed(_no_sync)),
     _Kind("no-kernel-sync", None, "the host waits for copies, whose data it may need, and not for"
           " kernels", False, "", _fixed(_no_kernel_sync)),
     _Kind("no-data-loading", None, "the next batch is always there", False,

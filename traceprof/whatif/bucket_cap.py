@@ -17,9 +17,9 @@ from traceprof.whatif.run_graph import groups_that_meet, meeting_members
 from traceprof.whatif.sends import edges_of_graph
 
 if TYPE_CHECKING:
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.whatif.longest_path import Float64
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_graph import RunGraph
     from traceprof.whatif.sends import GraphEdges
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.savings import GateName
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.whatif.assumptions import Assumption
     from traceprof.whatif.longest_path import Float64
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_changes import RunChange, StreamOrder
     from traceprof.whatif.run_graph import RunGraph
     from traceprof.whatif.sample import Sample
@@ -86,8 +86,9 @@ class StepsUnder:
     """How long steps take under an assumption.
 
     Attributes:
-        steps: float64[s, 2], ns: delays of unknown reason kept, and removed.
-        otherwise: float64[s, 2] each, the same by other ways to read the assumption.
+        steps: float64[s, w], ns: delays of unknown reason kept, and removed; where a report has no
+            event records, a third time with no waits of streams but those that were seen.
+        otherwise: float64[s, w] each, the same by other ways to read the assumption.
         orders: of sends, on streams where it is another one.
     """
 
@@ -105,9 +106,9 @@ class CheckedReplay:
         graph: of it, weighed.
         baseline: the step as it is.
         measured: float64[s], the steps, ns.
-        as_it_is: float64[s, 2], the same replayed: delays of unknown reason kept, and removed.
+        as_it_is: float64[s, w], the same replayed, in as many ways as `StepsUnder.steps`.
         communication: float64[s], how long somebody communicated in each.
-        lengths: float64[s, 2 n], likewise under each of n assumptions, but for what these change in
+        lengths: float64[s, w n], likewise under each of n assumptions, but for what these change in
             how ranks meet.
         first: the column of the graph's weights that the first of these is.
     """
@@ -123,7 +124,8 @@ class CheckedReplay:
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
-        low, high = 2 * place, 2 * place + 2
+        num_ways = self.as_it_is.shape[1]
+        low, high = num_ways * place, num_ways * (place + 1)
         under = StepsUnder(self.lengths[:, low:high])
         if assumption.of_run:
             columns = list(range(self.first + low, self.first + high))
@@ -142,7 +144,7 @@ class CheckedReplay:
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
-        graph = reweighed(self.graph, _variants(assumption))
+        graph = reweighed(self.graph, _variants(assumption, _has_events(self.graph)))
         return replace(self, graph=graph, lengths=replayed_steps(graph)[1], first=0)
 
 
@@ -164,7 +166,9 @@ def checked_replay(
     refusal = _impossible(analysis)
     if refusal is not None:
         return refusal
-    variants = [variant for one in (None, *assumptions) for variant in _variants(one)]
+    has_events = all(rank.trace.event_records(rank.process) for rank in analysis.run.ranks)
+    variants = [variant for one in (None, *assumptions) for variant in _variants(one, has_events)]
+    num_ways = len(_variants(None, has_events))
     try:
         graph = run_graph(
             analysis,
@@ -195,10 +199,10 @@ def checked_replay(
         graph=graph,
         baseline=baseline,
         measured=measured,
-        as_it_is=by_end[:, :2],
+        as_it_is=by_end[:, :num_ways],
         communication=_communication(analysis, graph),
-        lengths=by_end[:, 2:-1],
-        first=2,
+        lengths=by_end[:, num_ways:-1],
+        first=num_ways,
     )
 
 
@@ -209,15 +213,22 @@ def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
         for index, change in enumerate(changes)
         for other in change.otherwise
     ]
+    ways = range(graph.weights.shape[1])
     return StepsUnder(
-        changed_steps(graph, (0, 1), changes),
-        tuple(changed_steps(graph, (0, 1), other) for other in others),
+        changed_steps(graph, ways, changes),
+        tuple(changed_steps(graph, ways, other) for other in others),
         tuple(order for change in changes for order in change.orders),
     )
 
 
-def _variants(assumption: Assumption | None) -> list[Variant]:
-    return [Variant(assumption, keeps_unexplained) for keeps_unexplained in (True, False)]
+def _variants(assumption: Assumption | None, has_events: bool) -> list[Variant]:
+    """Return the ways to weigh a run: what is not known of it as one may take it."""
+    ways = [Variant(assumption), Variant(assumption, keeps_unexplained=False)]
+    return ways if has_events else [*ways, Variant(assumption, has_possible_waits=False)]
+
+
+def _has_events(graph: RunGraph) -> bool:
+    return all(facts.has_event_records for facts in graph.facts)
 
 
 def _impossible(analysis: OpenAnalysis) -> Refusal | None:
@@ -248,7 +259,7 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
 def _baseline(graph: RunGraph, measured: Float64, replayed: Float64) -> Baseline:
     step = float(np.median(measured))
     kept, removed = float(np.median(replayed[:, 0])), float(np.median(replayed[:, 1]))
-    has_events = all(facts.has_event_records for facts in graph.facts)
+    has_events = _has_events(graph)
     limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS
     misfit = removed / step - 1 if step else None
     unexplained = abs(kept - removed) / kept if kept else None
@@ -301,7 +312,7 @@ def _why_not(gate: Gate) -> str:
 
 
 def _how_to(analysis: OpenAnalysis, graph: RunGraph) -> str | None:
-    if all(facts.has_event_records for facts in graph.facts):
+    if _has_events(graph):
         return None
     return analysis.run.ranks[0].trace.how_to_collect(Part.EVENT_RECORDS)
 

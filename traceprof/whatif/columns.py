@@ -189,29 +189,28 @@ def _of_group(
     shift_ns: int,
     span: tuple[int, int] | None,
 ) -> tuple[Int64, ...]:
-    group = rank.operations.groups[number]
-    num = len(group)
-    start, launched_by = group.start_ns, rank.launched_by[number]
-    call = calls.place_of(launched_by)
-    kind = np.full(num, COMPUTE, np.int64)
-    blocks = np.zeros(num, np.int64)
+    group, launched_by = rank.operations.groups[number], rank.launched_by[number]
+    start, call = group.start_ns, calls.place_of(launched_by)
+    place = np.arange(len(group), dtype=np.int64)
+    if span is not None:
+        inside = call >= 0
+        inside |= (launched_by < 0) & (start >= span[0]) & (start < span[1])
+        place = np.flatnonzero(inside)  # before more is made: they are few of many
+        start, call = start[place], call[place]
+    kind = np.full(len(place), COMPUTE, np.int64)
+    blocks = np.zeros(len(place), np.int64)
     if number == 0:
-        kind[rank.is_communication_kernel] = COMMUNICATION
+        kind[rank.is_communication_kernel[place]] = COMMUNICATION
     elif number in {1, 2}:
         kind[:] = COPY
     if number == 1:
-        kind[rank.is_peer_copy] = COMMUNICATION
-        blocks = _blocks(rank, launched_by).astype(np.int64)
-    columns = (
-        np.full(num, index, np.int64), np.full(num, number, np.int64),
-        np.arange(num, dtype=np.int64),
-        start + shift_ns, group.end_ns + shift_ns, group.stream, call, kind, blocks,
+        kind[rank.is_peer_copy[place]] = COMMUNICATION
+        blocks = _blocks(rank, launched_by)[place].astype(np.int64)
+    return (
+        np.full(len(place), index, np.int64), np.full(len(place), number, np.int64), place,
+        start + shift_ns, group.ends(place) + shift_ns, group.packed_stream.at(place), call, kind,
+        blocks,
     )  # fmt: skip
-    if span is None:
-        return columns
-    inside = call >= 0
-    inside |= (launched_by < 0) & (start >= span[0]) & (start < span[1])
-    return tuple(column[inside] for column in columns)
 
 
 def _blocks(rank: Rank, launched_by: Int64) -> Mask:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.whatif.columns import COPY, gpu_work, host_calls
+from traceprof.whatif.columns import COMMUNICATION, COPY, gpu_work, host_calls
 from traceprof.whatif.event_waits import event_waits
 from traceprof.whatif.latencies import Latencies, measured_latencies
 from traceprof.whatif.longest_path import ROOT
@@ -54,6 +54,8 @@ class EdgeKind(IntEnum):
     WORK = 11  # a piece of operations takes its time
     ARRIVAL = 12  # a member of a collective has come
     TRANSFER = 13  # the data of a collective have moved
+    APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
+    APART_END = 15  # and who waits for the stream waits for both
 
 
 @dataclass(frozen=True)
@@ -170,12 +172,12 @@ def observe(
     calls = host_calls(first, shift_ns, span)
     work = gpu_work(ranks, calls, shift_ns, span)
     events = event_waits(ranks, calls, work)
-    waits = host_waits(first, calls, work, events)
+    waits = host_waits(first, calls, work, events, shift_ns)
     between = stream_waits(events, work)
     if between is None:
         latencies = measured_latencies(calls, work, NO_STREAM_WAITS)
         late = latencies.unexplained_ns + latencies.crowded_ns
-        between = inferred_waits(late, calls, work)
+        between = inferred_waits(first, late, calls, work)
     return Observed(
         ranks=tuple(ranks),
         calls=calls,
@@ -253,7 +255,16 @@ def _gpu_pieces(
     begins[between.producer + 1] = True
     begins[alone] = True
     begins[alone + 1] = True
+    behind = _behind_communication(work)
+    begins[behind] = True
+    begins[behind - 1] = True
     return begins[:num]
+
+
+def _behind_communication(work: GpuWork) -> Int64:
+    """Return the communication kernels right behind another one on their stream."""
+    is_kernel = (work.kind == COMMUNICATION) & (work.group == 0)
+    return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
 
 
 def _host_edges(index: int, process: Process) -> list[Edges]:
@@ -305,6 +316,7 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
     inside = np.flatnonzero(~members[first])
     within = launched[~members[first[launched]]]
     between = process.stream_waits
+    behind = _behind_communication(work)
     return [
         _edges(
             EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]
@@ -322,6 +334,14 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
         _edges(
             EdgeKind.STREAM_WAIT, index, process.end_node(between.producer),
             process.start_node(between.consumer), np.arange(len(between.producer)),
+        ),
+        _edges(
+            EdgeKind.APART_BEGIN, index, process.start_node(behind - 1), process.start_node(behind),
+            behind,
+        ),
+        _edges(
+            EdgeKind.APART_END, index, process.end_node(behind - 1), process.end_node(behind),
+            behind,
         ),
     ]  # fmt: skip
 

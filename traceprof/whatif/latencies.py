@@ -50,6 +50,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
     """Measure what follows each thing that holds an operation back.
 
     What held it last is measured, up to 20 us; what did not, is at most the median of its kind.
+    Waits that are only possible explain nothing.
 
     Args:
         calls: of the process.
@@ -69,7 +70,8 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
     consumer = between.consumer
     slack_wait = work.start_ns[consumer] - work.end_ns[between.producer]
     least_wait = np.full(num, _FAR)
-    np.minimum.at(least_wait, consumer, slack_wait)
+    sure = np.flatnonzero(between.is_sure)
+    np.minimum.at(least_wait, consumer[sure], slack_wait[sure])
     least = np.minimum(np.minimum(slack_launch, slack_previous), least_wait)
 
     held_by_launch = has_call & (slack_launch == least) & (slack_previous > MAX_LATENCY_NS)
@@ -88,6 +90,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
             slack_previous, held_by_previous & of_kind, _USUAL_TURN_AROUND_NS
         )
     by_wait = (slack_wait == least[consumer]) & (slack_launch[consumer] > MAX_LATENCY_NS)
+    by_wait &= between.is_sure
     usual_wait = _usual(slack_wait, by_wait, _USUAL_WAIT_NS)
 
     is_near = least <= MAX_LATENCY_NS
@@ -105,7 +108,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
         np.minimum(usual_wait, slack_wait),
     )
     unexplained = np.minimum(slack_launch - after_launch, slack_previous - after_previous)
-    np.minimum.at(unexplained, consumer, slack_wait - after_wait)
+    np.minimum.at(unexplained, consumer[sure], (slack_wait - after_wait)[sure])
     unexplained[unexplained > _FAR // 2] = 0  # nothing of what held it is known
     crowded = np.where(_is_crowded(work, unexplained), unexplained, 0)
     return Latencies(

@@ -13,7 +13,7 @@ from traceprof.whatif.run_changes import CannotChange, RunChange
 from traceprof.whatif.run_graph import meeting_members
 
 if TYPE_CHECKING:
-    from traceprof.whatif.open_analysis import OpenAnalysis
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.whatif.run_graph import RunGraph
 
 

@@ -14,9 +14,9 @@ from traceprof.whatif.sends import edges_of_graph
 from traceprof.whatif.slowdown import alone_ns
 
 if TYPE_CHECKING:
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_graph import RunGraph
     from traceprof.whatif.sends import Sends
 

@@ -12,7 +12,7 @@ from traceprof.whatif.send_order import best, ready_first
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceprof.whatif.open_analysis import OpenAnalysis
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.whatif.run_changes import RunChange
     from traceprof.whatif.run_graph import RunGraph
 

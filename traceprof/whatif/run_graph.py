@@ -19,6 +19,7 @@ from traceprof.whatif.weights import Weigher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.ranks.waits import GroupWaits
     from traceprof.run.opening import Mask, Rank
@@ -26,12 +27,11 @@ if TYPE_CHECKING:
     from traceprof.whatif.facts import ProcessFacts
     from traceprof.whatif.graph import Edges, Observed, Process
     from traceprof.whatif.longest_path import Float64, Schedule
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.sample import Sample
     from traceprof.whatif.weights import Weighing
 
-# Waits shorter than what the clocks tell are nobody's; ranks whose clocks are further apart than
-# this share of a step are replayed each by itself.
+# Where clocks may be off by more than this share of a step, ranks meet only in operations for which
+# somebody waited longer than that: to leave out shorter waits is the smaller error.
 _MAX_UNCERTAINTY = 0.01
 
 
@@ -433,11 +433,13 @@ def groups_that_meet(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
     step = int(np.median(lengths)) if lengths else analysis.result.ranks.window_ns
     told = []
     for waits in analysis.result.ranks.waits:
-        if len(waits) == 0 or waits.uncertainty_ns.max() > _MAX_UNCERTAINTY * step:
+        if len(waits) == 0:
             continue
-        group = waits.group
+        group, uncertainty = waits.group, waits.uncertainty_ns.max()
         together = waits.is_told & (group.leaves_together | group.is_one_of(BETWEEN_TWO))
         together &= group.is_whole
+        if uncertainty > _MAX_UNCERTAINTY * step:
+            together &= waits.wait_ns.max(axis=1) > uncertainty
         if together.any():
             told.append((waits, together))
     return told

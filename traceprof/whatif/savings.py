@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import breakdown
-from traceprof.analyses.savings import Gain, Savings, bounded
+from traceprof.analyses.savings import Gain, Savings
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.run.rank import WindowKind
 from traceprof.whatif.answers import answered
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from traceprof.analyses.headline import Headline
     from traceprof.analyses.run_result import RunResult
     from traceprof.analyses.savings import Gate
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.whatif.answers import Answer
-    from traceprof.whatif.open_analysis import OpenAnalysis
 
 MAX_OPERATIONS = 100_000
 """So many operations of all ranks are replayed for savings, but no fewer than some steps."""
@@ -35,15 +35,6 @@ MAX_WITHOUT_STEPS = 1_000_000
 MAX_READ_AGAIN = 2_000_000
 """Reports that were measured elsewhere are read again for a replay up to so many operations."""
 _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
-
-
-def bounds_only(result: RunResult) -> RunResult:
-    """Return an analysis with what a step would gain at most without each finding.
-
-    Args:
-        result: of a run whose reports need not be open.
-    """
-    return replace(result, findings=bounded(result.findings, result.breakdown))
 
 
 def with_savings(analysis: OpenAnalysis) -> RunResult:
@@ -55,7 +46,7 @@ def with_savings(analysis: OpenAnalysis) -> RunResult:
     Args:
         analysis: of a run whose reports are open.
     """
-    result = bounds_only(analysis.result)
+    result = analysis.result
     headline, assumed = result.headline, _assumed(result)
     if headline is None or not assumed:
         return result
@@ -128,7 +119,8 @@ def _replayed(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> Chec
             " known of which some could stand for all",
             "mark steps, or ask `traceprof whatif`, which replays all",
         )
-    return checked_replay(analysis, assumptions, sample, keeps_processes=True)
+    # One alone is never replayed together with others.
+    return checked_replay(analysis, assumptions, sample, keeps_processes=len(assumptions) > 1)
 
 
 def _steps_inside(result: BreakdownResult) -> Int64:
@@ -218,5 +210,5 @@ def _under(replay: CheckedReplay, atoms: Sequence[str]) -> Answer:
 
 
 def _misfit_ns(replay: CheckedReplay) -> float:
-    kept, removed = np.median(replay.as_it_is, axis=0).tolist()
+    kept, removed = np.median(replay.as_it_is, axis=0).tolist()[:2]
     return abs(float(removed - kept))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traceprof.pipeline_orders import ORDERS, Pass
+from traceprof.simulate.pipeline_orders import ORDERS, Pass
 
 _NUM_CHUNKS = 2  # parts of the model that a stage has where they are interleaved
 _DONE_NS = 1e-6  # what is left of a pass by rounding

@@ -16,9 +16,9 @@ from traceprof.whatif.sends import edges_of_graph, ready_ns, sends_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.whatif.longest_path import Float64
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_graph import RunGraph
     from traceprof.whatif.sends import GraphEdges, SendName, Sends
 

@@ -13,10 +13,10 @@ from traceprof.whatif.longest_path import NEVER, solve
 from traceprof.whatif.run_graph import groups_that_meet, meeting_members
 
 if TYPE_CHECKING:
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask
     from traceprof.whatif.longest_path import Float64
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_graph import RunGraph
 
 MAX_NAMED = 20

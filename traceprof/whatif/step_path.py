@@ -23,9 +23,9 @@ from traceprof.whatif.weights import Weigher, as_measured
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.run_graph import Kept, Marks, RunGraph
 
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]

@@ -12,6 +12,8 @@ from traceprof.run.launching_calls import calls_with
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 from traceprof.whatif.event_waits import awaited
+from traceprof.whatif.mpi_waits import before_mpi
+from traceprof.whatif.possible_waits import possible_waits
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -41,11 +43,13 @@ class StreamWaits:
         producer: int64[m], indices into `GpuWork`.
         consumer: int64[m], the first operation put on the waiting stream after the wait.
         is_told: whether event records tell them; else they are inferred from times.
+        is_sure: bool[m]; others are as late as may be: see `possible_waits`.
     """
 
     producer: Int64
     consumer: Int64
     is_told: bool
+    is_sure: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class HostWaits:
         own_ns: int64[m], what the call takes by itself.
         tail_ns: int64[m], how long after the operation it returns.
         is_stall: bool[m], whether the launch queue was full.
+        is_before_mpi: bool[m], whether MPI, which comes next, may need what was waited for.
     """
 
     call: Int64
@@ -65,6 +70,7 @@ class HostWaits:
     own_ns: Int64
     tail_ns: Int64
     is_stall: Mask
+    is_before_mpi: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class HandOvers:
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, is_told=False)
+NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
 
 
 class _Chains:
@@ -134,16 +140,18 @@ def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None
     """
     if events is None:
         return None
-    return StreamWaits(*awaited(events, work), is_told=True)
+    producer, consumer = awaited(events, work)
+    return StreamWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
 
 
-def inferred_waits(late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
-    """Return which operations seem to have waited for one of another stream, by times alone.
+def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
+    """Return which operations seem to have waited for one of another stream, or may have.
 
     An operation that nothing known held, and that began within 20 us of the end of another stream's
     operation which was launched before it, is taken to have waited for that one.
 
     Args:
+        rank: one rank of the process.
         late: int64[n], how much later than what is known to have held it each operation began.
         calls: of the process.
         work: its operations.
@@ -156,10 +164,19 @@ def inferred_waits(late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
     fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
     fits &= work.start_ns[consumer] - work.end_ns[producer] <= _TOLERANCE_NS
     fits &= asked[producer] < asked[consumer]
-    return StreamWaits(producer[fits], consumer[fits], is_told=False)
+    producer, consumer = producer[fits], consumer[fits]
+    others = possible_waits(rank, calls, work)
+    return StreamWaits(
+        np.concatenate((producer, others[0])),
+        np.concatenate((consumer, others[1])),
+        is_told=False,
+        is_sure=np.repeat([True, False], [len(producer), len(others[0])]),
+    )
 
 
-def host_waits(rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None) -> HostWaits:
+def host_waits(
+    rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None, shift_ns: int = 0
+) -> HostWaits:
     """Return what the host of a process waited for: synchronizing calls, copies, full queues.
 
     A call whose operation cannot be told waits for nothing here: it takes as long as it took.
@@ -169,6 +186,7 @@ def host_waits(rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits |
         calls: of the process.
         work: of all its ranks.
         events: what streams waited for, where that is told.
+        shift_ns: what was added to times of the report.
     """
     call, operation = _synchronized(rank, calls, work, events)
     blocked = np.flatnonzero(work.blocks)
@@ -193,9 +211,11 @@ def host_waits(rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits |
     shortest = np.full(len(calls), np.iinfo(np.int64).max)
     np.minimum.at(shortest, call[is_last], tail[is_last])
     tail = np.minimum(tail, shortest[call])
+    call = call[possible]
     return HostWaits(
-        call[possible], operation[possible], own[possible], tail[possible], is_stall[possible]
-    )
+        call, operation[possible], own[possible], tail[possible], is_stall[possible],
+        before_mpi(rank, calls, call, shift_ns),
+    )  # fmt: skip
 
 
 def hand_overs(calls: HostCalls, work: GpuWork) -> HandOvers:

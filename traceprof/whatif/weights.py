@@ -30,12 +30,14 @@ class Durations:
         in_call_ns: float64[calls], how much less each call takes, waits apart.
         transfer: float64[operations], by what the transfers of collectives are multiplied.
         is_free_of_stream: bool[operations], which do not wait for the one before on their stream.
-        waits_for_gpu: whether the host's waits hold it.
+        waits_for_gpu: whether the host's waits hold it; those right before MPI always do.
         waits_for_kernels: whether those for kernels do; others are for copies, whose data the host
             may need.
         stalls: whether a full queue holds the host.
         latency: by what the GPU's own delays are multiplied.
         unexplained: by what the delays without a known reason are multiplied.
+        possible_waits: whether streams wait for all that they may have waited for, where no event
+            records tell it.
     """
 
     length_ns: Float64
@@ -48,6 +50,7 @@ class Durations:
     stalls: bool = True
     latency: float = 1.0
     unexplained: float = 1.0
+    possible_waits: bool = True
 
 
 class Weighing(Protocol):
@@ -127,6 +130,8 @@ class Weigher:
             EdgeKind.STREAM: self._followed,
             EdgeKind.STREAM_WAIT: self._waited_for_event,
             EdgeKind.WORK: self._worked,
+            EdgeKind.APART_BEGIN: self._apart,
+            EdgeKind.APART_END: self._apart,
         }
         return ways[edges.kind](edges)
 
@@ -150,12 +155,16 @@ class Weigher:
     def _waited(self, edges: Edges) -> Float64:
         durations = self._durations
         is_stall = edges.kind is EdgeKind.STALL
-        holds = durations.stalls if is_stall else durations.waits_for_gpu
-        if not holds:
-            return np.full(len(edges.at), NEVER)
-        tails = self._process.host_waits.tail_ns[edges.at].astype(np.float64)
-        if not is_stall and not durations.waits_for_kernels:
-            tails[self._process.is_kernel_awaited[edges.at]] = NEVER
+        waits = self._process.host_waits
+        tails = waits.tail_ns[edges.at].astype(np.float64)
+        if is_stall:
+            return tails if durations.stalls else np.full(len(tails), NEVER)
+        is_gone = np.zeros(len(tails), np.bool_)
+        if not durations.waits_for_gpu:
+            is_gone[:] = True
+        elif not durations.waits_for_kernels:
+            is_gone[:] = self._process.is_kernel_awaited[edges.at]
+        tails[is_gone & ~waits.is_before_mpi[edges.at]] = NEVER
         return tails
 
     def _locked(self, edges: Edges) -> Float64:
@@ -174,8 +183,13 @@ class Weigher:
         process, at = self._process, edges.at
         after = process.latencies.after_wait_ns[at].astype(np.float64)
         after *= self._durations.latency
-        after += self._late[process.stream_waits.consumer[at]]
-        return after
+        is_sure = process.stream_waits.is_sure[at]
+        # What is only possible is no part of what was seen to hold the operation.
+        after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
+        return after if self._durations.possible_waits else np.where(is_sure, after, NEVER)
+
+    def _apart(self, edges: Edges) -> Float64:
+        return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls

@@ -25,6 +25,18 @@ export const strength = (value, { low, high }) =>
   Math.min(Math.max((value - low) / (high - low), 0), 1);
 
 /**
+ * What stands at the ends of the scale: whether there are values beyond them, too.
+ * @param {Heat} drawn
+ * @returns {[string, string]} of its upper end and its lower end
+ */
+export function scaleEnds({ rows, low, high }) {
+  const has = (/** @type {(value: number) => boolean} */ isBeyond) =>
+    rows.some(({ values }) => values.some((value) => value !== null && isBeyond(value)));
+  const [upper, lower] = [has((value) => value > high), has((value) => value < low)];
+  return [`${upper ? "≥ " : ""}${text(high)}`, `${lower ? "≤ " : ""}${text(low)}`];
+}
+
+/**
  * What is said of a cell.
  * @param {Heat} drawn
  * @param {number} row
@@ -146,7 +158,8 @@ export class HeatChart {
 
   /** @param {CanvasRenderingContext2D} context */
   #drawScale(context) {
-    const { color, low, high, unit } = this.drawn;
+    const { color, unit } = this.drawn;
+    const [upper, lower] = scaleEnds(this.drawn);
     const left = LEFT + this.plotWidth + 10;
     const height = Math.min(this.plotHeight, 160);
     context.fillStyle = color;
@@ -157,8 +170,8 @@ export class HeatChart {
     context.globalAlpha = 1;
     context.fillStyle = themeColor("text-2");
     context.textAlign = "left";
-    context.fillText(text(high), left + 14, 6, RIGHT - 26);
-    context.fillText(text(low), left + 14, height - 6, RIGHT - 26);
+    context.fillText(upper, left + 14, 6, RIGHT - 26);
+    context.fillText(lower, left + 14, height - 6, RIGHT - 26);
     context.fillText(unit, left + 14, height / 2, RIGHT - 26);
   }
 

@@ -11,6 +11,7 @@ const HEIGHT = 90; // of a row
 const HEADROOM = 1.05;
 const WHOLE = Array.from({ length: 30 }, (_, index) => ([1, 2, 5][index % 3] ?? 1) * 10 ** Math.floor(index / 3));
 const GAP_BELOW = 100; // bars, of which one can see gaps
+const MAX_BAR = 160; // pixels: few steps are no walls
 
 /**
  * Sums from the bottom up to each part, without the parts that are left out.
@@ -120,7 +121,7 @@ export class StacksChart {
   #add(row, number, sync) {
     const { parts, rows, unit, axis } = this.drawn;
     const paths = uPlot.paths.bars?.({
-      size: [row.x.length < GAP_BELOW ? 0.88 : 1, Infinity], gap: 0,
+      size: [row.x.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
     });
     const [first = 0, second = first + 1] = row.x;
     const half = row.x.length > 1 ? (second - first) / 2 : 0.5;

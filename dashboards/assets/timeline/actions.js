@@ -1,6 +1,6 @@
 // @ts-check
 // What the buttons around the canvas do.
-import { follow, showCollective, showHidden } from "./commands.js";
+import { follow, goToNamesake, showCollective, showHidden } from "./commands.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Actions } from "./types.d.ts" */
 
@@ -21,6 +21,9 @@ export const actionsOf = (timeline) => ({
   area: () => timeline.areas.statistics(),
   events: () => timeline.areas.list(),
   collective: () => showCollective(timeline),
+  namesake: () => goToNamesake(timeline, "next"),
+  path: () => timeline.path.toggle(),
+  part: (part) => timeline.path.choose(part),
   select: (id) => timeline.select(id, { go: true }),
   frame: ({ start, end }) => timeline.frame(start, end, 1),
   showHidden: () => showHidden(timeline),

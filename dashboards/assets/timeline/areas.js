@@ -5,6 +5,7 @@ import { AXIS } from "./geometry.js";
 /** @import { Area, Interval } from "./types.d.ts" */
 
 const MAX_ROWS = 200; // that the server takes at once
+const NO_AREA = new Set(["step", "sample"]); // sources of rows of which no events are counted
 
 export class TimelineAreas {
   /** @param {Timeline} timeline */
@@ -33,7 +34,7 @@ export class TimelineAreas {
   #between(from, to, { start, end }) {
     const [top, bottom] = [Math.min(from, to), Math.max(from, to)];
     const rows = this.timeline.rows
-      .filter((row) => row.track && row.track.source !== "step" && row.top < bottom && row.top + row.height > top)
+      .filter((row) => row.track && !NO_AREA.has(row.track.source) && row.top < bottom && row.top + row.height > top)
       .flatMap((row) => (row.track ? [row.track.row] : []));
     return { start: Math.min(start, end), end: Math.max(start, end), rows: rows.slice(0, MAX_ROWS) };
   }

@@ -46,8 +46,39 @@ export async function goToNeighbour(timeline, direction) {
   if (events.length) await timeline.select(events[0].id, { go: true });
 }
 
+/**
+ * Select the next or the previous event of the name of the selected one, on its rank.
+ * @param {Timeline} timeline
+ * @param {"next" | "previous"} direction
+ */
+export async function goToNamesake(timeline, direction) {
+  const { selected, data, panel } = timeline;
+  if (!selected) {
+    panel.say("select a kernel first");
+    return;
+  }
+  const { id } = await data.namesake(selected.id, direction);
+  if (id && id !== selected.id) await timeline.select(id, { go: true });
+  else panel.say(`there is no other ${selected.label}`);
+}
+
 // The row that the pointer is on, else that of what is selected.
 const rowOf = (/** @type {Timeline} */ { pointer, selected }) => pointer.row ?? selected?.row ?? null;
+
+/**
+ * Draw rows that were arranged anew, note them in the address, and say what became of them.
+ * @param {Timeline} timeline
+ * @param {string} said
+ */
+function arranged(timeline, said) {
+  timeline.panel.showHiddenCount(timeline.layout.arrangement.hidden.size);
+  timeline.panel.say(said);
+  timeline.note();
+  timeline.refresh();
+}
+
+const nameOf = (/** @type {Timeline} */ timeline, /** @type {string} */ key) =>
+  timeline.layout.rowOf(key)?.label ?? "row";
 
 /**
  * Pin a row to the top, or no more.
@@ -55,21 +86,36 @@ const rowOf = (/** @type {Timeline} */ { pointer, selected }) => pointer.row ?? 
  */
 export function pinRow(timeline) {
   const row = rowOf(timeline);
-  if (row) timeline.layout.pin(row);
-  timeline.refresh();
+  if (!row) return;
+  const isPinned = timeline.layout.arrangement.pin(row);
+  arranged(timeline, `${nameOf(timeline, row)} ${isPinned ? "stays on top" : "is back in its place"}`);
 }
 
 /** @param {Timeline} timeline */
 export function hideRow(timeline) {
   const row = rowOf(timeline);
-  if (row) timeline.layout.hidden.add(row);
-  timeline.panel.showHiddenCount(timeline.layout.hidden.size);
-  timeline.refresh();
+  if (!row) return;
+  timeline.layout.arrangement.hidden.add(row);
+  arranged(timeline, `${nameOf(timeline, row)} is hidden`);
 }
 
 /** @param {Timeline} timeline */
 export function showHidden(timeline) {
-  timeline.layout.hidden.clear();
-  timeline.panel.showHiddenCount(0);
-  timeline.refresh();
+  timeline.layout.arrangement.hidden.clear();
+  arranged(timeline, "all rows are shown");
+}
+
+/**
+ * Move a row among those of its thread or GPU: the one that the pointer is on, unless it is given.
+ * @param {Timeline} timeline
+ * @param {number} places upward below zero
+ * @param {string | null} [given] its key
+ */
+export function moveRow(timeline, places, given) {
+  const row = given ?? rowOf(timeline);
+  if (!row) return;
+  const { rows } = timeline.data.ranks.get(Number(row.split(".")[0])) ?? { rows: [] };
+  if (timeline.layout.arrangement.move(row, places, rows)) {
+    arranged(timeline, `${nameOf(timeline, row)} moved ${places < 0 ? "up" : "down"}`);
+  }
 }

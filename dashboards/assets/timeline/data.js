@@ -4,7 +4,7 @@
 import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
 
-/** @import { Collective, EventDetails, Listed, Matches, RankRows, Statistics, Strip, Summary, Tile,
+/** @import { Collective, EventDetails, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
  *   TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
@@ -276,6 +276,25 @@ export class TimelineData {
    */
   neighbour(id, direction) {
     return ask("neighbour", { id, direction });
+  }
+
+  /**
+   * The event of the same name after or before one, on its rank; after the last comes the first.
+   * @param {string} id
+   * @param {"next" | "previous"} direction
+   * @returns {Promise<{ id: string | null }>}
+   */
+  namesake(id, direction) {
+    return ask("namesake", { id, direction });
+  }
+
+  /**
+   * The critical path of a step, or that it is being worked out.
+   * @param {PathWhere} where
+   * @returns {Promise<PathReply>}
+   */
+  path(where) {
+    return ask("path", "step" in where ? where : { rank: where.rank, at: this.toTime(where.at) });
   }
 
   /**

@@ -1,6 +1,7 @@
 // @ts-check
 // Where the evidence of findings stands: marks on the axis, bands over the rows of one finding.
-/** @import { Band, Evidence, Mark, RankRows, Row } from "./types.d.ts" */
+import { holds } from "./view.js";
+/** @import { Band, Evidence, Mark, RankRows, Row, View } from "./types.d.ts" */
 
 /**
  * Marks of all evidence of the ranks that are open.
@@ -15,6 +16,19 @@ export function marksOf(opened, ranks, shown) {
   return [...opened].flatMap((rank) =>
     (ranks.get(rank)?.evidence ?? []).map((evidence) =>
       ({ ...evidence, rank, source: evidence, chosen: isChosen(evidence) })));
+}
+
+/**
+ * The evidence that an address names: of several by the same number, that in view. A rank can have
+ * the same finding of several links.
+ * @param {Evidence[]} evidence of a rank
+ * @param {string} finding
+ * @param {number} index
+ * @param {View | null} view
+ */
+export function namedEvidence(evidence, finding, index, view) {
+  const named = evidence.filter((one) => one.finding === finding && one.evidence === index);
+  return named.find((one) => view && holds(view, one)) ?? named[0];
 }
 
 /**

@@ -1,7 +1,7 @@
 // @ts-check
 // What mouse and keyboard do to the timeline.
-import { goToNeighbour, hideRow, pinRow, showCollective, showHidden } from "./commands.js";
-import { GUTTER } from "./geometry.js";
+import { goToNamesake, goToNeighbour, hideRow, moveRow, pinRow, showCollective, showHidden } from "./commands.js";
+import { GUTTER, rowAt } from "./geometry.js";
 
 const WHEEL = 1.0018; // zoom per unit of the wheel
 const LINE = 20; // pixels, for wheels that count lines
@@ -14,6 +14,9 @@ const TYPING_MS = 200; // after the last letter
 
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Chosen, View } from "./types.d.ts" */
+
+/** @typedef {{ x: number, y: number, view: View, scroll: number, selects: "area" | "zoom" | null,
+ *   moved: boolean, row: string | null }} Drag a drag: where and of what it began */
 
 /** @param {EventTarget | null} element */
 const isText = (element) =>
@@ -62,14 +65,15 @@ function listenToWheel(timeline) {
 function listenToDrags(timeline) {
   const { pointer } = timeline;
   const { canvas, scroller } = timeline.panel;
-  /** @type {{ x: number, y: number, view: View, scroll: number, selects: "area" | "zoom" | null, moved: boolean } | null} */
+  /** @type {Drag | null} */
   let drag = null;
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || !timeline.view) return;
     const [x, y] = placeOn(canvas, event);
     const selects = x < GUTTER ? null : event.shiftKey ? "area" : event.ctrlKey ? "zoom" : null;
     const from = { x, y, view: { ...timeline.view }, scroll: scroller.scrollTop };
-    drag = { ...from, selects, moved: false };
+    const row = x < GUTTER ? rowAt(timeline.rows, y)?.track?.row ?? null : null;
+    drag = { ...from, selects, moved: false, row };
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
@@ -78,21 +82,7 @@ function listenToDrags(timeline) {
       pointer.move(x, y, event.clientX, event.clientY);
       return;
     }
-    drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > CLICK_PIXELS;
-    if (!drag.moved) return;
-    pointer.forget();
-    pointer.last = null;
-    pointer.x = Math.max(x, GUTTER);
-    if (drag.selects) {
-      const [top, bottom] = drag.selects === "area" ? [Math.min(y, drag.y), Math.max(y, drag.y)] : [];
-      timeline.chosen = { from: drag.x, to: Math.max(x, GUTTER), top, bottom };
-      timeline.refresh();
-      return;
-    }
-    canvas.style.cursor = "grabbing";
-    scroller.scrollTop = drag.scroll - (y - drag.y);
-    const moved = ((x - drag.x) / timeline.painter.plotWidth) * drag.view.span;
-    timeline.setView({ start: drag.view.start - moved, span: drag.view.span });
+    moveDrag(timeline, drag, x, y);
   });
   canvas.addEventListener("pointerup", (event) => {
     const [x, y] = placeOn(canvas, event);
@@ -108,6 +98,52 @@ function listenToDrags(timeline) {
   });
   canvas.addEventListener("pointerleave", () => drag || pointer.leave());
   canvas.addEventListener("dblclick", () => timeline.fit());
+}
+
+/**
+ * What a drag does while the mouse moves.
+ * @param {Timeline} timeline
+ * @param {Drag} drag
+ * @param {number} x
+ * @param {number} y
+ */
+function moveDrag(timeline, drag, x, y) {
+  const { pointer } = timeline;
+  const { canvas, scroller } = timeline.panel;
+  drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > CLICK_PIXELS;
+  if (!drag.moved) return;
+  pointer.forget();
+  pointer.last = null;
+  pointer.x = Math.max(x, GUTTER);
+  if (drag.selects) {
+    const [top, bottom] = drag.selects === "area" ? [Math.min(y, drag.y), Math.max(y, drag.y)] : [];
+    timeline.chosen = { from: drag.x, to: Math.max(x, GUTTER), top, bottom };
+    timeline.refresh();
+    return;
+  }
+  canvas.style.cursor = "grabbing";
+  if (drag.row) {
+    dragRow(timeline, drag.row, y);
+    return;
+  }
+  scroller.scrollTop = drag.scroll - (y - drag.y);
+  const moved = ((x - drag.x) / timeline.painter.plotWidth) * drag.view.span;
+  timeline.setView({ start: drag.view.start - moved, span: drag.view.span });
+}
+
+/**
+ * Move a row to where its name is dragged, among those that it can stand with.
+ * @param {Timeline} timeline
+ * @param {string} key
+ * @param {number} y
+ */
+function dragRow(timeline, key, y) {
+  const from = timeline.layout.rowOf(key);
+  const to = rowAt(timeline.rows, y);
+  if (!from?.track || !to?.track || to === from || Boolean(to.pinned) !== Boolean(from.pinned)) return;
+  if (!from.pinned && (to.number !== from.number || to.track.group !== from.track.group)) return;
+  const between = timeline.rows.filter((row) => row.track && Boolean(row.pinned) === Boolean(from.pinned));
+  moveRow(timeline, between.indexOf(to) - between.indexOf(from), key);
 }
 
 /**
@@ -141,9 +177,12 @@ function listenToKeys(timeline) {
     ",": () => goToNeighbour(timeline, "previous"), ".": () => goToNeighbour(timeline, "next"),
     b: () => timeline.back(), backspace: () => timeline.back(),
     t: () => timeline.areas.statistics(), e: () => timeline.areas.list(),
-    c: () => showCollective(timeline),
+    c: () => showCollective(timeline), k: () => timeline.path.toggle(),
+    o: () => goToNamesake(timeline, "next"),
+    "[": () => moveRow(timeline, -1), "]": () => moveRow(timeline, 1),
+    "?": () => timeline.panel.toggleKeys(),
     i: () => pinRow(timeline), h: () => hideRow(timeline), u: () => showHidden(timeline),
-    escape: () => timeline.deselect(),
+    escape: () => { timeline.path.forget(); timeline.deselect(); },
   };
   const onKey = (/** @type {KeyboardEvent} */ event) => {
     if (!timeline.root.isConnected) {
@@ -151,7 +190,8 @@ function listenToKeys(timeline) {
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || isText(event.target)) return;
-    const act = keys[event.key.toLowerCase()];
+    const key = event.key.toLowerCase();
+    const act = key === "o" && event.shiftKey ? () => goToNamesake(timeline, "previous") : keys[key];
     if (!act || !timeline.view) return;
     event.preventDefault();
     act();

@@ -1,12 +1,14 @@
 // @ts-check
 // Which rows of the timeline stand where: ranks, and in them groups of tracks that can be folded.
+import { Arrangement } from "./arrangement.js";
 import { grouped } from "./time.js";
 
 /** @import { Add, RankRows, Row, Track } from "./types.d.ts" */
 
-const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15 };
+const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15, path: 20 };
 const GAP = 2; // below a track
-const OPERATIONS = "op"; // the source of what the GPU did
+const HEAD = 5; // above the first track, where no rank's name stands there
+const HIGH = new Set(["op", "sample"]); // sources of what the GPU did, and of its counters
 
 export class TimelineLayout {
   /**
@@ -20,10 +22,8 @@ export class TimelineLayout {
     this.numbers = numbers;
     this.labels = labels;
     this.compares = compares;
-    /** @type {Set<string>} */
-    this.hidden = new Set(); // tracks, by key
-    /** @type {string[]} */
-    this.pinned = []; // likewise, from the top
+    this.arrangement = new Arrangement();
+    this.hasPath = false; // whether the critical path has its row
     /** @type {Map<string, boolean>} */
     this.folds = new Map(); // by group: whether the reader folded it
     /** @type {Row[]} */
@@ -43,8 +43,12 @@ export class TimelineLayout {
       this.rows.push({ type, y, top: y, height, ...row });
       y += height + (type === "track" ? GAP : 0);
     };
-    for (const key of this.pinned) this.#placePinned(key, ranks, add);
-    if (this.pinned.length) y += 4;
+    if (this.hasPath) {
+      add("path", HEIGHTS.path, { label: "critical path", number: -1, pinned: true });
+    }
+    for (const key of this.arrangement.pinned) this.#placePinned(key, ranks, add);
+    if (this.rows.length) y += 4;
+    else if (this.numbers.length === 1) y += HEAD;
     for (const number of this.numbers) {
       const folded = !opened.has(number);
       if (this.numbers.length > 1) {
@@ -83,17 +87,8 @@ export class TimelineLayout {
     const track = ranks.get(number)?.rows.find(({ row }) => row === key);
     if (!track) return;
     const label = this.numbers.length > 1 ? `rank ${number} · ${track.label}` : track.label;
-    const height = track.source === OPERATIONS ? HEIGHTS.gpu : HEIGHTS.host;
+    const height = HIGH.has(track.source) ? HEIGHTS.gpu : HEIGHTS.host;
     add("track", height, { label, track, number, pinned: true });
-  }
-
-  /**
-   * Pin a track to the top, or no more.
-   * @param {string} key
-   */
-  pin(key) {
-    const others = this.pinned.filter((pinned) => pinned !== key);
-    this.pinned = others.length < this.pinned.length ? others : [...this.pinned, key];
   }
 
   /**
@@ -117,9 +112,9 @@ export class TimelineLayout {
    */
   #placeRank(number, tracks, add) {
     let group = "";
-    for (const track of tracks) {
+    for (const track of this.arrangement.ordered(tracks)) {
       const key = `${number} ${track.group}`;
-      const isGpu = track.source === OPERATIONS;
+      const isGpu = HIGH.has(track.source);
       const closed = track.folded || (this.compares && !isGpu);
       const folded = track.group !== "" && (this.folds.get(key) ?? closed);
       if (track.group !== group && track.group !== "") {
@@ -130,7 +125,7 @@ export class TimelineLayout {
           { label: track.group, key, folded, foldable: true, number, note, hides });
       }
       group = track.group;
-      if (!folded && !this.hidden.has(track.row)) {
+      if (!folded && !this.arrangement.hidden.has(track.row)) {
         add("track", isGpu ? HEIGHTS.gpu : HEIGHTS.host, { label: track.label, track, number });
       }
     }

@@ -1,9 +1,12 @@
 // @ts-check
 // What the panel says of an area, of its events, and of a collective on all of its ranks.
 import { button, make } from "./elements.js";
+import { sharesText } from "./path.js";
 import { duration, grouped, seconds } from "./time.js";
 import { memberText } from "./together.js";
-/** @import { Actions, Area, Listed, Statistics, Together } from "./types.d.ts" */
+/** @import { Actions, Area, Listed, Statistics, StepPath, Together } from "./types.d.ts" */
+
+const MAX_PARTS = 30; // of a critical path, that are listed
 
 const kind = (/** @type {number} */ column) => (column ? { class: "number" } : {});
 
@@ -88,5 +91,29 @@ export function collectiveContent(together, actions) {
         () => actions.select(member.id)),
       seconds(member.begin), duration(member.length), memberText(together, index),
     ])),
+  ];
+}
+
+/**
+ * What a step waited for, the longest parts first.
+ * @param {StepPath} path
+ * @param {Actions} actions
+ */
+export function pathContent(path, actions) {
+  const { step, rank, length, numParts, parts } = path;
+  const longest = parts.toSorted((one, other) => other.length - one.length).slice(0, MAX_PARTS);
+  const whose = step === "all" ? "the training" : `step ${step}`;
+  return [
+    make("header", {},
+      make("h2", {}, `Critical path of ${whose}: ${duration(length)}`),
+      make("span", { class: "note" }, `on rank ${rank} · what its end waited for: to shorten`
+        + " anything else brings nothing"),
+      button("close", "draw the critical path no more (K)", actions.path)),
+    make("p", {}, `${sharesText(path)}.`),
+    table(`the longest of its ${grouped(numParts)} parts`,
+      ["part", "kind", "rank", "start", "duration", "share"], longest.map((part) => [
+        button(part.name, `show ${part.name}`, () => actions.part(part)), part.kind,
+        String(part.rank), seconds(part.begin), duration(part.length),
+        percent(part.length / Math.max(length, 1))])),
   ];
 }

@@ -3,6 +3,7 @@
 import { drawAxis, drawGrid, gridOf } from "./axis.js";
 import { HATCHED, INK, hatching, shadesByKind, themeOf } from "./colors.js";
 import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
+import { drawPath, drawPathRow } from "./path_drawing.js";
 import { drawArea, drawBands, drawLinks, drawOutlines, drawPointer, drawTogether } from "./overlay.js";
 import { drawStrip } from "./strips.js";
 
@@ -14,6 +15,8 @@ const MIN_LABELLED = 22; // width of an event that may have its name in it
 const MIN_ROOM = 14; // for a name
 const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to show
 
+const NUMBERED = /^\w+[ #](\d+)$/; // "step 12": of which the number says most
+
 /**
  * As much of a text as fits, measured once, since most letters are about as wide.
  * @param {string} text
@@ -23,6 +26,8 @@ const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to
 export function fitting(text, room, measure) {
   const width = measure(text);
   if (width <= room) return text;
+  const number = NUMBERED.exec(text)?.[1];
+  if (number) return measure(number) <= room ? number : "";
   const letters = Math.floor((text.length * (room - 9)) / width);
   return letters > 2 ? `${text.slice(0, letters)}…` : "";
 }
@@ -94,6 +99,7 @@ export class TimelinePainter {
       for (const row of state.rows) if (row.track && !row.pinned) this.#row(row, state.tiles);
       drawArea(this, state);
       drawTogether(this, state);
+      drawPath(this, state);
       drawOutlines(this, state);
     });
     this.clip(0, AXIS, width, height - AXIS, () => this.#names(state));
@@ -193,7 +199,7 @@ export class TimelinePainter {
     for (const [left, width, name] of labels) {
       const from = Math.max(left, GUTTER);
       const room = Math.min(left + width, this.width) - from - 7;
-      if (room > MIN_ROOM) context.fillText(this.#fitting(name, room), from + 4, top + height / 2 + 0.5);
+      if (room > MIN_ROOM) context.fillText(this.fitting(name, room), from + 4, top + height / 2 + 0.5);
     }
   }
 
@@ -215,7 +221,7 @@ export class TimelinePainter {
    * @param {string} text
    * @param {number} room
    */
-  #fitting(text, room) {
+  fitting(text, room) {
     return fitting(text, room, (written) => this.context.measureText(written).width);
   }
 
@@ -240,7 +246,7 @@ export class TimelinePainter {
    * Rows that stay where they are, over the others.
    * @param {State} state
    */
-  #pinned({ rows, tiles }) {
+  #pinned({ rows, tiles, path }) {
     const { context, theme } = this;
     const pinned = rows.filter((row) => row.pinned);
     const last = pinned.at(-1);
@@ -249,7 +255,10 @@ export class TimelinePainter {
     context.fillStyle = theme.sunken;
     context.fillRect(0, AXIS, this.width, bottom - AXIS);
     this.clip(GUTTER, AXIS, this.plotWidth, bottom - AXIS, () => {
-      for (const row of pinned) this.#row(row, tiles);
+      for (const row of pinned) {
+        if (row.type === "path" && path) drawPathRow(this, row, path);
+        else this.#row(row, tiles);
+      }
     });
     for (const row of pinned) this.#trackName(row);
     context.fillStyle = theme.accent;
@@ -260,8 +269,9 @@ export class TimelinePainter {
   #trackName({ label, track, top, height }) {
     const { context, theme } = this;
     context.fillStyle = theme["text-2"];
-    context.fillText(this.#fitting(label, GUTTER - 34), 26, top + height / 2 + 0.5);
-    context.fillStyle = (this.shades[track?.kind ?? "host"] ?? this.shades.host)[0];
+    context.fillText(this.fitting(label, GUTTER - 34), 26, top + height / 2 + 0.5);
+    if (!track) return;
+    context.fillStyle = (this.shades[track.kind] ?? this.shades.host)[0];
     context.fillRect(GUTTER - 5, top + 1, 3, height - 2);
   }
 
@@ -281,7 +291,7 @@ export class TimelinePainter {
     context.fillStyle = theme.text;
     context.font = isRank ? `600 ${FONT}` : FONT;
     const text = (foldable ? (folded ? "▸ " : "▾ ") : "") + label;
-    context.fillText(this.#fitting(text, (strip ? GUTTER : this.width) - 20), indent, middle);
+    context.fillText(this.fitting(text, (strip ? GUTTER : this.width) - 20), indent, middle);
     if (strip) drawStrip(this, row, strip);
     context.font = FONT;
     if (note) {

@@ -2,22 +2,25 @@
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
 import { button, make } from "./elements.js";
-import { areaContent, collectiveContent, eventsContent } from "./lists.js";
+import { areaContent, collectiveContent, eventsContent, pathContent } from "./lists.js";
 import { duration, exactly, grouped, seconds } from "./time.js";
 
-/** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, Listed, Matches, Statistics,
+/** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, Listed, Matches, Statistics, StepPath,
  *   Summary, Together } from "./types.d.ts" */
 
 const LEGEND = [["compute", "compute"], ["communication", "communication"],
-  ["copy", "copies"], ["host", "CUDA API"], ["nvtx", "NVTX"]];
+  ["copy", "copies"], ["host", "API calls"], ["nvtx", "ranges"]];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
-  ["Shift + drag", "area: what ran there"], ["Ctrl + drag", "zoom to a piece"],
-  ["B", "view before"], ["Home", "whole run"], ["↑ ↓", "scroll"], [", .", "previous, next event"],
+  ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
+  ["K", "critical path"],
+  ["Ctrl + drag", "zoom to a piece"], ["B", "view before"], ["Home", "whole run"],
+  ["↑ ↓", "scroll"], [", .", "previous, next event"], ["O", "next kernel of this name"],
   ["F", "fit the selection"], ["T E", "statistics, events"], ["C", "collective on all ranks"],
-  ["I H U", "pin a row, hide it, show all"], ["/ · N P", "search, next, previous"],
+  ["I H U", "pin a row, hide it, show all"], ["[ ] · drag a name", "move a row"],
   ["Esc", "select nothing"],
 ];
+const FIRST_KEYS = 5; // that are always said
 
 export class TimelinePanel {
   /**
@@ -28,11 +31,14 @@ export class TimelinePanel {
    */
   constructor(root, colors, actions) {
     this.actions = actions;
+    this.allKeys = false;
     this.query = make("input", {
       type: "search", placeholder: "kernel, call or range", "aria-label": "search by name",
       maxlength: 200, spellcheck: "false",
     });
     this.matches = make("span", { class: "note", role: "status" });
+    this.said = make("p", { class: "unseen", role: "status" });
+    this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
     this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
     const legend = LEGEND.map(([kind, text]) => {
@@ -60,13 +66,14 @@ export class TimelinePanel {
         this.hidden,
         button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
         button("events", "the events in the area or in the view, one by one (E)", actions.events),
+        button("critical path", "what the end of the step waited for (K)", actions.path),
         button("back", "back to the view before (B)", actions.back),
         button("−", "zoom out (S)", () => actions.zoom(2)),
         button("+", "zoom in (W)", () => actions.zoom(0.5)),
         button("fit", "fit the selection (F)", actions.fit),
         button("whole run", "show the whole run (Home)", actions.home),
       ),
-      this.scroller, this.tooltip, this.detail,
+      this.scroller, this.tooltip, this.detail, this.said, this.folded,
     );
   }
 
@@ -80,10 +87,23 @@ export class TimelinePanel {
   }
 
   showNothing() {
+    const shown = this.allKeys ? KEYS : KEYS.slice(0, FIRST_KEYS);
+    const text = this.allKeys ? "fewer keys" : "all keys";
+    const toggle = make("button", {
+      type: "button", "aria-expanded": String(this.allKeys), title: `${text} (?)`,
+      onclick: () => this.toggleKeys(),
+    }, text);
     this.#show(
       make("dl", { class: "timeline-keys" },
-        ...KEYS.map(([key, what]) => make("div", {}, make("dt", {}, key), make("dd", {}, what)))),
+        ...shown.map(([key, what]) => make("div", {}, make("dt", {}, key), make("dd", {}, what))),
+        make("div", {}, toggle)),
     );
+  }
+
+  // Say all that keys and mouse do, or only what is needed first.
+  toggleKeys() {
+    this.allKeys = !this.allKeys;
+    this.showNothing();
   }
 
   /**
@@ -107,6 +127,29 @@ export class TimelinePanel {
   /** @param {Together} together */
   showCollective(together) {
     this.#show(...collectiveContent(together, this.actions));
+  }
+
+  /** @param {StepPath} path */
+  showPath(path) {
+    this.#show(...pathContent(path, this.actions));
+  }
+
+  /**
+   * Say something to who does not see the canvas.
+   * @param {string} text
+   */
+  say(text) {
+    this.said.textContent = text;
+  }
+
+  /**
+   * Say what folded ranks did, which is drawn as strips.
+   * @param {string[]} texts
+   */
+  describeStrips(texts) {
+    const known = [...this.folded.children].map(({ textContent }) => textContent);
+    if (texts.join("\n") === known.join("\n")) return;
+    this.folded.replaceChildren(...texts.map((text) => make("li", {}, text)));
   }
 
   /** @param {number} count of rows that are hidden */
@@ -137,7 +180,9 @@ export class TimelinePanel {
       : [];
     this.#show(
       make("header", {}, this.#swatch(event.kind), make("h2", {}, event.label), ...together,
-        button("fit", "fit the selection (F)", this.actions.fit), ...links),
+        button("fit", "fit the selection (F)", this.actions.fit),
+        button("next of this name", "the next one of this name on this rank (O)", this.actions.namesake),
+        ...links),
       this.#facts(facts),
       ...(event.name === event.label ? [] : [make("code", {}, event.name)]),
     );
@@ -148,6 +193,10 @@ export class TimelinePanel {
    * @param {Summary} summary
    */
   showBlock(block, summary) {
+    if (summary.said) {
+      this.showMessage(`${summary.said.join("; ")}; in ${duration(block.end - block.start)}`);
+      return;
+    }
     const rows = summary.names.map(({ name, count, total, longest }) =>
       make("tr", {}, make("td", {}, name),
         ...[grouped(count), duration(Number(total)), duration(Number(longest))]
@@ -234,7 +283,9 @@ export class TimelinePanel {
     const { count, next, names, num_names: numNames } = matches;
     // Where there are very many, it is not counted which of them it is.
     const which = next?.number ? `${grouped(next.number)} of ` : "";
-    this.matches.textContent = next ? `${which}${grouped(count)}` : "nothing has this in its name";
+    const said = next ? `${which}${grouped(count)}` : "nothing has this in its name";
+    const soFar = next ? `${grouped(count)} so far` : "nothing so far";
+    this.matches.textContent = matches.is_all ? said : `${soFar}: reading calls and ranges …`;
     const listed = names.map((name) =>
       make("li", {}, make("button", {
         type: "button", title: name.label, onclick: () => this.actions.searchFor(name.label),

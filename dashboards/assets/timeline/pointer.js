@@ -1,11 +1,12 @@
 // @ts-check
 // What the pointer is on, what the tooltip says of it, and what a click there does.
 import { AXIS, GUTTER, NEAR, markAt, rowAt } from "./geometry.js";
+import { partAt } from "./path.js";
 import { shownAt } from "./tiles.js";
 import { duration, grouped } from "./time.js";
 
 /** @import { Timeline } from "./timeline.js" */
-/** @import { EventDetails, Hit, Row, Summary } from "./types.d.ts" */
+/** @import { EventDetails, Hit, PathPart, Row, Summary } from "./types.d.ts" */
 
 const HOVER_MS = 60;
 const MAX_FACTS = 9;
@@ -52,6 +53,16 @@ export class TimelinePointer {
   }
 
   /**
+   * The part of the critical path at a place of its row.
+   * @param {Row | undefined} row
+   * @param {number} x
+   */
+  #partAt(row, x) {
+    const parts = this.timeline.path.shown?.parts ?? [];
+    return row?.type === "path" && x >= GUTTER ? partAt(parts, this.timeline.timeAt(x)) : null;
+  }
+
+  /**
    * The mark of a finding on the axis.
    * @param {number} x
    * @param {number} y
@@ -77,12 +88,15 @@ export class TimelinePointer {
     const isSame = mark && hover && mark.row === hover.row && mark.start === hover.start &&
       mark.id === hover.id;
     if (!isSame) this.hover = mark ?? null;
-    const isButton = mark || finding || row?.foldable;
+    const part = this.#partAt(row, x);
+    const isButton = mark || finding || row?.foldable || part;
     canvas.style.cursor = isButton ? "pointer" : x < GUTTER ? "default" : "grab";
     timeline.refresh();
     if (finding) {
       const title = `${finding.severity}: ${finding.finding}`;
       timeline.panel.showTooltip([title, finding.label], pageX, pageY);
+    } else if (part) {
+      timeline.panel.showTooltip(partLines(part), pageX, pageY);
     } else if (!isSame) {
       clearTimeout(this.describing);
       timeline.panel.hideTooltip();
@@ -133,13 +147,23 @@ export class TimelinePointer {
     const { timeline } = this;
     const finding = this.#markAt(x, y);
     const { row, mark } = this.#hit(x, y);
+    const part = this.#partAt(row, x);
     if (finding) timeline.showEvidence(finding.rank, finding.source);
+    else if (part) timeline.path.choose(part);
+    else if (row?.type === "path") timeline.path.describe();
     else if (row?.foldable) timeline.fold(row);
     else if (mark?.id) timeline.select(mark.id);
     else if (mark) timeline.selectBlock({ ...mark, share: mark.share ?? 0 });
     else timeline.deselect();
   }
 }
+
+/**
+ * What the tooltip says of a part of the critical path.
+ * @param {PathPart} part
+ */
+export const partLines = ({ name, kind, length, rank }) =>
+  [name, `${duration(length)} · ${kind} · rank ${rank}`, "on the critical path"];
 
 /**
  * What the tooltip says of an event.
@@ -156,6 +180,7 @@ export function eventLines(event) {
  * @param {Summary} summary
  */
 export function blockLines(mark, summary) {
+  if (summary.said) return [...summary.said, `in ${duration(mark.end - mark.start)}`];
   const events = `${grouped(summary.count)} ${summary.count === 1 ? "event" : "events"}`;
   const covered = `${((mark.share ?? 0) / 10).toFixed(1)} % covered`;
   return [

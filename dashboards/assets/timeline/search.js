@@ -3,16 +3,39 @@
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Matches } from "./types.d.ts" */
 
+const AGAIN_MS = 500; // while calls and ranges are being read
+
 export class TimelineSearch {
   /** @param {Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
+    this.again = 0;
   }
 
-  // Say how many match, without going anywhere.
+  // Say how many match, without going anywhere; again once everything is read.
   async count() {
     const matches = await this.#ask("next");
-    if (matches) this.timeline.panel.showMatches(matches);
+    if (matches) this.#show(matches);
+  }
+
+  /** @param {Matches} matches */
+  #show(matches) {
+    const { panel, root } = this.timeline;
+    const text = panel.query.value;
+    panel.showMatches(matches);
+    clearTimeout(this.again);
+    if (matches.is_all) return;
+    this.again = setTimeout(() => {
+      if (root.isConnected && panel.query.value === text) this.#recount();
+    }, AGAIN_MS);
+  }
+
+  // Say how many match now, and leave the list of names as it is.
+  async #recount() {
+    const { names } = this.timeline.panel;
+    const isHidden = names.hidden;
+    await this.count();
+    names.hidden ||= isHidden;
   }
 
   /**
@@ -23,7 +46,7 @@ export class TimelineSearch {
     const { panel, selected } = this.timeline;
     const matches = await this.#ask(direction, selected?.id);
     if (!matches) return;
-    panel.showMatches(matches);
+    this.#show(matches);
     panel.names.hidden = true;
     if (matches.next) await this.timeline.select(matches.next.id, { go: true });
   }

@@ -30,6 +30,16 @@ export const stripText = ({ shares }) =>
   }).join(", ") || "idle";
 
 /**
+ * What is said of folded ranks to who does not see their strips.
+ * @param {Row[]} folded
+ * @param {Map<number, Strip>} strips by rank
+ */
+export const stripTexts = (folded, strips) => folded.flatMap(({ number, label }) => {
+  const strip = strips.get(number);
+  return strip ? [`${label}: ${stripText(strip)}`] : [];
+});
+
+/**
  * @param {TimelinePainter} painter
  * @param {Row} row
  * @param {Strip} strip

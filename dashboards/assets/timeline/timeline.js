@@ -8,16 +8,18 @@ import { withTimeline } from "../address.js";
 import { actionsOf } from "./actions.js";
 import { TimelineData } from "./data.js";
 import { TimelineAreas } from "./areas.js";
-import { bandsOf, marksOf } from "./evidence.js";
+import { bandsOf, marksOf, namedEvidence } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
 import { TimelineLayout } from "./layout.js";
 import { TimelinePainter } from "./painter.js";
 import { TimelinePanel } from "./panel.js";
+import { TimelinePath } from "./path.js";
 import { TimelinePointer } from "./pointer.js";
 import { TimelineSearch } from "./search.js";
+import { stripTexts } from "./strips.js";
 import { TimelineTogether } from "./together.js";
-import { ViewHistory, bringingIn, clamped, extentOf, framed, holds, panned, zoomed } from "./view.js";
+import { ViewHistory, bringingIn, clamped, extentOf, framed, panned, zoomed } from "./view.js";
 
 /** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Interval, Mark, RankRows, Row, View } from "./types.d.ts" */
 
@@ -60,6 +62,7 @@ export class Timeline {
     this.search = new TimelineSearch(this);
     this.areas = new TimelineAreas(this);
     this.together = new TimelineTogether(this);
+    this.path = new TimelinePath(this);
     this.views = new ViewHistory();
     /** @type {View | null} */
     this.view = null;
@@ -90,6 +93,7 @@ export class Timeline {
     this.forgetSelection();
     this.panel.query.value = parameter("search") ?? "";
     this.panel.forgetMatches();
+    this.panel.showHiddenCount(this.layout.arrangement.restore(parameter));
     this.panel.showMessage("Reading the rows …");
     const ranks = await Promise.all([...this.opened].map((number) => this.data.loadRank(number)));
     this.panel.showNothing();
@@ -108,13 +112,10 @@ export class Timeline {
     if (select) await this.select(select, { scroll: true });
     else if (finding) {
       const index = Number(parameter("evidence") ?? 0);
-      const named = (ranks[0]?.evidence ?? []).filter((evidence) =>
-        evidence.finding === finding && evidence.evidence === index);
-      // A rank can have the same finding of several links: what is in view is meant.
-      const shown =
-        named.find((evidence) => this.view && holds(this.view, evidence)) ?? named[0];
+      const shown = namedEvidence(ranks[0]?.evidence ?? [], finding, index, this.view);
       if (shown) this.chooseEvidence([...this.opened][0], shown);
     }
+    this.path.restore(parameter("path"));
     if (this.panel.query.value) this.search.count();
   }
 
@@ -130,6 +131,8 @@ export class Timeline {
         finding: this.chosenEvidence?.finding ?? null,
         evidence: this.chosenEvidence?.evidence ?? null,
         search: this.panel.query.value || null,
+        path: this.path.step || null,
+        ...this.layout.arrangement.parameters,
       });
       history[jump ? "pushState" : "replaceState"](history.state, "", href);
     };
@@ -215,11 +218,6 @@ export class Timeline {
     return this.layout.rows;
   }
 
-  /** @param {string} key */
-  rowOf(key) {
-    return this.layout.rowOf(key);
-  }
-
   /** @param {Row} row */
   fold(row) {
     if (row.type !== "rank") this.layout.fold(row);
@@ -235,13 +233,13 @@ export class Timeline {
    * @param {string} key
    */
   reveal(key) {
-    const row = this.rowOf(key);
+    const row = this.layout.rowOf(key);
     if (!row) return;
     if (row.folded) {
       this.layout.fold(row);
       this.#place();
     }
-    const { y, height } = this.rowOf(key) ?? row;
+    const { y, height } = this.layout.rowOf(key) ?? row;
     const { scroller } = this.panel;
     const room = scroller.clientHeight - AXIS;
     if (y < scroller.scrollTop) scroller.scrollTop = y - MARGIN;
@@ -277,7 +275,7 @@ export class Timeline {
     this.painter.draw({
       view: this.view,
       rows: this.rows,
-      rowOf: (key) => this.rowOf(key),
+      rowOf: (key) => this.layout.rowOf(key),
       tiles: this.data.tiles,
       marks: this.marks,
       bands: this.bands,
@@ -289,6 +287,7 @@ export class Timeline {
       strips: this.data.strips,
       area: this.areas.area,
       together: this.together.shown,
+      path: this.path.shown,
     });
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>
@@ -296,6 +295,7 @@ export class Timeline {
     for (const number of this.layout.withoutHost) this.data.loadHost(number);
     const keys = nearby.flatMap((row) => (row.track ? [row.track.row] : []));
     const folded = nearby.filter((row) => row.type === "rank" && row.folded);
+    this.panel.describeStrips(stripTexts(folded, this.data.strips));
     this.data.showStrips(folded.map((row) => row.number), this.view, this.painter.plotWidth);
     this.data.show(keys, this.view, this.painter.plotWidth);
     this.root.dataset.state = this.data.failure ? "failed" : "ready";

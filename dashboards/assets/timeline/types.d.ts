@@ -42,7 +42,7 @@ export interface RankRows {
 
 /** A row on the screen: `y` within all rows, `top` on the canvas. */
 export interface Row {
-  type: "rank" | "group" | "track" | "message";
+  type: "rank" | "group" | "track" | "message" | "path";
   y: number;
   top: number;
   height: number;
@@ -111,6 +111,8 @@ export interface Summary {
   count: number;
   num_names: number;
   id?: string;
+  /** Of a counter: what was sampled. */
+  said?: string[];
   names: { name: string; count: number; total: string; longest: string }[];
 }
 
@@ -119,6 +121,8 @@ export interface Matches {
   num_names: number;
   names: { label: string; count: number }[];
   next: { id: string; start: string; number: number | null } | null;
+  /** Whether calls and ranges are read already. */
+  is_all: boolean;
 }
 
 export interface Grid { list: { at: number; label: string }[]; anchor: string | null }
@@ -149,6 +153,7 @@ export interface State {
   strips: Map<number, Strip>;
   area: Area | null;
   together: Together | null;
+  path: StepPath | null;
 }
 
 /** What is being dragged over: all rows, or those between two heights. */
@@ -168,10 +173,48 @@ export interface Actions {
   area(): void;
   events(): void;
   collective(): void;
+  namesake(): void;
+  path(): void;
+  part(part: PathPart): void;
   select(id: string): void;
   frame(interval: Interval): void;
   showHidden(): void;
 }
+
+/** Whose critical path is asked for: that of a step, or of the step at a time of a rank. */
+export type PathWhere = { step: string } | { rank: number; at: number };
+
+/** Calls and operations, one behind the other, that a step could not be shorter without. */
+export interface PathPart {
+  rank: number;
+  kind: string;
+  name: string;
+  start: string;
+  begin: number;
+  length: number;
+  /** Where it ran; null for what the host did, and for delays. */
+  row: string | null;
+}
+
+export interface StepPath {
+  step: string;
+  rank: number;
+  length: number;
+  numParts: number;
+  kinds: { kind: string; ns: number }[];
+  parts: PathPart[];
+}
+
+/** See dashboards/timeline/critical_path.py. */
+export type PathReply = { state: "asked"; step: string } | { state: "unknown"; step: string; why: string } | {
+  state: "known";
+  step: string;
+  rank: number;
+  length: string;
+  num_parts: number;
+  kinds: Record<string, string>;
+  parts: Omit<PathPart, "begin">[];
+};
 
 /** What a folded rank did in a view: by kind, how much of each column, in thousandths. */
 export interface Strip extends View { shares: Record<string, number[]> }

@@ -84,9 +84,15 @@ def test_rates_add_up_to_what_the_links_carried(name: str) -> None:
             assert len(found) == len(uses)
             for rates in found:
                 (use,) = (
-                    each
-                    for each in uses
-                    if (each.link, each.direction, each.peer, each.source, each.name)
+                    link_use
+                    for link_use in uses
+                    if (
+                        link_use.link,
+                        link_use.direction,
+                        link_use.peer,
+                        link_use.source,
+                        link_use.name,
+                    )
                     == (rates.link, rates.direction, rates.peer, rates.source, rates.name)
                 )
                 assert rates.peak == use.peak_gb_per_s

@@ -33,7 +33,7 @@ def results(path: Path) -> list[PeerTransfersResult]:
 
 
 def judged(path: Path) -> list[Any]:
-    return [each for result in results(path) for each in peer_transfers.findings(result)]
+    return [finding for result in results(path) for finding in peer_transfers.findings(result)]
 
 
 def assert_agreement(path: Path) -> None:
@@ -51,7 +51,7 @@ def assert_agreement(path: Path) -> None:
 
 def test_real_exports(real_trace: Path) -> None:
     assert_agreement(real_trace)
-    assert not any(isinstance(each, Finding) for each in judged(real_trace))
+    assert not any(isinstance(claim, Finding) for claim in judged(real_trace))
 
 
 @pytest.mark.parametrize("scenario", [path.stem for path in GPU_SAMPLES])
@@ -59,11 +59,11 @@ def test_scenarios(scenario: str) -> None:
     path = SAMPLE_FOLDER / f"{scenario}.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())
     assert_agreement(path)
-    found = {(each.id, each.rank): each for each in judged(path) if isinstance(each, Finding)}
+    found = {(claim.id, claim.rank): claim for claim in judged(path) if isinstance(claim, Finding)}
     expected = {
-        (each["id"], each["rank"]): each["metrics"]
-        for each in truth.get("findings", [])
-        if each["id"] in peer_transfers.IDS
+        (finding["id"], finding["rank"]): finding["metrics"]
+        for finding in truth.get("findings", [])
+        if finding["id"] in peer_transfers.IDS
     }
     assert found.keys() == expected.keys()
     for key, metrics in expected.items():
@@ -144,7 +144,7 @@ def test_random_legs(tmp_path: Path) -> None:
         builder = TraceBuilder().kernel(0, 10)
         for number in range(rng.randrange(1, 12)):
             source = rng.randrange(3)
-            target = rng.choice([each for each in range(3) if each != source])
+            target = rng.choice([device for device in range(3) if device != source])
             staged(builder, rng.randrange(2000), 100 + number, source, target)
         for _ in range(5):
             start = rng.randrange(2000)
@@ -161,10 +161,12 @@ def sending(durations: list[int], label: str = "send dst=1 bytes=4194304") -> Tr
     builder = TraceBuilder().gpu("NVIDIA GeForce RTX 3090").gpu("x", board=1, device=1, pid=2000)
     builder.kernel(0, 10, device=1, pid=2000)
     time = 1000
-    for number, each in enumerate(durations):
+    for number, duration in enumerate(durations):
         builder.nvtx(f"{label} seq={number}", time, time + 50, domain="traceprof")
-        builder.kernel(time + 100, time + 100 + each, SEND, launch=(time + 10, time + 40), stream=9)
-        time += 1000 + each
+        builder.kernel(
+            time + 100, time + 100 + duration, SEND, launch=(time + 10, time + 40), stream=9
+        )
+        time += 1000 + duration
     return builder.memcpy(time, time + 1_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
 
 

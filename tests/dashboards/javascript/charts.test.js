@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { cellLines, strength } from "../../../dashboards/assets/charts/heat.js";
+import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
 import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
 import { barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
 
@@ -21,6 +21,12 @@ test("a bar says its parts from the top and the range of its steps", () => {
   assert.deepEqual(barLines(row, 0, { parts, unit: "ms" }), [
     "rank 3, step 7", "4 ms", "compute: 3 ms (75.0 %)", "idle: 1 ms (25.0 %)",
     "steps of 3.5 to 4.5 ms"]);
+});
+
+test("a scale says where values lie beyond its ends", () => {
+  const rows = [{ values: [1, null, 5] }];
+  assert.deepEqual(scaleEnds({ rows, low: 1, high: 5 }), ["5", "1"]);
+  assert.deepEqual(scaleEnds({ rows, low: 2, high: 4 }), ["≥ 4", "≤ 2"]);
 });
 
 test("pieces of time are equally long and end with the last", () => {

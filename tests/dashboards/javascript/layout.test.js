@@ -69,13 +69,13 @@ test("a rank that is not there yet, failed or is empty says so", () => {
 test("hidden rows are not placed, pinned ones stand on top, too", () => {
   const layout = new TimelineLayout([0], LABELS, false);
   const place = () => layout.place(new Set([0]), new Map([[0, RANK]]));
-  layout.hidden.add("0.0");
-  layout.pin("0.1");
+  layout.arrangement.hidden.add("0.0");
+  layout.arrangement.pin("0.1");
   place();
   assert.deepEqual(kinds(layout), [
     "track 0.1", "group thread 1", "track 0.1", "group GPU", "track 0.2", "track 0.3"]);
   assert.deepEqual(layout.rows.map(({ pinned }) => Boolean(pinned)), [true, false, false, false, false, false]);
-  layout.pin("0.1");
+  layout.arrangement.pin("0.1");
   place();
   assert.equal(layout.rows[0].type, "group");
 });

@@ -13,6 +13,7 @@ from dashboards.asking.compare import Compared, CompareQuestion, compared_with, 
 from dashboards.asking.questions import Asked
 from dashboards.pages import compare
 from dashboards.server.serving import DashboardServer
+from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
 from traceprof.analysis import Options, analyze
@@ -63,6 +64,7 @@ def test_strips_cover_what_the_breakdown_says(analysis: Analysis, compared: Comp
     (result,) = (one for one in analysis.result.breakdown if one.rank == drawn.rank)
     (step,) = (one.measures for one in result.steps if one.number == drawn.step)
     assert drawn.length_ns == step.window_ns
+    assert drawn.start_ns == step.window_start_ns
     piece = step.window_ns / len(drawn.shares["compute_ns"])
     assert sum(drawn.shares["compute_ns"]) * piece == pytest.approx(step.compute_ns, rel=1e-2)
     assert sum(drawn.shares["exposed_communication_ns"]) * piece == pytest.approx(
@@ -94,6 +96,13 @@ def test_in_the_browser(page: Page, analysis: Analysis, compared: Compared) -> N
         page.goto(f"{server.url}compare")
         expect(page.locator("#page .headline")).to_contain_text(verdict(compared.comparison))
         expect(page.locator(".strips img")).to_have_count(2)
+        expect(page.locator(".strips.axis")).to_contain_text("0 ns")
         expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
+        page.get_by_role("link", name="on the timeline").click()
+        timeline = Timeline(page, page.url)
+        drawn = compared.after
+        assert drawn is not None
+        assert timeline.ask("Number(t.data.toTime(t.view.start))") == drawn.start_ns
+        assert timeline.view[1] == drawn.length_ns
         page.goto("about:blank")

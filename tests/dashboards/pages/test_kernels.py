@@ -13,6 +13,7 @@ from dashboards.address import Address, parse
 from dashboards.pages import kernels
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
+from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
 from traceprof.analyses import overlap_slowdown
@@ -78,12 +79,13 @@ def test_the_first_kernel_of_each_name_is_found(analysis: Analysis) -> None:
     middle = int(np.median(columns.start_ns))
     for start, end in ((0, 1 << 60), (middle, middle + 10_000_000), (5, 6)):
         found = kernels.first_of_each(rank, start, end)
-        expected: dict[str, tuple[int, int]] = {}
-        for begin, stop, name in zip(
+        expected: dict[str, tuple[int, int, int]] = {}
+        times = zip(
             columns.start_ns.tolist(), columns.end_ns.tolist(), columns.name.tolist(), strict=True
-        ):
+        )
+        for index, (begin, stop, name) in enumerate(times):
             if start <= begin < end:
-                expected.setdefault(rank.kernel_names[name], (begin, stop))
+                expected.setdefault(rank.kernel_names[name], (begin, stop, index))
         assert found == expected
 
 
@@ -94,6 +96,8 @@ def test_every_kernel_leads_to_the_timeline_of_the_rank_where_it_takes_longest(
         place = parse(*str(row["href"]).split("?"))
         assert (place.path, place.rank, place.chosen.rank) == ("/timeline", (1,), (1,))
         assert place.search
+        assert place.select
+        assert place.select.startswith("1.op.")
 
 
 def test_without_kernels_it_says_so(tmp_path: Path) -> None:
@@ -110,8 +114,15 @@ def test_in_the_browser_names_are_filtered_and_lead_to_the_timeline(
     expect(names).to_have_count(len(rows(analysis, Address())))
     page.locator(".ag-floating-filter-input input").first.fill("AllReduce")
     expect(names).to_have_count(1)
-    page.get_by_role("link", name="show").first.click()
-    expect(page.locator("#timeline[data-state=ready]")).to_be_visible()
+    page.get_by_role("link", name="AllReduce").click()
+    timeline = Timeline(page, page.url)
+    timeline.wait_for("t.selected !== null")
+    first = timeline.ask("t.selected.id")
+    timeline.page.keyboard.press("o")
+    timeline.wait_for(f"t.selected.id !== '{first}'")
+    assert "AllReduce" in timeline.ask("t.selected.name")
+    timeline.page.keyboard.press("Shift+O")
+    timeline.wait_for(f"t.selected.id === '{first}'")
     expect(page.locator("#timeline input[type=search], #timeline input").first).not_to_have_value(
         ""
     )

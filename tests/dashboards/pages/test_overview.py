@@ -16,8 +16,9 @@ from dashboards.widgets.breakdown_table import breakdown_card, outliers
 from dashboards.widgets.finding_card import metric_text, saving_text
 from dashboards.widgets.palette import PARTS
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.planted import made
-from tests.support.traces import SAMPLE
+from tests.support.traces import SAMPLE, SAMPLES
 from tests.support.trees import components, named, text
 from traceprof.analyses import breakdown
 from traceprof.analyses.run_result import partial_result
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
 
     from traceprof.analysis import Analysis
 
-SAMPLES = sorted(SAMPLE.parent.glob("*.sqlite"))
-
 
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(request.param)) as result:
+    with analysis_of(request.param) as result:
         yield result
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from werkzeug.test import TestResponse
 
 CALLS = "/_dash-update-component"
-SHOW = next(each for each in create_app(None).callback_map if "page.children" in each)
+SHOW = next(output for output in create_app(None).callback_map if "page.children" in output)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def call(**changes: Any) -> dict[str, Any]:
     """Return the call that a page makes, but for what is to be changed."""
     outputs = [
         {"id": name, "property": of}
-        for name, _, of in (each.partition(".") for each in SHOW.strip(".").split("..."))
+        for name, _, of in (part.partition(".") for part in SHOW.strip(".").split("..."))
     ]
     inputs = [
         {"id": "address", "property": "pathname", "value": "/"},
@@ -88,7 +88,7 @@ def inputs(pathname: Any, search: Any) -> list[dict[str, Any]]:
         call(inputs=None), call(inputs=5), call(inputs=[]), call(inputs=[1, 2, 3]),
         call(inputs=[{}, {}, {}]), call(inputs=inputs("/", "")[:2]),
         call(inputs=inputs(5, "")), call(inputs=inputs(["/"], "")), call(inputs=inputs("/", {})),
-        call(inputs=[[each] for each in inputs("/", "")]), call(state=5), call(state=[{}]),
+        call(inputs=[[value] for value in inputs("/", "")]), call(state=5), call(state=[{}]),
         call(outputs=None), call(outputs=[]), call(outputs={"id": "page", "property": "children"}),
         call(outputs=[1, 2, 3, 4, 5]), call(changedPropIds=5), call(changedPropIds=[{}]),
         {key: value for key, value in call().items() if key != "inputs"},
@@ -172,7 +172,7 @@ PATHS = (
 def test_no_path_reaches_the_file_system(sample_url: str, path: str) -> None:
     # As it is: clients that mean well would tidy it up.
     host = urlsplit(sample_url).netloc
-    with closing(http.client.HTTPConnection(host, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(host, timeout=120)) as connection:
         connection.putrequest("GET", path, skip_accept_encoding=True)
         connection.endheaders()
         answer = connection.getresponse()

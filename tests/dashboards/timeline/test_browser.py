@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Page, Route
 
     from tests.support.serving import Serve
     from traceprof.analysis import Analysis
@@ -78,7 +78,7 @@ def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis
     start, end, _ = first_kernel(sample)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
-    timeline.page.wait_for_timeout(100)
+    timeline.wait_for_frames()
     x, y = timeline.place("0.op.0")
     red, green, blue = timeline.color(x, y - 7)
     assert green > red + 30
@@ -91,12 +91,12 @@ def test_light_and_dark(timeline: Timeline) -> None:
     corner = canvas["x"] + canvas["width"] - 3, canvas["y"] + 6
     timeline.page.evaluate("document.documentElement.dataset.theme = 'light'")
     timeline.page.evaluate("window.dispatchEvent(new CustomEvent('traceprof:theme'))")
-    timeline.page.wait_for_timeout(100)
+    timeline.wait_for_frames()
     light = sum(timeline.color(*corner))
     timeline.page.get_by_label("switch between light and dark").get_by_role("button").or_(
         timeline.page.locator("#theme")
     ).first.click()
-    timeline.page.wait_for_timeout(100)
+    timeline.wait_for_frames()
     assert sum(timeline.color(*corner)) < light / 3
 
 
@@ -184,7 +184,7 @@ def test_a_click_tells_what_the_trace_has(timeline: Timeline, sample: Analysis) 
     start, end, name = first_kernel(sample)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
-    timeline.page.wait_for_timeout(100)
+    timeline.wait_for_frames()
     timeline.page.mouse.click(*timeline.place("0.op.0"))
     timeline.page.get_by_text(f"{start} ns").wait_for()
     assert f"({end - start:,} ns)".replace(",", " ") in timeline.panel
@@ -211,7 +211,7 @@ def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analys
     assert rank.operations.kernels.end_ns[5] <= start + span
     # Both ends of the arrow are in sight.
     for row in timeline.ask("[t.selected.row, t.selected.links[0].row]"):
-        assert timeline.ask(f"t.rowOf('{row}').top > {AXIS - 1}")
+        assert timeline.ask(f"t.layout.rowOf('{row}').top > {AXIS - 1}")
     timeline.page.get_by_text(re.compile("^launched .*")).locator("visible=true").last.click()
     assert timeline.address["select"].startswith("0.")
 
@@ -247,7 +247,7 @@ def test_the_tooltip(timeline: Timeline, sample: Analysis) -> None:
     start, end, _ = first_kernel(sample)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
-    timeline.page.wait_for_timeout(100)
+    timeline.wait_for_frames()
     x, y = timeline.place("0.op.0")
     timeline.page.mouse.move(x, y)
     timeline.page.mouse.move(x + 2, y)
@@ -289,7 +289,7 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Ana
     timeline.wait_for("t.chosenEvidence?.evidence === 1")
 
 
-def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, browser: Browser) -> None:
+def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, own_page: Page) -> None:
     timeline.ask("t.select('0.op.7', {go: true})")
     timeline.page.get_by_text("correlation").first.wait_for()
     timeline.press("w", "d")
@@ -301,10 +301,7 @@ def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, browse
     assert timeline.view == pytest.approx(view, abs=1)
     assert timeline.panel == panel
     assert timeline.address == address
-    other = browser.new_page()
-    sent = Timeline(other, url)
-    assert sent.view == pytest.approx(view, abs=1)
-    other.close()
+    assert Timeline(own_page, url).view == pytest.approx(view, abs=1)
 
 
 def test_the_search_goes_from_match_to_match(timeline: Timeline, sample: Analysis) -> None:
@@ -409,20 +406,19 @@ def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
         page.get_by_text("there is no rank to show").wait_for()
 
 
-def test_what_cannot_be_read_is_said(browser: Browser, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said(own_page: Page, tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
     trace.raw(schema.THREAD_NAMES, globalTid="soon", nameId=1)
-    page = browser.new_page()  # one whose console may hold an error
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
-        page.goto(f"{url}/timeline")
-        page.wait_for_function(
+        own_page.goto(f"{url}/timeline")
+        own_page.wait_for_function(
             f"() => {{ {FIND} return t?.rows?.some((row) => row.label.includes(\"'soon'\")); }}"
         )
-    page.close()
+        own_page.goto("about:blank")  # before the server goes
 
 
-def test_when_the_server_is_gone_it_is_said(browser: Browser, sample_url: str) -> None:
-    page = browser.new_page()
+def test_when_the_server_is_gone_it_is_said(own_page: Page, sample_url: str) -> None:
+    page = own_page
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
     asked: list[str] = []
 
@@ -437,7 +433,6 @@ def test_when_the_server_is_gone_it_is_said(browser: Browser, sample_url: str) -
     assert len(asked) == 1
     page.unroute("**/timeline/tiles*")
     timeline.wait()  # it tries again by itself
-    page.close()
 
 
 @pytest.mark.parametrize(

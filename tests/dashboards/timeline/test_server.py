@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
+from traceprof.errors import TraceFormatError
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
@@ -190,6 +192,57 @@ def test_overlapping_events_are_merged_where_they_are_too_many(tmp_path: Path) -
         assert reply["share"] == [1000] * 99 + [reply["share"][-1]]
 
 
+def test_all_of_one_name_come_one_after_the_other_and_then_the_first(sample: Get) -> None:
+    (row, *_) = [row["row"] for row in answer(sample("rank", rank=0))["rows"]
+                 if row["label"].endswith("communication")]  # fmt: skip
+    events = answer(sample("events", rows=row, start=0, end=1 << 60))["events"]
+    name = answer(sample("event", id=events[0]["id"]))["name"]
+    expected = [event["id"] for event in events
+                if answer(sample("event", id=event["id"]))["name"] == name]  # fmt: skip
+    assert len(expected) > 5
+    for direction, ids in (("next", expected), ("previous", expected[::-1])):
+        seen = [ids[0]]
+        for _ in ids:
+            seen.append(answer(sample("namesake", id=seen[-1], direction=direction))["id"])
+        assert seen == [*ids, ids[0]]
+
+
+def test_a_search_answers_with_what_is_read_and_is_whole_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_read = threading.Event()
+    read = Timelines.events
+
+    def read_later(self: Timelines, number: int) -> Any:
+        assert may_read.wait(60)
+        return read(self, number)
+
+    monkeypatch.setattr(timeline_store, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(Timelines, "events", read_later)
+    question = {"rank": 0, "text": "e", "at": 0, "direction": "next"}
+    for get in client(SAMPLE):
+        first = answer(get("search", **question))
+        assert not first["is_all"]
+        assert first["next"]["id"].split(".")[1] in {"op", "step"}
+        may_read.set()
+        monkeypatch.setattr(timeline_store, "MAX_WAIT_S", 60)
+        whole = answer(get("search", **question))
+        assert whole["is_all"]
+        assert whole["count"] > first["count"]
+
+
+def test_a_search_says_where_events_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Timelines, number: int) -> Any:
+        raise TraceFormatError("cannot read the ranges", f"rank {number}", "export it again")
+
+    monkeypatch.setattr(timeline_store, "MAX_WAIT_S", 60)
+    monkeypatch.setattr(Timelines, "events", fail)
+    for get in client(SAMPLE):
+        reply = get("search", rank=0, text="e", at=0, direction="next")
+        assert reply.status_code == 500
+        assert "cannot read the ranges" in reply.get_json()["error"]
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 VIEW = {"rows": "0.0", "start": 0, "end": 10, "columns": 10}
@@ -213,6 +266,12 @@ REFUSED = [
     ("event", {}),
     ("block", {"row": "0.0", "start": 0}),
     ("block", {"row": "../x", "start": 0, "end": 1}),
+    ("path", {}),
+    *(("path", {"step": value}) for value in EVIL_NUMBERS),
+    ("path", {"rank": 0}),
+    ("path", {"rank": "x", "at": 0}),
+    ("namesake", {"id": "0.op", "direction": "next"}),
+    ("namesake", {"id": "0.op.0", "direction": "up"}),
     ("search", {**SEARCH, "text": ""}),
     ("search", {**SEARCH, "text": "x" * 201}),
     ("search", {**SEARCH, "direction": "up"}),
@@ -228,6 +287,9 @@ MISSING = [
     ("event", {"id": "0.op.999999"}),
     ("event", {"id": "0.range.999999"}),
     ("block", {"row": "0.99", "start": 0, "end": 1}),
+    ("path", {"rank": 99, "at": 0}),
+    ("namesake", {"id": "99.op.0", "direction": "next"}),
+    ("namesake", {"id": "0.op.999999", "direction": "next"}),
     ("search", {**SEARCH, "rank": "0,99"}),
     ("search", {**SEARCH, "from": "0.op.999999"}),
     ("search", {**SEARCH, "from": "1.op.0"}),

@@ -115,12 +115,49 @@ def test_rows_are_pinned_hidden_and_shown_again(timeline: Timeline) -> None:
     assert not timeline.ask("t.rows.some(({pinned}) => pinned)")
 
 
+ORDER = "t.rows.filter(({track}) => track?.source === 'op').map(({label}) => label)"
+
+
+def test_rows_are_moved_by_key_and_mouse_and_a_link_shows_the_same(timeline: Timeline) -> None:
+    first, second, third, *_ = before = timeline.ask(ORDER)
+    timeline.page.mouse.move(*place(timeline, 600, first))
+    timeline.wait_for("t.pointer.row !== null")
+    timeline.press("]")
+    assert timeline.ask(ORDER)[:3] == [second, first, third]
+    expect(timeline.page.get_by_role("status").filter(has_text="moved down")).to_have_count(1)
+    mouse = timeline.page.mouse
+    mouse.move(*place(timeline, 60, third))
+    mouse.down()
+    mouse.move(*place(timeline, 60, second), steps=6)
+    mouse.up()
+    timeline.wait()
+    moved = timeline.ask(ORDER)
+    assert moved[:3] == [third, second, first]
+    timeline.page.mouse.move(*place(timeline, 600, "CUDA API"))
+    timeline.press("h")
+    timeline.page.mouse.move(*place(timeline, 600, "NVTX"))
+    timeline.press("i")
+    timeline.wait_for(
+        "['moved', 'hidden', 'pinned'].every((name) =>"
+        " new URLSearchParams(location.search).has(name))"
+    )
+    (hidden,) = timeline.ask("[...t.layout.arrangement.hidden]")
+    again = Timeline(timeline.page, timeline.page.url)
+    assert again.ask(ORDER) == moved
+    assert again.labels[0].endswith("NVTX")
+    assert not again.ask(f"t.rows.some(({{track}}) => track?.row === '{hidden}')")
+    assert sorted(moved) == sorted(before)
+
+
 def test_a_folded_rank_shows_a_strip_of_what_it_did(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline")
     timeline.wait_for("t.data.strips.get(1)?.span === t.view.span")
     shares = timeline.ask("t.data.strips.get(1).shares")
     assert {"compute", "communication"} <= set(shares)
     assert max(shares["compute"]) > 500
+    # It is said, too, to who does not see it.
+    described = page.get_by_role("list", name="folded ranks")
+    expect(described).to_have_text(re.compile(r"rank 1 .*compute \d+ %"))
     # What is drawn is the green of compute.
     left, top = timeline.ask(
         "(() => { const box = t.panel.canvas.getBoundingClientRect();"
@@ -164,7 +201,26 @@ def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
     assert any(re.fullmatch(r"\w+ [\d.]+ [kMG]?B", label) for label in labels)
 
 
+def test_all_keys_are_listed_on_demand(timeline: Timeline) -> None:
+    keys = timeline.page.locator(".timeline-keys dt")
+    few = keys.count()
+    timeline.press("?")
+    assert keys.count() > few
+    timeline.page.get_by_role("button", name="fewer keys").click()
+    expect(keys).to_have_count(few)
+
+
 def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) -> None:
     label = timeline.page.locator("#timeline canvas").get_attribute("aria-label") or ""
-    for told in ("area", "zoom to a piece", "next event", "statistics", "collective", "pin a row"):
+    for told in (
+        "area",
+        "zoom to a piece",
+        "next event",
+        "statistics",
+        "collective",
+        "pin a row",
+        "critical path",
+        "move a row",
+        "next kernel of this name",
+    ):
         assert told in label

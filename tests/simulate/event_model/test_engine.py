@@ -258,18 +258,18 @@ def test_rules_hold_for_any_programme(entries: list[tuple[int, Stream, int]]) ->
     ]
     result = run(programme, slowdown=Fraction(3, 2), limit=limit)
     assert len(result.operations) == len(entries)
-    for each in result.operations:
-        assert each.call.end_ns <= each.start_ns < each.end_ns
-        length = each.end_ns - each.start_ns
-        if isinstance(each.work, KernelWork):
-            assert each.work.work_ns <= length <= 1.5 * each.work.work_ns + 1
-        elif not isinstance(each.work, CommunicationWork):
-            assert each.work.work_ns <= length <= 2 * each.work.work_ns
+    for op in result.operations:
+        assert op.call.end_ns <= op.start_ns < op.end_ns
+        length = op.end_ns - op.start_ns
+        if isinstance(op.work, KernelWork):
+            assert op.work.work_ns <= length <= 1.5 * op.work.work_ns + 1
+        elif not isinstance(op.work, CommunicationWork):
+            assert op.work.work_ns <= length <= 2 * op.work.work_ns
         # Not yet over when this one was launched: no more than there is room for.
-        assert sum(o.call.end_ns <= each.call.end_ns < o.end_ns for o in result.operations) <= limit
+        assert sum(o.call.end_ns <= op.call.end_ns < o.end_ns for o in result.operations) <= limit
     for exclusive in (S, T, "h2d", "d2h", 0, 1):
         own = [operation for operation in result.operations if exclusive in resources(operation)]
-        own.sort(key=lambda each: each.start_ns)
+        own.sort(key=lambda operation: operation.start_ns)
         assert all(one.end_ns <= other.start_ns for one, other in pairwise(own))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.support.databases import query
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_run
 from traceprof.simulate.event_model.fleet import Capture, Node, seen
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 KERNELS = f"SELECT start, end FROM {schema.KERNEL.name} ORDER BY start"
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return database.execute(sql).fetchall()
 
 
 def test_a_clock_that_is_ahead_and_fast() -> None:
@@ -49,30 +43,30 @@ def test_a_report_holds_what_was_captured_in_its_own_time() -> None:
         and operation.end_ns <= stop
     ]
     assert len(found.operations) == len(expected) > 100
-    shown = [node.shown(each.start_ns) - node.shown(100_000_000) for each in expected]
+    shown = [node.shown(operation.start_ns) - node.shown(100_000_000) for operation in expected]
     assert [operation.start_ns for operation in found.operations] == shown
     early = [
-        node.shown(each.end_ns) - node.shown(100_000_000) - other.end_ns
-        for each, other in zip(expected, found.operations, strict=True)
+        node.shown(operation.end_ns) - node.shown(100_000_000) - other.end_ns
+        for operation, other in zip(expected, found.operations, strict=True)
     ]
     assert min(early) == 0
-    assert max(each for each in early if each < 50_000) > 10_000
+    assert max(offset for offset in early if offset < 50_000) > 10_000
     assert {call.thread.process for call in found.calls} == {2, 3}
     assert all(call.end_ns >= call.start_ns for call in found.calls)
 
 
 def test_reports_say_where_and_when_they_were_captured(tmp_path: Path) -> None:
     truth = json.loads(simulate_run("ranks-balanced", tmp_path, seed=3).read_text())
-    assert [each["host"] for each in truth["reports"]] == [f"node-{n}" for n in range(4)]
+    assert [report["host"] for report in truth["reports"]] == [f"node-{n}" for n in range(4)]
     assert truth["straggler"] is None
     assert (truth["reports"][0]["offset_ns"], truth["reports"][0]["drift"]) == (0, 0.0)
     starts = []
-    for each in truth["reports"]:
-        path = tmp_path / each["file"]
+    for report in truth["reports"]:
+        path = tmp_path / report["file"]
         sql = f"SELECT value FROM {schema.SYSTEM_ENVIRONMENT} WHERE name = 'Hostname'"
-        assert query(path, sql) == [(each["host"],)]
+        assert query(path, sql) == [(report["host"],)]
         processes = query(path, f"SELECT DISTINCT globalPid FROM {schema.KERNEL.name}")
-        assert len(processes) == len(each["processes"]) == 2
+        assert len(processes) == len(report["processes"]) == 2
         ((start,),) = query(path, f"SELECT utcEpochNs FROM {schema.SESSION_START}")
         starts.append(start)
     assert len(set(starts)) == 4

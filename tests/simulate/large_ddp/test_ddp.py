@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import sqlite3
 import subprocess
 from collections import Counter
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.reference.breakdown import reference
+from tests.support.databases import dump, query
 from tests.support.traces import SAMPLE
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_ddp
@@ -38,16 +37,6 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     truth: dict[str, Any] = json.loads(simulate_ddp(path, **request.param).read_text())
     assert truth["arguments"] == request.param
     return path, truth
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return database.execute(sql).fetchall()
-
-
-def dump(path: Path) -> list[str]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return list(database.iterdump())
 
 
 def test_truth_is_what_the_reference_measures(run: Run) -> None:
@@ -213,7 +202,7 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
     with pytest.raises(UsageError, match=f"{name}: it is there already"):
         simulate_ddp(tmp_path / "x.sqlite")
-    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "precious"
 
 

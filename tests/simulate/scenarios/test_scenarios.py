@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
 import subprocess
-from contextlib import closing
 from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from tests.reference.breakdown import reference
 from tests.reference.idle_causes import idle_causes
 from tests.reference.nsight_export import Export
 from tests.reference.training import training
+from tests.support.databases import dump, query
 from tests.support.long import in_turn
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
@@ -59,16 +58,6 @@ def latest(request: pytest.FixtureRequest, made: Any) -> tuple[Path, Truth]:
     return run
 
 
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return database.execute(sql).fetchall()
-
-
-def dump(path: Path) -> list[str]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return list(database.iterdump())
-
-
 def operations(path: Path) -> str:
     """SQL for the GPU operations."""
     kinds = {schema.KERNEL.name, schema.MEMCPY.name, schema.MEMSET.name} & tables(path).keys()
@@ -83,9 +72,9 @@ def tables(path: Path) -> dict[str, int]:
 
 def metrics(truth: Truth, finding: str, rank: int = 0) -> Truth:
     (found,) = [
-        each["metrics"]
-        for each in truth["findings"]
-        if (each["id"], each["rank"]) == (finding, rank)
+        planted["metrics"]
+        for planted in truth["findings"]
+        if (planted["id"], planted["rank"]) == (finding, rank)
     ]
     values: Truth = found
     return values
@@ -123,22 +112,25 @@ def test_training_is_what_the_reference_finds(name: str, version: str, made: Any
 @pytest.mark.parametrize(("name", "version"), in_turn(SCENARIOS, VERSIONS))
 def test_what_was_lost_is_what_the_references_find(name: str, version: str, made: Any) -> None:
     path, truth = made(name, version)
-    idle = [{"idle_ns": each.idle_ns, **each.causes} for each in idle_causes(path)]
+    idle = [
+        {"idle_ns": idle_of_rank.idle_ns, **idle_of_rank.causes}
+        for idle_of_rank in idle_causes(path)
+    ]
     communication = [*exposed_communication.reference(path).values()]
     copies = [*exposed_copy.reference(path).values()]
-    for each in truth["findings"]:
-        rank, expected = each["rank"], each["metrics"]
-        if each["id"] == "gpu-idle":
+    for finding in truth["findings"]:
+        rank, expected = finding["rank"], finding["metrics"]
+        if finding["id"] == "gpu-idle":
             # The model's own purposes begin and end some calls beside what calls show of them.
             assert idle[rank] == pytest.approx(expected, abs=0.01 * expected["idle_ns"])
-        elif each["id"] == "exposed-communication":
+        elif finding["id"] == "exposed-communication":
             reasons = {name: ns or 0 for name, ns in communication[rank].reasons.items()}
             assert communication[rank].exposed_ns == expected["exposed_ns"]
             assert communication[rank].fraction == pytest.approx(expected["fraction"])
             # Between two kernels that would hide it, communication is exposed for a moment.
             told = {name: ns for name, ns in expected.items() if name in reasons}
             assert not told or reasons == pytest.approx(told, abs=0.03 * expected["exposed_ns"])
-        elif each["id"] == "exposed-copy":
+        elif finding["id"] == "exposed-copy":
             found = copies[rank]
             kinds = {f"{kind}_ns": ns for kind, ns in found.by_kind.items()}
             for metric, value in expected.items():
@@ -246,7 +238,7 @@ def test_samples_show_what_ran(made: Any) -> None:
 
 def test_a_run_with_everything_in_it(made: Any) -> None:
     path, truth = made("training", LATEST)
-    windows = [each["window_ns"] for each in truth["breakdown"]]
+    windows = [row["window_ns"] for row in truth["breakdown"]]
     for rank, window in enumerate(windows):
         # Each costs enough to be told of, and no single one is the whole story.
         assert 0.05 < metrics(truth, "exposed-copy", rank)["exposed_ns"] / window < 0.15
@@ -257,7 +249,7 @@ def test_a_run_with_everything_in_it(made: Any) -> None:
         assert slowdown["slowdown"] == pytest.approx(1.5, rel=0.02)
         assert 0.03 < slowdown["excess_ns"] / window < 0.1
     # In one step the loss is reduced late on rank 0, and rank 1 waits for it.
-    first, second = (each.reasons for each in exposed_communication.reference(path).values())
+    first, second = (answer.reasons for answer in exposed_communication.reference(path).values())
     assert second["waiting_ns"] > 0.02 * windows[1] > 10 * (first["waiting_ns"] or 0)
     assert metrics(truth, "launch-queue-stall")["max_queue_depth"] == 1024
     assert len(truth["steps"]) == 2 * 4
@@ -292,11 +284,11 @@ def test_full_precision_is_what_its_kernels_take(made: Any) -> None:
 
 def test_findings_are_those_of_the_design(latest: tuple[Path, Truth]) -> None:
     _, truth = latest
-    assert {each["id"] for each in truth["findings"]} <= set(FINDINGS)
+    assert {finding["id"] for finding in truth["findings"]} <= set(FINDINGS)
     assert set(truth["silent"]) <= set(FINDINGS)
     # A launch queue that is full, and the GPU's own time, are told of at info where all is well.
     if "healthy" not in truth["scenario"] and truth["scenario"] != "turnaround":
-        assert not {each["id"] for each in truth["findings"]} & set(truth["silent"])
+        assert not {finding["id"] for finding in truth["findings"]} & set(truth["silent"])
 
 
 def test_streams_run_in_order(latest: tuple[Path, Truth]) -> None:
@@ -444,7 +436,7 @@ def test_staged_copies_have_two_legs(made: Any) -> None:
 def test_links_carry_what_copies_say(latest: tuple[Path, Truth]) -> None:
     path, truth = latest
     for kind, direction in ((1, "h2d"), (2, "d2h"), (10, "p2p")):
-        rows = [each for each in truth["links"] if each["direction"] == direction]
+        rows = [link for link in truth["links"] if link["direction"] == direction]
         sizes = query(
             path,
             f"SELECT sum(bytes) FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = {kind}"
@@ -543,9 +535,10 @@ def test_counters_show_what_links_carried(version: str, made: Any) -> None:
     ):
         for rank in (0, 1):
             (row,) = [
-                each
-                for each in truth["links"]
-                if (each["rank"], each["link"], each["direction"]) == (rank, link, direction)
+                link_use
+                for link_use in truth["links"]
+                if (link_use["rank"], link_use["link"], link_use["direction"])
+                == (rank, link, direction)
             ]
             ((percent, highest),) = query(
                 path,
@@ -557,7 +550,9 @@ def test_counters_show_what_links_carried(version: str, made: Any) -> None:
             assert carried == pytest.approx(row["bytes"], rel=0.02)
             assert highest == pytest.approx(100 * row["utilization"], abs=1)
     sent = query(path, "SELECT sum(value) FROM NET_NIC_METRIC WHERE metricsIdx = 0")
-    (network,) = [each for each in truth["links"] if each.get("source") == "nic-metrics"][:1]
+    (network,) = [
+        link_use for link_use in truth["links"] if link_use.get("source") == "nic-metrics"
+    ][:1]
     assert sent[0][0] == pytest.approx(network["bytes"], rel=0.01)
     assert query(path, "SELECT count(*) FROM GPU_METRICS WHERE value < 0") == [(2,)]
 

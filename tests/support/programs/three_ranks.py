@@ -121,7 +121,7 @@ class Program:
 
     def scatter(self) -> object:
         output = torch.zeros(2)
-        inputs = [full(each, 2) for each in range(SIZE)] if self.rank == 1 else None
+        inputs = [full(number, 2) for number in range(SIZE)] if self.rank == 1 else None
         dist.scatter(output, inputs, src=1)
         return output
 

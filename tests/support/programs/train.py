@@ -56,7 +56,7 @@ def main() -> None:
         "rank": rank,
         "pid": os.getpid(),
         "began_ns": began_ns,
-        "gradient_bytes": sum(each.numel() * 4 for each in model.parameters()),
+        "gradient_bytes": sum(parameter.numel() * 4 for parameter in model.parameters()),
         "parcel_bytes": PARCEL * 4,
         "pair": pair.group_name,
     }

@@ -135,8 +135,8 @@ def train(case: Case, group: dist.ProcessGroup) -> list[torch.Tensor]:
                 model(rows).square().mean().backward()
         model(rows).square().mean().backward()
         optimizer.step()
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    return [*(each.detach() for each in model.parameters()), *gradients]
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [*(parameter.detach() for parameter in model.parameters()), *gradients]
 
 
 def join(group: dist.ProcessGroup) -> list[torch.Tensor]:
@@ -150,7 +150,7 @@ def join(group: dist.ProcessGroup) -> list[torch.Tensor]:
             optimizer.zero_grad()
             model(torch.randn(6, WIDTH)).square().mean().backward()
             optimizer.step()
-    return [each.detach() for each in model.parameters()]
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 def sharded(wrap: Wrap) -> list[torch.Tensor]:
@@ -161,7 +161,7 @@ def sharded(wrap: Wrap) -> list[torch.Tensor]:
     torch.manual_seed(dist.get_rank())
     model(torch.randn(6, WIDTH)).square().mean().backward()
     optimizer.step()
-    parameters = [each.detach() for each in model.parameters()]
+    parameters = [parameter.detach() for parameter in model.parameters()]
     return [
         parameter.to_local() if isinstance(parameter, DTensor) else parameter
         for parameter in parameters

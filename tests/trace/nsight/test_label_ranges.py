@@ -109,7 +109,7 @@ def test_exports_without_a_column(tmp_path: Path, column: str) -> None:
     builder = TraceBuilder().label("step 0", 0, 9).nvtx("step 1", 9, 19, domain="traceprof")
     path = builder.without(schema.NVTX.name, column).write(tmp_path / "t.sqlite")
     found = ranges_of(path)
-    assert [row[3] for each in found.values() for row in rows(each)] == (
+    assert [row[3] for ranges in found.values() for row in rows(ranges)] == (
         ["step 1"] if column == "textId" else []
     )
 

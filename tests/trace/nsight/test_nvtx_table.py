@@ -70,7 +70,7 @@ def test_longer_ones_come_first_and_open_ones_are_the_longest(tmp_path: Path) ->
         .nvtx("long", 0, 9)
         .write(tmp_path / "t.sqlite")
     )
-    assert [each[:3] for each in tables(path)[1000]] == [
+    assert [row[:3] for row in tables(path)[1000]] == [
         (0, OPEN_END, "open"),
         (0, 9, "long"),
         (0, 5, "short"),
@@ -88,7 +88,7 @@ def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
         .raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
         .write(tmp_path / "t.sqlite")
     )
-    assert [each[:3] for each in tables(path)[1000]] == [
+    assert [row[:3] for row in tables(path)[1000]] == [
         (1, 2, "a"),
         (4, 9, "(unnamed)"),
         (5, 9, "(unnamed)"),

@@ -56,7 +56,7 @@ def whole(path: Path) -> dict[str, int]:
 
 
 def notes(path: Path) -> list[str]:
-    return [each["note"] for each in attempt(path).document["notes"]]
+    return [note["note"] for note in attempt(path).document["notes"]]
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_text_that_spells_integers(path: Path) -> None:
     # As in a database that went through CSV files.
     expected = numbers(everything().write(path))
     for table, columns in (
-        (name, (*each.required, *each.optional)) for name, each in EVENTS.items()
+        (name, (*event.required, *event.optional)) for name, event in EVENTS.items()
     ):
         if table != schema.NVTX.name:
             alter(
@@ -307,13 +307,13 @@ def test_sums_beyond_64_bits(path: Path) -> None:
 @pytest.mark.parametrize("garbage", [LEAST, LEAST + 1, -1, 1 << 62, GREATEST])
 def test_garbage_where_it_does_not_matter(path: Path, garbage: int) -> None:
     everything().write(path)
-    expected = [{**each, "num": None} for each in numbers(path)["breakdown"]]
+    expected = [{**row, "num": None} for row in numbers(path)["breakdown"]]
     for table in schema.GPU_OPERATIONS:
         alter(path, f"UPDATE {table.name} SET streamId = {garbage}, correlationId = {garbage}")
     alter(path, f"UPDATE {MEMCPY} SET bytes = {garbage}")
     document = numbers(path)
-    assert [{**each, "num": None} for each in document["breakdown"]] == expected
-    assert [each["bytes"] for each in document["links"]] == [max(2 * garbage, 0)] * 2
+    assert [{**row, "num": None} for row in document["breakdown"]] == expected
+    assert [link["bytes"] for link in document["links"]] == [max(2 * garbage, 0)] * 2
 
 
 def test_ids_of_processes_and_devices_with_all_bits(path: Path) -> None:
@@ -321,7 +321,7 @@ def test_ids_of_processes_and_devices_with_all_bits(path: Path) -> None:
     place = {"start": 0, "end": 10, "demangledName": 0}
     export = TraceBuilder().raw(KERNEL, **place, deviceId=3, globalPid=-1 << 56 | 77 << 24)
     export.raw(KERNEL, **place, deviceId=-2, globalPid=GREATEST).write(path)
-    ranks = [(each["pid"], each["device"]) for each in attempt(path).document["ranks"]]
+    ranks = [(rank["pid"], rank["device"]) for rank in attempt(path).document["ranks"]]
     assert ranks == [(77, 3), ((1 << 24) - 1, -2)]
 
 
@@ -388,14 +388,14 @@ def test_kinds_of_copies(path: Path, changes: list[str]) -> None:
     expected = numbers(export.write(path))
     alter(path, *(change.format(schema.MEMCPY_KINDS, MEMCPY) for change in changes))
     assert numbers(path) == expected
-    assert {each["direction"] for each in expected["links"]} == {"h2d", "d2h", "p2p"}
+    assert {link["direction"] for link in expected["links"]} == {"h2d", "d2h", "p2p"}
 
 
 def test_boards_named_twice(path: Path) -> None:
     export = TraceBuilder().kernel(0, 10).gpu("NVIDIA H100", board=1).gpu("NVIDIA H100", board=1)
     export.raw(schema.GPU_INFO, id=2, name="Intel UHD", smCount=0).raw(schema.GPU_INFO, id=None)
     export.raw(schema.CUDA_DEVICES, gpuId=9, cudaId=0, pid=None).write(path)
-    assert [each["gpu"] for each in attempt(path).document["ranks"]] == ["NVIDIA H100"]
+    assert [rank["gpu"] for rank in attempt(path).document["ranks"]] == ["NVIDIA H100"]
 
 
 def test_ranks_that_contradict_each_other(path: Path) -> None:
@@ -421,7 +421,7 @@ def test_only_calls_and_ranges(path: Path) -> None:
     TraceBuilder().api("cudaMalloc_v3020", 0, 10).nvtx("step 0", 0, 10).write(path)
     document = attempt(path).document
     assert (document["ranks"], document["breakdown"], document["findings"]) == ([], [], [])
-    assert {each["reason"] for each in document["not_applicable"]} == {
+    assert {gap["reason"] for gap in document["not_applicable"]} == {
         "no report holds a GPU operation"
     }
     assert "it holds 1 CUDA API calls, 1 NVTX events" in notes(path)[0]

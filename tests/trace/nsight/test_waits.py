@@ -84,7 +84,7 @@ def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
                 waits.stream,
                 waits.event,
             )
-            assert sorted(zip(*(each.tolist() for each in columns), strict=True)) == sorted(
+            assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(
                 expected
             )
             assert (waits.start_ns[1:] >= waits.start_ns[:-1]).all()
@@ -112,7 +112,7 @@ def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
                 records.event,
                 records.recording,
             )
-            found = list(zip(*(each.tolist() for each in columns), strict=True))
+            found = list(zip(*(column.tolist() for column in columns), strict=True))
             assert sorted(found) == sorted(expected)
             assert (records.asked_ns[1:] >= records.asked_ns[:-1]).all()
         if not export.has_records:

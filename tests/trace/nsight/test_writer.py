@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from tests.support.databases import query
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.nsight.writer import NsightWriter
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 # One API call's columns that the schema requires.
 CALL: Mapping[str, Column] = {"start": 1, "end": 2, "eventClass": 0, "nameId": 1, "returnValue": 0}
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-        return database.execute(sql).fetchall()
 
 
 def columns_of(path: Path, table: str) -> list[tuple[Any, ...]]:

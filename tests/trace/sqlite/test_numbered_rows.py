@@ -73,7 +73,9 @@ def combinations(path: Path, names: Sequence[str], columns: Sequence[str]) -> li
 def expected(path: Path, names: Sequence[str], columns: Sequence[str]) -> list[Any]:
     connection = sqlite3.connect(path)
     query = f"SELECT {', '.join((*names, *columns))} FROM t ORDER BY rowid"
-    rows = [[NULL if each is None else each for each in row] for row in connection.execute(query)]
+    rows = [
+        [NULL if value is None else value for value in row] for row in connection.execute(query)
+    ]
     connection.close()
     return [(row[: len(names)], *row[len(names) :]) for row in rows]
 

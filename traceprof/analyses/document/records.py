@@ -6,7 +6,8 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.analyses.breakdown import Measures
-from traceprof.analyses.document import model as d
+from traceprof.analyses.document import claims, communication, measures, reports
+from traceprof.analyses.document.model import SCHEMA, Document
 from traceprof.analyses.savings import Savings
 from traceprof.analyses.step_lengths import training_steps
 from traceprof.version import __version__
@@ -40,36 +41,9 @@ class Table(NamedTuple):
     records: Callable[[RunResult], Iterable[Struct]]
 
 
-def document(result: RunResult) -> d.Document:
-    """Return the analysis as the document that is written."""
-    return d.Document(
-        schema=d.SCHEMA,
-        traceprof_version=__version__,
-        reports=list(_reports(result)),
-        ranks=list(_ranks(result)),
-        run=_run(result),
-        breakdown=list(_breakdown(result)),
-        training=list(_training(result)),
-        steps=list(_steps(result)),
-        step_totals=list(_step_totals(result)),
-        communication_totals=list(_communication_totals(result)),
-        beside=list(_beside(result)),
-        links=list(_links(result)),
-        collectives=list(_collectives(result)),
-        buckets=list(_buckets(result)),
-        kernels=list(_kernels(result)),
-        headline=_headline(result),
-        owners=list(_owners(result)),
-        findings=list(_findings(result)),
-        not_applicable=list(_not_applicable(result)),
-        notes=list(_notes(result)),
-        lost_reports=list(_lost_reports(result)),
-    )
-
-
-def _reports(result: RunResult) -> Iterator[d.Report]:
+def _reports(result: RunResult) -> Iterator[reports.Report]:
     for index, report in enumerate(result.run.reports):
-        yield d.Report(
+        yield reports.Report(
             index=index,
             path=_path(report.path),
             format=report.format,
@@ -80,22 +54,22 @@ def _reports(result: RunResult) -> Iterator[d.Report]:
         )
 
 
-def _ranks(result: RunResult) -> Iterator[d.Rank]:
+def _ranks(result: RunResult) -> Iterator[reports.Rank]:
     for rank in result.run.ranks:
-        yield d.Rank(
+        yield reports.Rank(
             rank=rank.rank, report=rank.report, pid=rank.pid, device=rank.device, gpu=rank.gpu
         )
 
 
-def _breakdown(result: RunResult) -> Iterator[d.Breakdown]:
+def _breakdown(result: RunResult) -> Iterator[measures.Breakdown]:
     for measured in result.breakdown:
-        yield d.Breakdown(rank=measured.rank, **asdict(measured.whole))
+        yield measures.Breakdown(rank=measured.rank, **asdict(measured.whole))
 
 
-def _training(result: RunResult) -> Iterator[d.Training]:
+def _training(result: RunResult) -> Iterator[measures.Training]:
     for measured in result.breakdown:
         if measured.training is not None:
-            yield d.Training(
+            yield measures.Training(
                 rank=measured.rank,
                 start_ns=measured.training.start_ns,
                 end_ns=measured.training.end_ns,
@@ -104,25 +78,25 @@ def _training(result: RunResult) -> Iterator[d.Training]:
             )
 
 
-def _steps(result: RunResult) -> Iterator[d.Step]:
+def _steps(result: RunResult) -> Iterator[measures.Step]:
     for measured in result.breakdown:
         for step in measured.steps:
             yield _step(measured.rank, step)
 
 
-def _step_totals(result: RunResult) -> Iterator[d.StepTotals]:
+def _step_totals(result: RunResult) -> Iterator[measures.StepTotals]:
     for totals in result.step_totals:
         parts = asdict(totals)
         parts["steps"] = list(totals.steps)
         causes = {f"{cause.value}_ns": ns for cause, ns in parts.pop("idle_by_cause_ns").items()}
-        yield d.StepTotals(**parts, **causes)
+        yield measures.StepTotals(**parts, **causes)
 
 
-def _communication_totals(result: RunResult) -> Iterator[d.CommunicationTotals]:
+def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
     num_steps = {measured.rank: len(training_steps(measured)) for measured in result.breakdown}
     for measured in result.communication:
         for use in measured.uses:
-            yield d.CommunicationTotals(
+            yield communication.CommunicationTotals(
                 rank=measured.rank,
                 operation=use.operation,
                 communicator=use.communicator,
@@ -136,95 +110,97 @@ def _communication_totals(result: RunResult) -> Iterator[d.CommunicationTotals]:
             )
 
 
-def _beside(result: RunResult) -> Iterator[d.Beside]:
+def _beside(result: RunResult) -> Iterator[measures.Beside]:
     for rank, row in result.beside:
         if row.total_ns:
             yield _beside_others(rank, row)
 
 
-def _collectives(result: RunResult) -> Iterator[d.Collective]:
+def _collectives(result: RunResult) -> Iterator[communication.Collective]:
     for measured in result.collectives:
         for use in measured.uses:
-            yield d.Collective(rank=measured.rank, **asdict(use), utilization=use.utilization)
+            yield communication.Collective(
+                rank=measured.rank, **asdict(use), utilization=use.utilization
+            )
 
 
-def _buckets(result: RunResult) -> Iterator[d.Bucket]:
+def _buckets(result: RunResult) -> Iterator[communication.Bucket]:
     for measured in result.buckets:
         for use in measured.uses:
-            yield d.Bucket(rank=measured.rank, **asdict(use))
+            yield communication.Bucket(rank=measured.rank, **asdict(use))
 
 
-def _kernels(result: RunResult) -> Iterator[d.Kernel]:
+def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
     for table in result.kernels:
         for use in table:
             yield _kernel(table.rank, use)
 
 
-def _headline(result: RunResult) -> d.Headline:
+def _headline(result: RunResult) -> claims.Headline:
     headline = result.headline
     if headline is None:
-        return d.Headline(None, None, None, None, [], None, [])
+        return claims.Headline(None, None, None, None, [], None, [])
     savings = headline.savings or Savings()
-    return d.Headline(
+    return claims.Headline(
         step_ns=headline.step_ns,
         possible_step_ns=savings.possible_ns,
         possible_low_ns=savings.low_ns,
         possible_high_ns=savings.high_ns,
-        gains=[d.Gain(**asdict(gain)) for gain in savings.gains],
+        gains=[claims.Gain(**asdict(gain)) for gain in savings.gains],
         replay=None if headline.savings is None else _replay(savings),
         findings=[finding.id for finding in headline.causes],
     )
 
 
-def _replay(savings: Savings) -> d.Replay:
-    return d.Replay(
+def _replay(savings: Savings) -> claims.Replay:
+    return claims.Replay(
         num_steps=savings.num_steps,
-        gates=[d.Gate(**asdict(gate)) for gate in savings.gates],
+        gates=[claims.Gate(**asdict(gate)) for gate in savings.gates],
         refused=savings.refused,
         how_to_collect=savings.how_to_collect,
     )
 
 
-def _findings(result: RunResult) -> Iterator[d.Finding]:
+def _findings(result: RunResult) -> Iterator[claims.Finding]:
     return map(_finding, result.findings)
 
 
-def _owners(result: RunResult) -> Iterator[d.Owner]:
+def _owners(result: RunResult) -> Iterator[claims.Owner]:
     for owner in result.owners:
-        yield d.Owner(**asdict(owner))
+        yield claims.Owner(**asdict(owner))
 
 
-def _not_applicable(result: RunResult) -> Iterator[d.NotApplicable]:
+def _not_applicable(result: RunResult) -> Iterator[claims.NotApplicable]:
     for gap in result.not_applicable:
-        yield d.NotApplicable(gap.id, gap.reason, gap.how_to_collect, gap.rank)
+        yield claims.NotApplicable(gap.id, gap.reason, gap.how_to_collect, gap.rank)
 
 
-def _notes(result: RunResult) -> Iterator[d.Note]:
+def _notes(result: RunResult) -> Iterator[reports.Note]:
     for report, note in result.notes:
-        yield d.Note(report, note)
+        yield reports.Note(report, note)
 
 
-def _lost_reports(result: RunResult) -> Iterator[d.LostReport]:
+def _lost_reports(result: RunResult) -> Iterator[reports.LostReport]:
     for report in result.failed:
-        yield d.LostReport(_path(report.path), str(report.error))
+        yield reports.LostReport(_path(report.path), str(report.error))
 
 
-def _run(result: RunResult) -> d.Run:
+def _run(result: RunResult) -> reports.Run:
     """Return how the reports belong together: clocks, matched operations, who waited for whom."""
     run, ranks = result.run, result.ranks
-    return d.Run(
+    return reports.Run(
         rank_source=run.rank_source,
         num_runs=len(set(run.run_numbers)),
         ranks=[
-            d.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
+            reports.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
             for rank in run.ranks
         ],
         clocks=[
-            d.Clock(report, run.run_numbers[report], **asdict(ranks.clocks.of(report)))
+            reports.Clock(report, run.run_numbers[report], **asdict(ranks.clocks.of(report)))
             for report in range(len(run.reports))
         ],
         matched=[
-            d.Matched(
+            reports.Matched(
                 communicator=waits.group.name,
                 source=waits.group.source,
                 ranks=[ranks.ranks[member] for member in waits.group.members],
@@ -234,10 +210,11 @@ def _run(result: RunResult) -> d.Run:
             for waits in ranks.waits
         ],
         unmatched=[
-            d.Unmatched(group.name, list(group.ranks), group.reason) for group in ranks.unmatched
+            reports.Unmatched(group.name, list(group.ranks), group.reason)
+            for group in ranks.unmatched
         ],
         lateness=[
-            d.Lateness(
+            reports.Lateness(
                 rank=ranks.ranks[late.member],
                 host=ranks.machines[late.member],
                 num_operations=late.num_operations,
@@ -248,7 +225,7 @@ def _run(result: RunResult) -> d.Run:
             for late in ranks.lateness
         ],
         waits=[
-            d.Wait(
+            reports.Wait(
                 rank=ranks.ranks[waiting],
                 for_rank=ranks.ranks[late],
                 wait_ns=int(ranks.matrix_ns[waiting, late]),
@@ -258,21 +235,21 @@ def _run(result: RunResult) -> d.Run:
     )
 
 
-def _step(rank: int, step: StepMeasures) -> d.Step:
+def _step(rank: int, step: StepMeasures) -> measures.Step:
     start = step.measures.window_start_ns
     # There are many steps, and `asdict` takes long.
-    measures = {name: getattr(step.measures, name) for name in _OF_STEPS}
+    parts = {name: getattr(step.measures, name) for name in _OF_STEPS}
     end = start + step.measures.window_ns
-    return d.Step(
+    return measures.Step(
         rank=rank,
         step=step.number,
         start_ns=start,
         end_ns=end,
-        **measures,
+        **parts,
     )
 
 
-def _links(result: RunResult) -> Iterator[d.LinkUse]:
+def _links(result: RunResult) -> Iterator[communication.LinkUse]:
     """Yield what links carried: by copies, then by counters."""
     for copies in result.links:
         yield from (_link(copies.rank, use) for use in copies.uses)
@@ -280,8 +257,8 @@ def _links(result: RunResult) -> Iterator[d.LinkUse]:
         yield from (_link(counters.rank, use) for use in counters.uses)
 
 
-def _beside_others(rank: int, row: KindBeside) -> d.Beside:
-    return d.Beside(
+def _beside_others(rank: int, row: KindBeside) -> measures.Beside:
+    return measures.Beside(
         rank=rank,
         kind=row.kind,
         total_ns=row.total_ns,
@@ -290,8 +267,8 @@ def _beside_others(rank: int, row: KindBeside) -> d.Beside:
     )
 
 
-def _link(rank: int, use: LinkUse) -> d.LinkUse:
-    return d.LinkUse(
+def _link(rank: int, use: LinkUse) -> communication.LinkUse:
+    return communication.LinkUse(
         rank=rank,
         link=use.link,
         direction=use.direction,
@@ -307,9 +284,9 @@ def _link(rank: int, use: LinkUse) -> d.LinkUse:
     )
 
 
-def _kernel(rank: int, use: KernelUse) -> d.Kernel:
+def _kernel(rank: int, use: KernelUse) -> measures.Kernel:
     steady = use.in_steady_step
-    return d.Kernel(
+    return measures.Kernel(
         rank=rank,
         name=_encodable(use.name),
         category=str(use.kind.category),
@@ -327,8 +304,8 @@ def _kernel(rank: int, use: KernelUse) -> d.Kernel:
     )
 
 
-def _finding(finding: Finding) -> d.Finding:
-    return d.Finding(
+def _finding(finding: Finding) -> claims.Finding:
+    return claims.Finding(
         id=finding.id,
         severity=str(finding.severity),
         rank=finding.rank,
@@ -337,7 +314,7 @@ def _finding(finding: Finding) -> d.Finding:
         impact_fraction=finding.impact_fraction,
         metrics=dict(finding.metrics),
         evidence=[
-            d.Evidence(seen.start_ns, seen.end_ns, _encodable(seen.label))
+            claims.Evidence(seen.start_ns, seen.end_ns, _encodable(seen.label))
             for seen in finding.evidence
         ],
         advice=list(finding.advice),
@@ -345,8 +322,8 @@ def _finding(finding: Finding) -> d.Finding:
     )
 
 
-def _saving(saving: Saving) -> d.Saving:
-    return d.Saving(
+def _saving(saving: Saving) -> claims.Saving:
+    return claims.Saving(
         step_ns=saving.step_ns,
         low_ns=saving.low_ns,
         high_ns=saving.high_ns,
@@ -373,22 +350,34 @@ def _encodable(text: str) -> str:
 
 
 TABLES: Mapping[str, Table] = {
-    "reports": Table(d.Report, _reports),
-    "ranks": Table(d.Rank, _ranks),
-    "breakdown": Table(d.Breakdown, _breakdown),
-    "training": Table(d.Training, _training),
-    "steps": Table(d.Step, _steps),
-    "step_totals": Table(d.StepTotals, _step_totals),
-    "communication_totals": Table(d.CommunicationTotals, _communication_totals),
-    "beside": Table(d.Beside, _beside),
-    "links": Table(d.LinkUse, _links),
-    "collectives": Table(d.Collective, _collectives),
-    "buckets": Table(d.Bucket, _buckets),
-    "kernels": Table(d.Kernel, _kernels),
-    "findings": Table(d.Finding, _findings),
-    "owners": Table(d.Owner, _owners),
-    "not_applicable": Table(d.NotApplicable, _not_applicable),
-    "notes": Table(d.Note, _notes),
-    "lost_reports": Table(d.LostReport, _lost_reports),
+    "reports": Table(reports.Report, _reports),
+    "ranks": Table(reports.Rank, _ranks),
+    "breakdown": Table(measures.Breakdown, _breakdown),
+    "training": Table(measures.Training, _training),
+    "steps": Table(measures.Step, _steps),
+    "step_totals": Table(measures.StepTotals, _step_totals),
+    "communication_totals": Table(communication.CommunicationTotals, _communication_totals),
+    "beside": Table(measures.Beside, _beside),
+    "links": Table(communication.LinkUse, _links),
+    "collectives": Table(communication.Collective, _collectives),
+    "buckets": Table(communication.Bucket, _buckets),
+    "kernels": Table(measures.Kernel, _kernels),
+    "findings": Table(claims.Finding, _findings),
+    "owners": Table(claims.Owner, _owners),
+    "not_applicable": Table(claims.NotApplicable, _not_applicable),
+    "notes": Table(reports.Note, _notes),
+    "lost_reports": Table(reports.LostReport, _lost_reports),
 }
 """The lists of the document by the names that they have in it."""
+
+
+def document(result: RunResult) -> Document:
+    """Return the analysis as the document that is written."""
+    tables = {name: list(table.records(result)) for name, table in TABLES.items()}
+    return Document(
+        schema=SCHEMA,
+        traceprof_version=__version__,
+        run=_run(result),
+        headline=_headline(result),
+        **tables,  # type: ignore[arg-type]
+    )

@@ -36,7 +36,7 @@ def copies_by_direction(rank: Rank, inside: Mask) -> dict[str, Int64]:
         direction: np.flatnonzero(inside & ~rank.is_peer_copy & np.isin(kinds, of_direction))
         for direction, of_direction in _KINDS_BY_DIRECTION.items()
     }
-    return {direction: each for direction, each in chosen.items() if len(each)}
+    return {direction: path for direction, path in chosen.items() if len(path)}
 
 
 def exposed_copies(rank: Rank, chosen: Int64, window: Window) -> Intervals:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.run_result import RunResult
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.reports.perfetto.packets import PacketWriter
-    from traceprof.whatif.open_analysis import OpenAnalysis
     from traceprof.whatif.step_path import StepPath
 
 _NO_PARENT = 0

@@ -27,11 +27,14 @@ from traceprof.simulate.scenarios import (
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
 from traceprof.simulate.truth import check_at_least, new_truth, write_truth
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.schema_layouts import PRODUCTS
 from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+SCHEMA_VERSIONS = tuple(PRODUCTS)
+"""Versions of exports that can be written, oldest first."""
 _OTHERS_OF_IDLE = ("launch-queue-stall", "overlap-slowdown", "nccl-serialization")
 _OTHERS_OF_EXPOSED = ("launch-queue-stall", "overlap-slowdown", "pageable-copy")
 
@@ -276,5 +279,6 @@ def simulate_scenario(
 def _shrink(path: Path) -> None:
     """Write the file anew with small pages: most of its tables hold a few rows each."""
     with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA synchronous = OFF")  # as when it was written
         database.execute("PRAGMA page_size = 1024")
         database.execute("VACUUM")

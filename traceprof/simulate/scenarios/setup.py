@@ -14,10 +14,11 @@ from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.machine import TORCH_THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
+    from traceprof.simulate.event_model.actions import Action
     from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.event_model.engine import Result
     from traceprof.simulate.event_model.programme_writer import Host
@@ -76,14 +77,19 @@ class Setup:
         """The names of each process's threads."""
         return (self.mpi_program,) if self.mpi_program else TORCH_THREADS
 
-    def run(self) -> Result:
-        """Run it; again gives the same."""
+    def run(self, change: Callable[[Sequence[Action]], Iterable[Action]] | None = None) -> Result:
+        """Run it; again gives the same.
+
+        Args:
+            change: makes other actions of those of each process; chance stays as it was.
+        """
         simulation = Simulation(
             slowdown=self.slowdown, queue_limit=self.queue_limit, latencies=self.latencies
         )
         for host in self.hosts:
             start = _START_NS + host.varied_start(_START_SPREAD_NS)
-            simulation.add(Thread(host.process), host.actions, start)
+            actions = host.actions if change is None else change(host.actions)
+            simulation.add(Thread(host.process), actions, start)
         return simulation.run()
 
     def without_queue_limit(self) -> Result:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import pack
+from traceprof.trace.model.packed_spans import PackedSpans
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,52 +20,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiCalls:
+class ApiCalls(PackedSpans):
     """CUDA API calls of one process, ordered by correlation id, then start.
 
-    Properties are unpacked at each use: ask once where it matters.
+    A call takes from when it was entered until it returned, 0 where the capture ended before.
 
     Attributes:
-        starts: n times in ns, when the call was entered.
-        packed_length: n durations in ns, 0 where the capture ended before the call did.
         packed_ahead: n ids, less 0, 1, 2, …: ids are given one after the other, so that little
             remains.
         packed_thread: n threads that called.
         packed_name: n keys of `Trace.api_names`.
     """
 
-    starts: Column
-    packed_length: Column
     packed_ahead: Column
     packed_thread: Column
     packed_name: Column
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def start_ns(self) -> Int64:
-        """When each call was entered, int64[n]; the same array until `starts.release`."""
-        return self.starts.whole
 
     @property
     def correlation(self) -> Int64:
         """The ids, int64[n]."""
         return self.packed_ahead.add_to(np.arange(len(self)))
-
-    @property
-    def length_ns(self) -> Int64:
-        """How long each call took, int64[n]."""
-        return self.packed_length.values
-
-    @property
-    def end_ns(self) -> Int64:
-        """When each call returned, int64[n]."""
-        return self.packed_length.add_to(self.start_ns)
-
-    def ends(self, index: Int64 | Mask | slice) -> Int64:
-        """Return when some of them returned, without unpacking the others."""
-        return self.start_ns[index] + self.packed_length.at(index)
 
     def name_id(self, index: int) -> int:
         """Return the key of the name of one of them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import pack
+from traceprof.trace.model.packed_spans import PackedSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,45 +38,17 @@ class RankKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(PackedSpans):
     """GPU operations of one rank, ordered by start, then end.
 
-    Properties are unpacked at each use: ask once where it matters.
-
     Attributes:
-        starts: n starts in ns.
-        packed_length: n durations in ns, not negative.
         packed_stream: n CUDA streams within the process.
         packed_correlation: n ids shared with the API call that launched each; unique only within
             the process; NULL (the smallest int64) where the export has none.
     """
 
-    starts: Column
-    packed_length: Column
     packed_stream: Column
     packed_correlation: Column
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def start_ns(self) -> Int64:
-        """When each began, int64[n]; the same array until `starts.release`."""
-        return self.starts.whole
-
-    @property
-    def length_ns(self) -> Int64:
-        """How long each took, int64[n]."""
-        return self.packed_length.values
-
-    @property
-    def end_ns(self) -> Int64:
-        """When each was over, int64[n]."""
-        return self.packed_length.add_to(self.start_ns)
-
-    def ends(self, index: Int64 | Mask | slice) -> Int64:
-        """Return when some of them were over, without unpacking the others."""
-        return self.start_ns[index] + self.packed_length.at(index)
 
     @property
     def first_ns(self) -> int:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
+    from traceprof.trace.columns import Column
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
@@ -269,13 +270,20 @@ class NsightTrace:
         """Return the synchronizations of a process, or None where the export has none."""
         if schema.WAIT.name not in self._database.columns:
             return None
-        return self._synchronizations.get(process, NO_SYNCHRONIZATIONS)
+        columns = self._synchronizations.get(process)
+        if columns is None:
+            return NO_SYNCHRONIZATIONS
+        # Of a long run they are large, and asked for seldom: only the packed columns are kept.
+        return host.synchronizations_of(columns, self._api_calls.get(process), self.api_names)
 
     def event_records(self, process: int) -> EventRecords | None:
         """Return where a process recorded CUDA events, or None where the export has none."""
         if schema.EVENT_RECORD.name not in self._database.columns:
             return None
-        return self._event_records.get(process, NO_EVENT_RECORDS)
+        columns = self._event_records.get(process)
+        if columns is None:
+            return NO_EVENT_RECORDS
+        return host.event_records_of(columns, self._api_calls.get(process))
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
         """Return the records of a full command buffer, or None where they are not exported."""
@@ -453,12 +461,12 @@ class NsightTrace:
         return {process: rank_of(ranges.kinds) for process, ranges in self.label_ranges.items()}
 
     @cached_property
-    def _synchronizations(self) -> dict[int, Synchronizations]:
-        return host.read_synchronizations(self._database, self._api_calls, self.api_names)
+    def _synchronizations(self) -> Mapping[int, Mapping[str, Column]]:
+        return host.read_synchronizations(self._database)
 
     @cached_property
-    def _event_records(self) -> dict[int, EventRecords]:
-        return host.read_event_records(self._database, self._api_calls)
+    def _event_records(self) -> Mapping[int, Mapping[str, Column]]:
+        return host.read_event_records(self._database)
 
     @cached_property
     def _launch_stalls(self) -> dict[int, LaunchStalls]:

@@ -41,68 +41,64 @@ def _in_order(columns: dict[str, Column]) -> ApiCalls:
     return ApiCalls(pack(start), length, ahead, thread, name)
 
 
-def read_synchronizations(
-    database: Database, calls: Mapping[int, ApiCalls], api_names: Mapping[int, str]
-) -> dict[int, Synchronizations]:
-    """Return the synchronizations of each process.
+def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
+    """Return the columns of each process's synchronizations, for `synchronizations_of`."""
+    return dict(_by_process(database, schema.WAIT, "globalPid"))
+
+
+def synchronizations_of(
+    columns: Mapping[str, Column], calls: ApiCalls | None, api_names: Mapping[int, str]
+) -> Synchronizations:
+    """Return the synchronizations of a process.
 
     Args:
-        database: the export.
-        calls: API calls by process: their names tell who waits for what.
+        columns: as they were read.
+        calls: API calls of the process: their names tell who waits for what.
         api_names: by the ids in `calls`.
     """
     kind_of_name = {name: synchronization_kind(text) for name, text in api_names.items()}
-    waits = {}
-    for process, columns in _by_process(database, schema.WAIT, "globalPid"):
-        start, correlation = columns["start"].values, columns["correlationId"].values
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], (start + columns["length"].values)[order]
-        correlation = correlation[order]
-        kind = np.zeros(len(start), np.int64)
-        if process in calls:
-            call = _calls_of(calls[process], correlation, start)
-            known = np.flatnonzero(call >= 0)
-            names, which = np.unique(
-                calls[process].packed_name.at(call[known]), return_inverse=True
-            )
-            kinds = [kind_of_name.get(name, SynchronizationKind.UNKNOWN) for name in names.tolist()]
-            kind[known] = np.array(kinds, np.int64)[which.reshape(-1)]
-        stream, event, recording = (
-            _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
-        )
-        device = columns["deviceId"].values[order]
-        waits[process] = Synchronizations(
-            start, end, stream, correlation, kind, event, recording, device
-        )
-    return waits
+    start, correlation = columns["start"].values, columns["correlationId"].values
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], (start + columns["length"].values)[order]
+    correlation = correlation[order]
+    kind = np.zeros(len(start), np.int64)
+    if calls is not None:
+        call = _calls_of(calls, correlation, start)
+        known = np.flatnonzero(call >= 0)
+        names, which = np.unique(calls.packed_name.at(call[known]), return_inverse=True)
+        kinds = [kind_of_name.get(name, SynchronizationKind.UNKNOWN) for name in names.tolist()]
+        kind[known] = np.array(kinds, np.int64)[which.reshape(-1)]
+    stream, event, recording = (
+        _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
+    )
+    device = columns["deviceId"].values[order]
+    return Synchronizations(start, end, stream, correlation, kind, event, recording, device)
 
 
-def read_event_records(
-    database: Database, calls: Mapping[int, ApiCalls]
-) -> dict[int, EventRecords]:
-    """Return where each process recorded CUDA events.
+def read_event_records(database: Database) -> dict[int, dict[str, Column]]:
+    """Return the columns of where each process recorded CUDA events, for `event_records_of`."""
+    return dict(_by_process(database, schema.EVENT_RECORD, "globalPid"))
+
+
+def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> EventRecords:
+    """Return where a process recorded CUDA events.
 
     Args:
-        database: the export, which has no time of them.
-        calls: API calls by process, which have.
+        columns: as they were read; the export has no time of them.
+        calls: API calls of the process, which have.
     """
-    records = {}
-    for process, columns in _by_process(database, schema.EVENT_RECORD, "globalPid"):
-        correlation = columns["correlationId"].values
-        asked = np.full(len(correlation), NULL, np.int64)
-        if process in calls:
-            call = _calls_of(calls[process], correlation)
-            known = np.flatnonzero(call >= 0)
-            asked[known] = calls[process].start_ns[call[known]]
-        order = np.lexsort((correlation, asked))
-        stream, event, recording = (
-            _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
-        )
-        device = columns["deviceId"].values[order]
-        records[process] = EventRecords(
-            asked[order], stream, event, recording, correlation[order], device
-        )
-    return records
+    correlation = columns["correlationId"].values
+    asked = np.full(len(correlation), NULL, np.int64)
+    if calls is not None:
+        call = _calls_of(calls, correlation)
+        known = np.flatnonzero(call >= 0)
+        asked[known] = calls.start_ns[call[known]]
+    order = np.lexsort((correlation, asked))
+    stream, event, recording = (
+        _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
+    )
+    device = columns["deviceId"].values[order]
+    return EventRecords(asked[order], stream, event, recording, correlation[order], device)
 
 
 def _ids(values: Int64) -> Int64:

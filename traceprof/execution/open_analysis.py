@@ -1,8 +1,8 @@
-"""What a replay needs to be given."""
+"""What was found out about reports that are still open."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from traceprof.analyses.run_result import RunResult
@@ -19,3 +19,15 @@ class OpenAnalysis(Protocol):
     @property
     def run(self) -> Run:
         """The reports and their ranks."""
+
+
+class AnalyzedReports(NamedTuple):
+    """The same as it comes from measuring and judging, without what a replay adds.
+
+    Attributes:
+        result: the numbers, and what they mean.
+        run: the reports and their ranks, with all that they did.
+    """
+
+    result: RunResult
+    run: Run

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
+from traceprof.execution.analyzing import Analyzer, open_reports
+from traceprof.execution.options import Options, num_jobs
+from traceprof.execution.reading import ProgressOfAll
 from traceprof.whatif.answers import WhatIf, answer
 from traceprof.whatif.assumptions import Assumption, combined, parse
 from traceprof.whatif.step_path import StepPath, step_path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.progress import Progress
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
@@ -61,12 +63,17 @@ def whatif(
         TraceprofError: no report can be read, or there is no such assumption or step.
     """
     chosen = _chosen(assume)
-    shown = None if listener is None else _Shown(listener)
     options = replace(options or Options(), savings=False)
-    with closing(analyze(*paths, options=options, listener=shown, jobs=jobs)) as analysis:
+    options.check()
+    progress = None if listener is None else ProgressOfAll(listener)
+    analysis = Analyzer(options, progress, num_jobs(jobs)).analyzed(open_reports(paths, progress))
+    try:
         asked = answer(analysis, chosen)
         critical = tuple(_path_of(analysis, step) for step in paths_of)
-        return Asked(analysis.result.run, asked, analysis.result.failed, critical)
+    finally:
+        for trace in analysis.run.traces:
+            trace.close()
+    return Asked(analysis.result.run, asked, analysis.result.failed, critical)
 
 
 def _chosen(texts: Iterable[str]) -> list[Assumption]:
@@ -74,7 +81,7 @@ def _chosen(texts: Iterable[str]) -> list[Assumption]:
     return [*chosen, combined(chosen)] if len(chosen) > 1 else chosen
 
 
-def _path_of(analysis: Analysis, step: int) -> StepPath:
+def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
     path = step_path(analysis, step)
     if path is None:
         raise UsageError(
@@ -83,13 +90,3 @@ def _path_of(analysis: Analysis, step: int) -> StepPath:
             "choose a step of `traceprof info`",
         )
     return path
-
-
-class _Shown:
-    """Tells somebody who counts rows, and has no use for results that are not whole."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.expect, self.advance = progress.expect, progress.advance
-
-    def partial(self, result: Analysis, /) -> None:
-        """Do nothing."""

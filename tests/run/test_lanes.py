@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof import lanes
+from traceprof.run import lanes
 
 Event = tuple[int, int]
 EVENTS = st.lists(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from traceprof.machines import Gpu, MachineLinks, machine_beside
+from traceprof.run.machines import Gpu, MachineLinks, machine_beside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,33 @@
+"""What the end of a step waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.whatif.step_path import step_path
+
+if TYPE_CHECKING:
+    from traceprof.analysis import Analysis
+    from traceprof.whatif.step_path import StepPath
+
+
+@dataclass(frozen=True, slots=True)
+class PathQuestion:
+    """Which calls and operations a step could not be shorter without.
+
+    Attributes:
+        step: the number of the step; None for the whole training.
+    """
+
+    step: int | None
+
+
+def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None:
+    """Return the critical path of a step; None where what waited for what is not known.
+
+    Args:
+        analysis: of a run whose reports are open.
+        question: which step.
+    """
+    return step_path(analysis, question.step)

@@ -1,0 +1,155 @@
+// @ts-check
+// The critical path of a step: asked for on demand, kept until it is let go.
+import { holds } from "./view.js";
+/** @import { Timeline } from "./timeline.js" */
+/** @import { PathPart, PathReply, PathWhere, StepPath } from "./types.d.ts" */
+/** @typedef {Extract<PathReply, { state: "known" }>} KnownPath */
+
+const POLL_MS = 500; // the server works it out beside other things
+const SHARE = 0.9; // of the view
+const PART_SHARE = 0.3;
+
+/**
+ * What is drawn of the server's answer.
+ * @param {KnownPath} reply
+ * @param {(time: string) => number} toOffset
+ * @returns {StepPath}
+ */
+export function pathOf(reply, toOffset) {
+  const parts = reply.parts.map((part) => ({ ...part, begin: toOffset(part.start) }));
+  return {
+    step: reply.step, rank: reply.rank, length: Number(reply.length), numParts: reply.num_parts,
+    kinds: Object.entries(reply.kinds).map(([kind, ns]) => ({ kind, ns: Number(ns) })),
+    parts,
+  };
+}
+
+/**
+ * The part at a time: the latest that has begun, since those of other ranks can run over it.
+ * @param {PathPart[]} parts
+ * @param {number} time
+ */
+export const partAt = (parts, time) =>
+  parts.findLast(({ begin, length }) => begin <= time && time < begin + length);
+
+/**
+ * "compute 59.1 %, communication 31.4 %": what the parts of each kind take of the step.
+ * @param {StepPath} path
+ */
+export const sharesText = ({ kinds, length }) =>
+  kinds.map(({ kind, ns }) => `${kind} ${((100 * ns) / Math.max(length, 1)).toFixed(1)} %`).join(", ");
+
+export class TimelinePath {
+  /** @param {Timeline} timeline */
+  constructor(timeline) {
+    this.timeline = timeline;
+    /** @type {StepPath | null} */
+    this.shown = null;
+    /** @type {string | null} */
+    this.step = null; // that is shown or asked for
+    this.asked = 0;
+  }
+
+  // Show that of the step that is selected, else of the one in the middle of the view.
+  toggle() {
+    const { opened, selected, view } = this.timeline;
+    if (this.step !== null) {
+      this.forget();
+      this.timeline.panel.showNothing();
+    } else if (view) {
+      const rank = selected ? Number(selected.id.split(".")[0]) : ([...opened][0] ?? 0);
+      const at = selected ? selected.begin : view.start + view.span / 2;
+      this.ask({ rank, at });
+    }
+  }
+
+  /**
+   * Show what the address says.
+   * @param {string | null} step
+   */
+  restore(step) {
+    if (step === this.step) this.describe();
+    else if (step === null) this.forget();
+    else this.ask({ step });
+  }
+
+  forget() {
+    this.asked += 1;
+    this.step = this.shown = null;
+    this.timeline.layout.hasPath = false;
+    this.timeline.note();
+    this.timeline.refresh();
+  }
+
+  /** @param {PathWhere} where a step, or a time of a rank */
+  async ask(where) {
+    const { data, panel, root } = this.timeline;
+    this.asked += 1;
+    const { asked } = this;
+    this.step = "step" in where ? where.step : "";
+    panel.showMessage("Working out the critical path of the step …");
+    for (let place = where; ;) {
+      /** @type {PathReply} */
+      let reply;
+      try {
+        reply = await data.path(place);
+      } catch (error) {
+        if (asked === this.asked) this.#refuse(/** @type {Error} */ (error).message);
+        return;
+      }
+      if (asked !== this.asked || !root.isConnected) return;
+      if (reply.state === "known") return this.#show(pathOf(reply, (time) => data.toOffset(time)));
+      if (reply.state === "unknown") return this.#refuse(`The critical path is not known: ${reply.why}`);
+      place = { step: reply.step };
+      await new Promise((resolve) => { setTimeout(resolve, POLL_MS); });
+    }
+  }
+
+  /** @param {string} why */
+  #refuse(why) {
+    this.forget();
+    this.timeline.panel.showMessage(why);
+  }
+
+  /** @param {StepPath} path */
+  #show(path) {
+    const { timeline } = this;
+    this.shown = path;
+    this.step = path.step;
+    timeline.layout.hasPath = true;
+    timeline.panel.showPath(path);
+    const first = path.parts[0];
+    const last = path.parts.at(-1);
+    const interval = first && last && { start: first.begin, end: last.begin + last.length };
+    if (interval && timeline.view && !holds(timeline.view, interval)) {
+      timeline.frame(interval.start, interval.end, SHARE);
+    }
+    timeline.note();
+    timeline.refresh();
+  }
+
+  // Say once more what it is made of.
+  describe() {
+    if (this.shown) this.timeline.panel.showPath(this.shown);
+  }
+
+  /**
+   * Bring a part into view, and select the operation that it is.
+   * @param {PathPart} part
+   */
+  async choose(part) {
+    const { timeline } = this;
+    const [start, end] = [part.begin, part.begin + part.length];
+    if (!timeline.numbers.includes(part.rank)) {
+      timeline.panel.showMessage(`${part.name} is of rank ${part.rank}, which is not among those chosen.`);
+      return;
+    }
+    if (part.row === null) {
+      timeline.frame(start, end, PART_SHARE);
+      return;
+    }
+    const { events } = await timeline.data.listed([part.row], start, Math.max(end, start + 1));
+    const event = events.find((listed) => listed.start === part.start) ?? events[0];
+    if (event) await timeline.select(event.id, { go: true });
+  }
+}

@@ -1,0 +1,138 @@
+"""The critical path on the timeline: it is that of the replay, and stands where it ran."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.server.app import create_app
+from dashboards.timeline import critical_path as drawing
+from dashboards.timeline.critical_path import drawn, step_at
+from dashboards.timeline.store import Timelines
+from tests.support.builders import TraceBuilder
+from tests.support.timeline_page import Timeline
+from tests.support.traces import SAMPLE
+from traceprof.analysis import analyze
+from traceprof.whatif.step_path import step_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from traceprof.analysis import Analysis
+
+STEP = 2
+_MAX_S = 120
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Iterator[Analysis]:
+    with closing(analyze(SAMPLE)) as analysis:
+        yield analysis
+
+
+def answer(analysis: Analysis, **parameters: object) -> Any:
+    """Return what the server answers once it has worked it out."""
+    browser = create_app(analysis).server.test_client()
+    end = time.monotonic() + _MAX_S
+    while time.monotonic() < end:
+        reply = browser.get("/timeline/path", query_string=parameters)
+        assert reply.status_code == 200
+        said = json.loads(reply.get_data())
+        if said["state"] != "asked":
+            return said
+        time.sleep(0.02)
+    raise AssertionError("no answer")
+
+
+def test_it_is_the_path_of_the_replay(analysis: Analysis) -> None:
+    expected = step_path(analysis, STEP)
+    assert expected is not None
+    said = answer(analysis, step=STEP)
+    parts = [(part["rank"], part["kind"], int(part["start"])) for part in said["parts"]]
+    assert parts == [(part.rank, part.kind, part.start_ns) for part in expected.parts]
+    assert sum(part["length"] for part in said["parts"]) == int(said["length"])
+    assert sum(map(int, said["kinds"].values())) == expected.length_ns
+    assert said["num_parts"] == len(expected.parts)
+
+
+def test_every_operation_of_it_stands_in_the_row_where_it_ran(analysis: Analysis) -> None:
+    said = answer(analysis, step=STEP)
+    store = Timelines(analysis)
+    operations = [part for part in said["parts"] if part["kind"] not in {"host", "delay"}]
+    assert len(operations) > 20
+    for part in operations:
+        rank, number = map(int, part["row"].split("."))
+        starts = store.gpu(rank).tracks[number].row.start_ns
+        assert int(part["start"]) in starts
+    assert all(part["row"] is None for part in said["parts"] if part["kind"] in {"host", "delay"})
+
+
+def test_of_very_many_parts_the_longest_are_drawn(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = step_path(analysis, STEP)
+    assert path is not None
+    monkeypatch.setattr(drawing, "MAX_PARTS", 5)
+    said = drawn(Timelines(analysis), path)
+    lengths = sorted((part.end_ns - part.start_ns for part in path.parts), reverse=True)
+    assert sorted((part["length"] for part in said["parts"]), reverse=True) == lengths[:5]
+    assert said["num_parts"] == len(path.parts)
+
+
+def test_the_step_at_a_time_is_asked_for(analysis: Analysis) -> None:
+    (first, *_) = analysis.result.breakdown
+    for step in first.steps:
+        start, length = step.measures.window_start_ns, step.measures.window_ns
+        for at in (start, start + length - 1):
+            assert step_at(first.steps, at) == step.number
+    assert step_at(first.steps, 0) == first.steps[0].number
+    assert step_at(first.steps, 1 << 60) == first.steps[-1].number
+    assert step_at((), 5) is None
+    middle = first.steps[STEP].measures.window_start_ns + 1000
+    assert answer(analysis, rank=0, at=middle)["step"] == str(STEP)
+
+
+def test_where_it_cannot_be_known_that_is_said(tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 100, launch=False).write(tmp_path / "t.sqlite")
+    with closing(analyze(path)) as without_calls:
+        said = answer(without_calls, rank=0, at=0)
+    assert said["state"] == "unknown"
+    assert "API calls" in said["why"]
+
+
+def test_it_is_drawn_on_demand_and_a_link_shows_it_again(page: Page, sample_url: str) -> None:
+    timeline = Timeline(page, f"{sample_url}/timeline")
+    page.get_by_role("button", name="what the end of the step waited for").click()
+    heading = page.get_by_role("heading", name="Critical path of step")
+    heading.wait_for(timeout=_MAX_S * 1000)
+    assert timeline.labels[0] == "critical path"
+    parts = page.get_by_role("table", name="parts")
+    parts.get_by_role("button", name="at::native").first.click()
+    timeline.wait_for("t.selected !== null")
+    timeline.wait_for("new URLSearchParams(location.search).has('path')")
+    timeline.wait_for("new URLSearchParams(location.search).has('select')")
+    timeline.wait()
+    # What is selected is underlined in the row where it ran.
+    left, bottom = timeline.ask(
+        "(() => { const box = t.panel.canvas.getBoundingClientRect();"
+        " const row = t.layout.rowOf(t.selected.row);"
+        " const x = t.painter.x(t.selected.begin + t.selected.length / 2);"
+        " return [box.left + x, box.top + row.top + row.height - 3]; })()"
+    )
+    red, green, _ = timeline.color(left, bottom)
+    assert red > green + 60
+    again = Timeline(page, page.url)
+    again.wait_for("t.path.shown !== null")
+    again.press("Escape")
+    assert "critical path" not in again.labels
+    again.wait_for("!new URLSearchParams(location.search).has('path')")
+    again.page.keyboard.press("k")
+    expect(heading).to_be_visible(timeout=_MAX_S * 1000)

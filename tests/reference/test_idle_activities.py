@@ -1,0 +1,230 @@
+"""The reference for why a GPU idles: the host does something else, one thing at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.builders import TraceBuilder, global_tid
+from tests.support.idle_gaps import END, MS, US, begun, found, late, os_call, switched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# -- MPI, set-up, allocation ----------------------------------------------------------------------
+
+
+def test_mpi_before_setup_before_allocation(tmp_path: Path) -> None:
+    trace = begun().raw(
+        "MPI_COLLECTIVES_EVENTS", start=END, end=END + MS, globalTid=global_tid(), textId=None
+    )
+    trace.nvtx("ncclCommInitRank", END, END + 2 * MS).api("cudaMalloc", END, END + 3 * MS)
+    trace.nvtx("dataloader next", END, END + 4 * MS).api("cudaEventRecord", END, END + 5 * MS)
+    trace = switched(trace, (END - MS, 0), (END + 6 * MS, 1))
+    expected = {
+        "mpi": 1000, "setup": 1000, "allocation": 1000, "data_loading": 1000, "launch_bound": 1010,
+        "waiting": 1000, "host_code": 1000,
+    }  # fmt: skip
+    assert found(late(trace, 7 * MS + 10 * US), tmp_path) == expected
+
+
+def test_mpi_of_another_thread(tmp_path: Path) -> None:
+    thread = global_tid(tid=1001)
+    trace = begun().raw("MPI_OTHER_EVENTS", start=END, end=None, globalTid=thread, textId=None)
+    assert found(late(trace, MS, call=MS), tmp_path) == {"launch_bound": 1000}
+
+
+@pytest.mark.parametrize(
+    "name", ["cuModuleLoadDataEx", "cuLibraryLoadData", "cudaHostRegister_v4000", "cuCtxCreate_v2"]
+)
+def test_setup_calls(name: str, tmp_path: Path) -> None:
+    trace = late(begun().api(name, END, END + MS), 1100 * US, call=100 * US)
+    assert found(trace, tmp_path) == {"setup": 1000, "launch_bound": 100}
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaMalloc_v3020", "cudaFreeHost_v3020", "cuMemMap", "cudaHostAlloc"]
+)
+def test_allocation_calls(name: str, tmp_path: Path) -> None:
+    trace = late(begun().api(name, END, END + MS), 1100 * US, call=100 * US)
+    assert found(trace, tmp_path) == {"allocation": 1000, "launch_bound": 100}
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "expected"),
+    [
+        ("conv", MS + 1, {"setup": 1000.001}),
+        ("conv", MS, {"launch_bound": 1000}),  # not over 1 ms
+        ("gemm", 2 * MS, {"launch_bound": 2000}),  # not its first launch
+    ],
+)
+def test_first_launches(name: str, call: int, expected: dict[str, float], tmp_path: Path) -> None:
+    trace = begun().kernel(END + call, END + 5 * MS, name, launch=(END, END + call))
+    assert found(trace, tmp_path) == expected
+
+
+def test_records_of_loading(tmp_path: Path) -> None:
+    trace = begun().raw("StringIds", id=90_000, value="Lazy Function Loading")
+    trace.raw(
+        "CUPTI_ACTIVITY_KIND_OVERHEAD", start=END, end=END + 60 * US, globalTid=global_tid(),
+        nameId=90_000, overheadType=7,
+    )  # fmt: skip
+    assert found(late(trace, 100 * US, call=100 * US), tmp_path) == {
+        "setup": 60,
+        "launch_bound": 40,
+    }
+
+
+def test_handles_of_libraries(tmp_path: Path) -> None:
+    trace = begun().raw("StringIds", id=90_000, value="cublasCreate_v2")
+    thread = global_tid()
+    trace.raw("CUBLAS_EVENTS", start=END, end=END + MS, globalTid=thread, nameId=90_000)
+    assert found(late(trace, MS, call=MS), tmp_path) == {"setup": 1000}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_setup"),
+    [
+        ("Warm-up Step 1", True),
+        ("ncclCommInitRankConfig", True),
+        ("compilation", True),
+        ("Torch-Compiled Region: 0/0", False),
+        ("decompiled", False),
+    ],
+)
+def test_setup_ranges(name: str, is_setup: bool, tmp_path: Path) -> None:
+    trace = late(begun().nvtx(name, END - MS, END + 5 * MS), MS, call=MS)
+    assert found(trace, tmp_path) == {"setup" if is_setup else "launch_bound": 1000}
+
+
+# -- sleep, host code, data loading ---------------------------------------------------------------
+
+
+def test_asleep_and_running(tmp_path: Path) -> None:
+    trace = switched(begun(), (END + MS, 0), (END + 3 * MS, 1))
+    expected = {"host_code": 2000, "waiting": 2000, "launch_bound": 10}
+    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
+
+
+def test_before_the_first_and_after_the_last_switch(tmp_path: Path) -> None:
+    trace = switched(begun(), (END + MS, 1), (END + 3 * MS, 0))
+    expected = {"unknown": 1000, "host_code": 2000, "waiting": 1000, "launch_bound": 10}
+    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
+
+
+def test_asleep_in_a_call_is_in_the_call(tmp_path: Path) -> None:
+    trace = switched(begun(), (END, 0), (END + MS, 1)).api("cudaEventRecord", END, END + MS)
+    assert found(late(trace, MS + 10 * US), tmp_path) == {"launch_bound": 1010}
+
+
+def test_asleep_between_calls_is_asleep(tmp_path: Path) -> None:
+    trace = switched(begun(), (END + 50 * US, 0), (END + 150 * US, 1))
+    trace.api("cudaEventRecord", END, END + 40 * US)
+    expected = {"waiting": 100, "launch_bound": 100}
+    assert found(late(trace, 200 * US), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sem_timedwait", {"waiting": 2000, "host_code": 2000, "launch_bound": 10}),
+        ("ioctl", {"host_code": 4000, "launch_bound": 10}),
+    ],
+)
+def test_calls_of_the_operating_system(
+    name: str, expected: dict[str, float], tmp_path: Path
+) -> None:
+    trace = os_call(begun(), name, END + MS, END + 3 * MS)
+    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
+
+
+def test_the_scheduler_knows_better(tmp_path: Path) -> None:
+    trace = switched(os_call(begun(), "read", END, END + MS), (END + MS, 0), (END + 2 * MS, 1))
+    expected = {"waiting": 1000, "host_code": 1000, "launch_bound": 10}
+    assert found(late(trace, 2 * MS + 10 * US), tmp_path) == expected
+
+
+def asleep_before_a_copy(**how: object) -> TraceBuilder:
+    trace = switched(begun(), (END, 0), (END + MS, 1), tid=how.get("tid"))  # type: ignore[arg-type]
+    start = END + MS + 10 * US
+    return trace.memcpy(start, start + MS, launch=(END + MS, start), **how)  # type: ignore[arg-type]
+
+
+def test_asleep_before_a_copy(tmp_path: Path) -> None:
+    expected = {"waiting": 1000, "launch_bound": 10}
+    assert found(asleep_before_a_copy(), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "is_batch"),
+    [
+        ((END, 30 * MS), True),  # the step begins before the copy
+        ((END + 2 * MS, 30 * MS), True),  # after it
+        ((8 * MS, END), True),  # one ends before it
+        ((8 * MS, 30 * MS), False),  # in the middle of a step
+    ],
+)
+def test_asleep_at_a_step_boundary(step: tuple[int, int], is_batch: bool, tmp_path: Path) -> None:
+    trace = asleep_before_a_copy().nvtx("step 3", *step)
+    trace.kernel(END + 6 * MS, END + 7 * MS, launch=(END + 3 * MS, END + 4 * MS))
+    result = found(trace, tmp_path)
+    assert ("data_loading" in result, "waiting" in result) == (is_batch, not is_batch)
+
+
+def test_asleep_before_a_copy_of_a_thread_that_only_copies(tmp_path: Path) -> None:
+    trace = asleep_before_a_copy(tid=1001, stream=9)
+    assert found(trace, tmp_path) == {"data_loading": 1000, "launch_bound": 10}
+
+
+def test_a_device_to_host_copy_is_no_batch(tmp_path: Path) -> None:
+    start = END + MS + 10 * US
+    trace = switched(begun(), (END, 0), (END + MS, 1)).nvtx("step 1", END, 30 * MS)
+    trace.memcpy(start, start + MS, "DtoH", launch=(END + MS, start))
+    assert found(trace, tmp_path) == {"waiting": 1000, "launch_bound": 10}
+
+
+# -- the stand-in ---------------------------------------------------------------------------------
+
+
+def handed_over(trace: TraceBuilder) -> TraceBuilder:
+    """The main thread's last call was at 10 ms; another thread launches 2 ms later."""
+    start = END + 2 * MS + 10 * US
+    return trace.kernel(start, start + MS, tid=1001, launch=(start - 10 * US, start))
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        ([(END - MS, 1)], {"host_code": 2000, "launch_bound": 10}),
+        ([(END, 0)], {"waiting": 2000, "launch_bound": 10}),
+        ([(END + MS, 0)], {"host_code": 1000, "waiting": 1000, "launch_bound": 10}),
+    ],
+)
+def test_asleep_means_both(
+    main: list[tuple[int, int]], expected: dict[str, float], tmp_path: Path
+) -> None:
+    trace = switched(handed_over(begun()), *main)
+    trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
+    assert found(trace, tmp_path) == expected
+
+
+def test_only_the_stand_in_is_asleep(tmp_path: Path) -> None:
+    trace = switched(handed_over(begun()), (END, 0))
+    trace = switched(trace, (END - MS, 0), (END + MS, 1), tid=1001)
+    assert found(trace, tmp_path) == {"waiting": 1000, "host_code": 1000, "launch_bound": 10}
+
+
+def test_no_stand_in_that_launches_elsewhere(tmp_path: Path) -> None:
+    trace = handed_over(begun()).api("cudaEventQuery", END, END + US, tid=1002)
+    trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
+    assert found(trace, tmp_path) == {"waiting": 2000, "launch_bound": 10}
+
+
+def test_calls_of_both_are_close(tmp_path: Path) -> None:
+    trace = handed_over(begun())
+    for time in range(100, 2000, 400):
+        trace.api("cudaEventRecord", END + time * US, END + (time + 10) * US)
+    trace.api("cudaLaunchKernel", END, END + US)
+    assert found(trace, tmp_path) == {"launch_bound": 2010}

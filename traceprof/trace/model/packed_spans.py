@@ -1,0 +1,52 @@
+"""Columns of what takes from a time to a time: operations of the GPU, calls of the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.trace.columns import Column
+
+    Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSpans:
+    """What takes from a time to a time.
+
+    Properties are unpacked at each use: ask once where it matters.
+
+    Attributes:
+        starts: n times in ns.
+        packed_length: n durations in ns, not negative.
+    """
+
+    starts: Column
+    packed_length: Column
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def start_ns(self) -> Int64:
+        """When each began, int64[n]; the same array until `starts.release`."""
+        return self.starts.whole
+
+    @property
+    def length_ns(self) -> Int64:
+        """How long each took, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each was over, int64[n]."""
+        return self.packed_length.add_to(self.start_ns)
+
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return when some of them were over, without unpacking the others."""
+        return self.start_ns[index] + self.packed_length.at(index)
