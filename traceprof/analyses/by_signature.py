@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def sure_slowdown(self) -> float:
-        """The same over the longest expectation; 0 where nothing is expected."""
+        """Time taken over the longest time expected; 0 where nothing is expected."""
         at_most = self.expected_at_most_ns
         return self.overlapped_ns / at_most if at_most else 0.0
 

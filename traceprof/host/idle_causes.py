@@ -253,7 +253,7 @@ def _takeable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
 
 
 class _ThreadPair:
-    """What is told of a thread and its stand-in, both of them or the thread alone."""
+    """A launching thread and its stand-in, or the thread alone: what both did in gaps."""
 
     def __init__(self, evidence: HostEvidence, calls: ApiCalls, numbers: tuple[int, ...]) -> None:
         self._evidence, self._calls, self._numbers = evidence, calls, numbers
