@@ -15,7 +15,7 @@ from traceprof.analyses.run_result import RunResult, partial_result
 from traceprof.errors import TraceprofError
 from traceprof.execution.beside import RankAlone, made_beside, questions, send
 from traceprof.execution.measuring import Task, measure, read_shared
-from traceprof.execution.memory import give_freed_memory_back
+from traceprof.execution.memory import drop_freed_memory, give_freed_memory_back
 from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.places import measured_anywhere
 from traceprof.execution.preview import previews
@@ -483,8 +483,6 @@ class _Analyzer:
                 traces.append(trace)
                 ranks.append(report[0])
             result = _judged(reports, self.options)
-            reports.clear()  # what ranks were compared by is large
-            report = None
             analysis = Analysis(result, attach_ranks(result.run, traces, ranks))
             return self._with_savings(analysis)
         except Exception:  # after an interrupt a thread may still be reading
@@ -495,6 +493,7 @@ class _Analyzer:
         """Return the analysis with what a step would gain without its findings, if asked for."""
         if self.options.savings is False:
             return analysis
+        drop_freed_memory()  # of the analyses
         return replace(analysis, result=with_savings(analysis))
 
     def _measured(
@@ -536,8 +535,11 @@ def _with_savings(result: RunResult, options: Options) -> RunResult:
         return not_replayed(result, why, "ask for it with --savings")
     traces: list[Trace] = []
     try:
-        traces.extend(open_trace(report.path) for report in result.run.reports)
-        ranks = [options.ranks_of(trace) for trace in traces]
+        ranks: list[list[Rank]] = []
+        for report in result.run.reports:
+            traces.append(open_trace(report.path))
+            ranks.append(options.ranks_of(traces[-1]))
+            traces[-1].release()  # of many reports what is read again only where needed adds up
         return with_savings(Analysis(result, attach_ranks(result.run, traces, ranks)))
     except (
         TraceprofError
