@@ -193,6 +193,7 @@ runs.save(sys.argv[2], result, "half")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_killed_writer_leaves_no_half_run(result: RunResult, path: Path, is_new: bool) -> None:
     if not is_new:
@@ -219,6 +220,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_writers_wait_for_each_other(path: Path, result: RunResult) -> None:
     arguments = [sys.executable, "-c", _WRITER, str(DDP), str(path), str(time.time() + 3)]
     writers = [subprocess.Popen(arguments) for _ in range(3)]
