@@ -54,12 +54,12 @@ def test_text() -> None:
         "  no   counters  needs permission\n"
         "\n"
         "Versions\n"
-        "  nsys    2023.4.4\n"
-        "  driver  550.54\n"
-        "  cuda    12.4\n"
-        "  torch   2.5.1\n"
-        "  nccl    not found\n"
-        "  nvtx    0.2.17\n"
+        "  Nsight Systems (nsys)            2023.4.4\n"
+        "  NVIDIA's driver                  550.54\n"
+        "  CUDA that PyTorch was built for  12.4\n"
+        "  PyTorch (torch)                  2.5.1\n"
+        "  NCCL that came with PyTorch      not found\n"
+        "  nvtx, for ranges of your own     0.2.17\n"
         "\n"
         "Permissions\n"
         "  own processes may be sampled          no\n"
@@ -81,7 +81,24 @@ def test_text() -> None:
         "  mlx5_1  unknown\n"
         "\n"
         "→ a and b do not fit\n"
+        "→ record a training: traceprof record --steps 10:20 -- torchrun … train.py"
+        " (with Nsight Systems)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        (Versions(torch="2.13.0"), "(with torch.profiler, as nsys is not on PATH)"),
+        (Versions(), "nothing can be recorded: nsys is not on PATH, and this Python has no torch"),
+    ],
+)
+def test_what_is_not_there_is_said(versions: Versions, said: str) -> None:
+    bare = replace(DIAGNOSIS, versions=versions, gpus=(), paths=(), network_cards=(), misfits=())
+    text = render(bare)
+    assert text.endswith(f"{said}\n")
+    assert "GPUs\n  none found\n" in text
+    assert "Network cards\n  none found (InfiniBand or RoCE)\n" in text
 
 
 def test_what_is_stored_is_read_and_is_no_report(tmp_path: Path) -> None:

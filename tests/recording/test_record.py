@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -62,6 +63,16 @@ def analysis(folder: Path) -> dict[str, Any]:
     return document
 
 
+def labels_of(trace: Path) -> list[tuple[str, bool]]:
+    """Return the labels of what was communicated, and whether each has an end."""
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    return [
+        (event["name"], event.get("args", {}).get("finished", True))
+        for event in events
+        if event.get("cat") == "user_annotation" and " bytes=" in event["name"]
+    ]
+
+
 @pytest.mark.usefixtures("nsys")
 @pytest.mark.parametrize("tool", ["nsys", "torch"])
 def test_only_the_steps_asked_for_on_all_ranks_alike(tmp_path: Path, tool: str) -> None:
@@ -83,6 +94,11 @@ def test_only_the_steps_asked_for_on_all_ranks_alike(tmp_path: Path, tool: str) 
     assert {path.name for path in folder.iterdir()} == names[tool] | beside
     assert "Gradient buckets" in out
     assert "report.html" in err
+    if tool == "torch":
+        for file in folder.glob("*.json.gz"):
+            named = labels_of(file)
+            assert {label.partition(" ")[0] for label, _ in named} >= {"bucket", "all_reduce"}
+            assert all(is_finished for _, is_finished in named)
     # The same, whoever recorded it.
     document = analysis(folder)
     steps = [(step["rank"], step["step"]) for step in document["steps"]]

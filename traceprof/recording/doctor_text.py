@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from traceprof.run.machines import Gpu
 
 _UNKNOWN = "unknown"
+_NAMES = {
+    "nsys": "Nsight Systems (nsys)",
+    "driver": "NVIDIA's driver",
+    "cuda": "CUDA that PyTorch was built for",
+    "torch": "PyTorch (torch)",
+    "nccl": "NCCL that came with PyTorch",
+    "nvtx": "nvtx, for ranges of your own",
+}
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -31,6 +39,7 @@ def render(diagnosis: Diagnosis) -> str:
         if aligned:
             lines += [one_line(title), *aligned, ""]
     lines += [f"→ {one_line(misfit)}" for misfit in diagnosis.misfits]
+    lines.append(f"→ {_next(diagnosis)}")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -39,9 +48,19 @@ def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
         yield "yes" if item.can else "no", item.what, item.missing and f"needs {item.missing}"
 
 
+def _next(diagnosis: Diagnosis) -> str:
+    """Say how to record here."""
+    command = "traceprof record --steps 10:20 -- torchrun … train.py"
+    if diagnosis.versions.nsys:
+        return f"record a training: {command} (with Nsight Systems)"
+    if diagnosis.versions.torch:
+        return f"record a training: {command} (with torch.profiler, as nsys is not on PATH)"
+    return "nothing can be recorded: nsys is not on PATH, and this Python has no torch"
+
+
 def _versions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     for field in fields(diagnosis.versions):
-        yield field.name, getattr(diagnosis.versions, field.name) or "not found"
+        yield _NAMES[field.name], getattr(diagnosis.versions, field.name) or "not found"
 
 
 def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
@@ -54,8 +73,10 @@ def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
 
 
 def _gpus(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
-    if diagnosis.gpus:
-        yield "GPU", "name", "PCIe", "NVLink", "NUMA node", "paths to GPU 0, 1, …"
+    if not diagnosis.gpus:
+        yield ("none found",)
+        return
+    yield "GPU", "name", "PCIe", "NVLink", "NUMA node", "paths to GPU 0, 1, …"
     for gpu in diagnosis.gpus:
         row = diagnosis.paths[gpu.index] if gpu.index < len(diagnosis.paths) else ()
         paths = " ".join(path or "?" for path in row)
@@ -76,8 +97,10 @@ def _nvlink(gpu: Gpu) -> str:
 
 
 def _cards(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
-    if diagnosis.network_cards:
-        yield "card", "nearest GPUs"
+    if not diagnosis.network_cards:
+        yield ("none found (InfiniBand or RoCE)",)
+        return
+    yield "card", "nearest GPUs"
     for card in diagnosis.network_cards:
         yield card.name, " ".join(map(str, card.nearest_gpus)) or _UNKNOWN
 

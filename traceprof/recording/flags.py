@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 CAPTURE = "steps@traceprof-capture"
 """The range that `instrument` opens around the steps that are asked for."""
 
-_NO_COST = "nothing that could be told from the noise"
+_NOT_MEASURABLE = "none that could be told from the noise"
+NO_COST = "none"
 
 
 class Flag(NamedTuple):
@@ -88,29 +89,35 @@ def choose_flags(
 def _traced(options: Mapping[str, str], *, uses_mpi: bool) -> Iterator[Flag | LeftOut]:
     traced = "cuda,nvtx,mpi" if uses_mpi else "cuda,nvtx"
     purpose = "GPU work, calls of CUDA and ranges" + (", calls of MPI" if uses_mpi else "")
-    yield Flag(f"--trace={traced}", purpose, "about 1.2 times a step of 3 ms without GPU work")
+    yield Flag(
+        f"--trace={traced}", purpose, "a step of 3 ms without GPU work took 1.2 times as long"
+    )
     if "'node'" in options.get("cuda-graph-trace", ""):
         yield Flag(
             "--cuda-graph-trace=node",
             "the kernels inside CUDA graphs",
-            'according to NVIDIA it "may cause significant runtime overhead" where graphs run',
+            'NVIDIA says that it "may cause significant runtime overhead" where graphs run',
         )
     if "cuda-event-trace" in options:
-        yield Flag("--cuda-event-trace=true", "which stream waits for which", "a row an event")
+        yield Flag(
+            "--cuda-event-trace=true",
+            "which stream waits for which",
+            "a row for each event",
+        )
 
 
 def _sampled(machine: Machine) -> Iterator[Flag | LeftOut]:
     if machine.may_sample is False:
-        yield Flag("--sample=none", "(sampling is not permitted)", "nothing")
-        yield Flag("--cpuctxsw=none", "(nor are context switches)", "nothing")
+        yield Flag("--sample=none", "no samples of the host, which are not permitted here", NO_COST)
+        yield Flag("--cpuctxsw=none", "no context switches, nor are these permitted", NO_COST)
         yield LeftOut(
             "whether the host slept or ran",
             "the system does not permit it: `sysctl kernel.perf_event_paranoid=2`, or in a"
             " container --cap-add=SYS_ADMIN or a seccomp profile with perf_event_open",
         )
         return
-    yield Flag("--sample=process-tree", "what the host ran while the GPU idled", _NO_COST)
-    yield Flag("--cpuctxsw=process-tree", "when the host slept", _NO_COST)
+    yield Flag("--sample=process-tree", "what the host ran while the GPU idled", _NOT_MEASURABLE)
+    yield Flag("--cpuctxsw=process-tree", "when the host slept", _NOT_MEASURABLE)
 
 
 def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | LeftOut]:
@@ -124,20 +131,23 @@ def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | Le
             " NVreg_RestrictProfilingToAdminUsers=0",
         )
     elif "gpu-metrics-devices" in options:  # from 2024 on
-        yield Flag("--gpu-metrics-devices=cuda-visible", links, "10 000 samples a second a GPU")
+        yield Flag(
+            "--gpu-metrics-devices=cuda-visible",
+            links,
+            "10 000 samples a second of each GPU",
+        )
     elif "gpu-metrics-device" in options:
-        yield Flag("--gpu-metrics-device=all", links, "10 000 samples a second a GPU")
+        yield Flag("--gpu-metrics-device=all", links, "10 000 samples a second of each GPU")
     cards = "counters of the network cards"
     said = options.get("nic-metrics")
     if not machine.network_cards:
         yield LeftOut(cards, "there is no InfiniBand or RoCE card")
     elif said is not None:
         value = "lf" if "lf" in said.replace("'", " ").replace(",", " ").split() else "true"
-        yield Flag(f"--nic-metrics={value}", cards, "a sample a millisecond a card")
+        yield Flag(f"--nic-metrics={value}", cards, "a sample a millisecond of each card")
 
 
 def _captured() -> Iterator[Flag]:
-    cost = "the steps are waited for, not recorded"
-    yield Flag("--capture-range=nvtx", "only the steps asked for", cost)
-    yield Flag(f"--nvtx-capture={CAPTURE}", "the range around them", "nothing")
-    yield Flag("--capture-range-end=stop", "the training goes on after them", "nothing")
+    yield Flag("--capture-range=nvtx", "records only the steps asked for", NO_COST)
+    yield Flag(f"--nvtx-capture={CAPTURE}", "the range that instrument opens around them", NO_COST)
+    yield Flag("--capture-range-end=stop", "the training goes on after them", NO_COST)

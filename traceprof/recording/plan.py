@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, UsageError
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording.flags import Flags, choose_flags
+from traceprof.recording.flags import NO_COST, Flag, Flags, choose_flags
 from traceprof.recording.job import Job, job_of
 from traceprof.recording.machine import look
 from traceprof.recording.training_command import TrainingCommand, read_command
@@ -151,15 +151,21 @@ def _nsys_plan(
     variables = _variables(steps)
     if steps is not None:
         variables["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the capture range is no kept text
-    settings = {
-        "env-var": ",".join(f"{name}={value}" for name, value in variables.items()),
-        "wait": "primary",  # not for what a training leaves running
-        "force-overwrite": "true",
-        "output": str(folder / job.name),
-    }
-    own = [f"--{name}={value}" for name, value in settings.items() if name in nsys.options]
+    told = ",".join(f"{name}={value}" for name, value in variables.items())
+    settings = (
+        ("env-var", told, "has instrument name what the processes do that the script starts"),
+        ("wait", "primary", "ends with the training, not with what it leaves running"),
+        ("force-overwrite", "true", "replaces an earlier report of this name"),
+        ("output", str(folder / job.name), "the report"),
+    )
+    own = [
+        Flag(f"--{name}={value}", purpose, NO_COST)
+        for name, value, purpose in settings
+        if name in nsys.options
+    ]
+    flags = Flags([*flags.flags, *own], flags.left_out)
     training = command.instrumented(_steps_option(steps))
-    words = ("nsys", "profile", *(flag.text for flag in flags.flags), *own, *training)
+    words = ("nsys", "profile", *(flag.text for flag in flags.flags), *training)
     notes += _nvtx_notes(nsys, command) + _instrument_notes(command)
     return Plan(NSYS, words, variables, folder, job, steps, flags, tuple(notes))
 

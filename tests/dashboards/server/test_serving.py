@@ -14,7 +14,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -36,7 +37,6 @@ from traceprof.execution.options import num_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Page
 
@@ -399,3 +399,29 @@ def test_strange_questions_are_answered(query: str) -> None:
     with DashboardServer(has_token=False) as server:
         status, told = get(f"{server.url}progress{query}")
         assert (status, json.loads(told)["previews"]) == (200, 0)
+
+
+def files_without_a_name() -> set[str]:
+    """Return the files without a name that this process has open."""
+    names = set()
+    for file in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed by another thread meanwhile
+            names.add(str(file.readlink()))
+    return {name for name in names if name.endswith(" (deleted)")}
+
+
+def test_an_answer_that_nobody_takes_leaves_no_file_open() -> None:
+    script = "/_dash-component-suites/dash_ag_grid/async-enterprise.js"
+    with closing(analyze(SAMPLE)) as analysis, ExitStack() as stack:
+        before = files_without_a_name()
+        with DashboardServer(has_token=False) as server:
+            server.show(analysis)
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(60)
+            port = urlsplit(server.url).port
+            client.connect((HOST, port))
+            client.sendall(f"GET {script} HTTP/1.1\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+            assert client.recv(12) == b"HTTP/1.1 200"
+            assert files_without_a_name() == before
+        assert files_without_a_name() == before
