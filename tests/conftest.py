@@ -158,8 +158,9 @@ def nsys() -> str:
 def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the last nvtx whose ranges every Nsight Systems records."""
     folder = tmp_path_factory.mktemp("nvtx")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    done = subprocess.run([*pip, "nvtx==0.2.11"], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--retries", "10"]
+    command = [*pip, "--target", str(folder), "nvtx==0.2.11"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
     return folder
