@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.support.serving import Serve
 
 
+MAX_WAIT_MS = 60_000
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -52,12 +53,13 @@ def sample_url(serve: Serve) -> str:
 def browser() -> Iterator[Browser]:
     """Return the system's Chromium, without a network; where CI lacks it, that is a failure."""
     try:
-        from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may be missing)
+        from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415  (may be missing)
     except ModuleNotFoundError:
         missing("the package playwright is not installed")
     executable = next(filter(None, map(shutil.which, _CHROMIUM)), None)
     if executable is None:
         missing("no Chromium is on PATH")
+    expect.set_options(timeout=MAX_WAIT_MS)  # 5 s are too few where machines are busy
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=executable,
@@ -71,6 +73,7 @@ def browser() -> Iterator[Browser]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """Return what all pages share: a window of 1280 × 800 and a cache of our own scripts."""
     shared = browser.new_context(viewport={"width": 1280, "height": 800})
+    shared.set_default_timeout(MAX_WAIT_MS)
     yield shared
     shared.close()
 

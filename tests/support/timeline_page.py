@@ -59,7 +59,7 @@ class Timeline:
     @property
     def address(self) -> dict[str, str]:
         """The parameters in the address, once they are settled."""
-        self.page.wait_for_timeout(400)
+        self.wait_for("!t.noting")
         query = parse_qs(urlsplit(self.page.url).query)
         return {key: values[0] for key, values in query.items()}
 

@@ -172,7 +172,7 @@ PATHS = (
 def test_no_path_reaches_the_file_system(sample_url: str, path: str) -> None:
     # As it is: clients that mean well would tidy it up.
     host = urlsplit(sample_url).netloc
-    with closing(http.client.HTTPConnection(host, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(host, timeout=60)) as connection:
         connection.putrequest("GET", path, skip_accept_encoding=True)
         connection.endheaders()
         answer = connection.getresponse()

@@ -60,7 +60,7 @@ def get(url: str) -> tuple[int, str]:
     # It keeps the cookie that an address with a token brings.
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     try:
-        with opener.open(url, timeout=10) as answer:
+        with opener.open(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_it_cleanly(when_s: float) -> None:
     with running("--port", "0") as (process, _):
         time.sleep(when_s)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode in {0, 130}
     assert "Traceback" not in errors
     assert errors.strip() == ""
@@ -152,7 +152,7 @@ def test_without_a_token() -> None:
         assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/", url)
         assert get(url)[0] == 200
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20)[1].strip() == ""
+        assert process.communicate(timeout=60)[1].strip() == ""
 
 
 def test_on_loopback_too_a_token_is_needed() -> None:
@@ -169,7 +169,7 @@ def test_connections_that_send_nothing_hold_nobody_up() -> None:
         port = urlsplit(server.url).port
         before = threading.active_count()
         for number in range(200):
-            slow = stack.enter_context(socket.create_connection((HOST, port), timeout=10))
+            slow = stack.enter_context(socket.create_connection((HOST, port), timeout=60))
             # Of a request, of a body that is to come, and nothing at all.
             slow.sendall(
                 (b"GET / HT", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n", b"")[number % 3]
@@ -189,7 +189,7 @@ def test_elsewhere_a_token_is_needed() -> None:
         assert get(f"{local}assets/style.css")[0] == 403
         assert get(f"{local}?token={token[1]}")[0] == 200
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     assert "can be reached from other machines" in errors
     assert token[1] not in errors
 
@@ -200,7 +200,7 @@ def test_a_taken_port_is_one_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with running("--port", str(port)) as (process, url):
-            _, errors = process.communicate(timeout=10)
+            _, errors = process.communicate(timeout=60)
     assert url == ""
     assert process.returncode == 2
     assert errors == (
@@ -219,7 +219,7 @@ def test_a_bad_report_ends_it_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(b"no database")
     command = [sys.executable, "-m", "traceprof", "dashboard", str(path), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("traceprof: cannot")
@@ -313,7 +313,7 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
         assert process.pid not in children
         assert not json.loads(get(f"{url}progress")[1])["is_over"]
         process.send_signal(number)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     until(lambda: not any(map(is_running, children)))
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
     assert process.returncode == codes[number]
