@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -40,8 +41,15 @@ settings.load_profile("same everywhere")
 
 def pytest_configure() -> None:
     """Let programs that tests start be interrupted, also where a shell's background ignores it."""
+    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Have garbage looked for among the objects of tests only, not among millions of others."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,6 +11,7 @@ from traceprof.analyses.run_result import RunResult
 from traceprof.errors import TraceprofError
 from traceprof.execution.analyzing import Analyzer, close_reports, judge_reports, open_reports
 from traceprof.execution.begun import BegunAnalysis, begin_analysis
+from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.places import measure_reports
 from traceprof.execution.reading import ProgressOfAll
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
 
 __all__ = [
@@ -260,6 +262,7 @@ def _analyzed(analyzer: Analyzer, opened: Sequence[Trace | FailedReport]) -> Ana
     analysis = _open_analysis(analyzer.analyzed(opened))
     if analyzer.options.savings is False:
         return analysis
+    drop_freed_memory()  # of the analyses
     try:
         return replace(analysis, result=with_savings(analysis))
     except Exception:
@@ -280,8 +283,11 @@ def _with_savings(result: RunResult, options: Options) -> RunResult:
         return not_replayed(result, why, "ask for it with --savings")
     traces: list[Trace] = []
     try:
-        traces.extend(open_trace(report.path) for report in result.run.reports)
-        ranks = [options.ranks_of(trace) for trace in traces]
+        ranks: list[list[Rank]] = []
+        for report in result.run.reports:
+            traces.append(open_trace(report.path))
+            ranks.append(options.ranks_of(traces[-1]))
+            traces[-1].release()  # of many reports what is read again only where needed adds up
         return with_savings(Analysis(result, attach_ranks(result.run, traces, ranks)))
     except (
         TraceprofError

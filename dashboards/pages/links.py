@@ -105,10 +105,9 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             if len(links) < _MAX_ROWS:
                 links.append((number, rates))
             limits.append(pieces)
-    idle = f"{num_idle} of them" if links else "Each of them"
-    idle_text = f"{idle} stays below 1 % of its peak and is not drawn: the table has it."
     if not links and num_idle:
-        return card(title, nothing(idle_text))
+        why = "No link reached 1 % of its peak: the table says what each carried."
+        return card(title, nothing(why))
     if not links:
         return card(
             title,
@@ -125,8 +124,19 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         figures.rates_over_time(links, limits[: len(links)], view.clock),
         "the rate of each link over time against its peak, by rank and direction",
     )
-    rest = [html.P(idle_text, className="note")] if num_idle else []
-    return card(title, chart, *rest, note=note)
+    return card(title, chart, *_idle(num_idle), note=note)
+
+
+def _idle(count: int) -> list[Component]:
+    """Say how many links are not drawn."""
+    if count == 0:
+        return []
+    text = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
+    if count > 1:
+        text = (
+            f"{count} more stay below 1 % of their peak and are not drawn: they are in the table."
+        )
+    return [html.P(text, className="note")]
 
 
 def _most(rates: LinkRates) -> float:

@@ -37,6 +37,7 @@ _NUM_THREADS = 16  # that answer
 _MAX_CONNECTIONS = 500
 _MAX_SILENCE_S = 30  # until a connection that says nothing is closed
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
+_IN_MEMORY = 1 << 30  # waitress does not close all files in which longer ones wait
 
 
 class DashboardServer:
@@ -153,6 +154,8 @@ class DashboardServer:
                 channel_timeout=_MAX_SILENCE_S,
                 cleanup_interval=_MAX_SILENCE_S // 3,
                 max_request_body_size=_MAX_BYTES,
+                inbuf_overflow=_IN_MEMORY,
+                outbuf_overflow=_IN_MEMORY,
                 ident=None,
             )
         except BaseException as error:  # noqa: BLE001  (raised where it is waited for)

@@ -21,13 +21,14 @@ IDENTIFIER = -1
 _MAX_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
 _LETTER, _HEAD_PADDING = 8.5, 26  # of a head, in pixels; no letter of it is wider on average
-_DIGIT, _CELL_PADDING = 8.4, 30  # of a cell, likewise
-_SMALL = 7.6  # a small letter of a cell, on average
+_DIGIT, _CELL_PADDING = 8.9, 30  # of a cell, likewise
+_SMALL = 8.0  # a small letter of a cell, on average
 _MIN_WIDTH = 60
 _SMALL_WINDOW = 1200  # what a window of 1280 pixels leaves to a table
 _MIN_CUT = 120  # of a column whose text is cut
-_MIN_WRAPPED = 240  # of a column of long names, which take several lines
+_MIN_WRAPPED = 200  # of a column of long names, which take several lines
 _MAX_TEXT = 330  # pixels that text is given before it is cut; its tooltip has all of it
+_MAX_NAME = 280  # pixels that a long name is given at least, where there is room
 _FILTER = 22  # of the button in the head
 
 
@@ -109,7 +110,7 @@ class Column:
         head = _LETTER * max(map(len, self.head.split())) + _HEAD_PADDING
         cell = max((_width(self._text(row.get(self.field))) for row in rows), default=0.0)
         if self.decimals is None:
-            cell = min(cell, _MAX_TEXT if self.width else 180)
+            cell = min(cell, _MAX_NAME if self.is_wrapped else _MAX_TEXT)
             head += _FILTER if self.is_filtered else 0
         return round(max(head, cell + _CELL_PADDING, _MIN_WIDTH))
 

@@ -98,15 +98,16 @@ def test_operations_are_the_calls_of_the_ranges(tmp_path: Path) -> None:
             for value, (begun, over) in expected.items()
             if "group=0" not in value or begun < last or _is_flight(value, over, begun)
         }
-        own = next(of_rank for of_rank in analysis.result.measured.arrivals if of_rank.rank == rank)
-        found = {
-            (own.groups[own.group[index]], int(own.sequence[index])): (
-                int(own.start_ns[index]),
-                int(own.end_ns[index]),
+        of_ranks = [packed.unpacked for packed in analysis.result.measured.arrivals]
+        of_rank = next(one for one in of_ranks if one.rank == rank)
+        times_of_calls = {
+            (of_rank.groups[of_rank.group[index]], int(of_rank.sequence[index])): (
+                int(of_rank.start_ns[index]),
+                int(of_rank.end_ns[index]),
             )
-            for index in range(len(own))
+            for index in range(len(of_rank))
         }
-        assert found == {
+        assert times_of_calls == {
             (re.findall(r"group=(\S+)", value)[0], int(re.findall(r"seq=(\d+)", value)[0])): times
             for value, times in expected.items()
         }

@@ -130,9 +130,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(exports())
 def test_agreement_on_generated_exports(
     tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
@@ -195,9 +193,7 @@ def trainings(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(trainings())
 def test_gradients_agree_on_generated_steps(
     tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder

@@ -115,7 +115,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
 
 @pytest.mark.slow
 @settings(
-    max_examples=250, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )
 @given(exports(), st.sampled_from([None, (0.2, 0.7), (-0.3, 1.4)]))
 def test_agreement_on_generated_exports(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.long import in_turn
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.registry import FINDING_IDS, RUN_ANALYSES
 from traceprof.analysis import Analysis, analyze
@@ -76,9 +77,8 @@ def _agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=NAMES)
 def test_findings_agree_with_the_truth(sample: Path) -> None:
-    analysis = analyze(sample)
-    analysis.close()
-    assert_true(analysis, truth_of(sample))
+    with analysis_of(sample) as analysis:
+        assert_true(analysis, truth_of(sample))
 
 
 @pytest.mark.parametrize(("name", "version"), in_turn(SCENARIOS, [*schema_layouts.PRODUCTS]))

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import dask
 import pytest
-from distributed import LocalCluster
+from distributed import Future, KilledWorker, LocalCluster
 
 from tests.support.cli import run
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
@@ -71,6 +72,26 @@ def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: li
     assert lost.path == deadly
     assert isinstance(lost.error, WorkerError)
     assert found.findings == analyze_reports(reports).findings
+
+
+def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
+    scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They die after two reports are measured, before they are sent here.
+    result = Future.result
+    where = SimpleNamespace(address="tcp://127.0.0.1:1")
+    lost = iter([KilledWorker("measure_file", where, 1)] * 2)  # type: ignore[arg-type]
+
+    def fetched(future: Future[object]) -> object:
+        for error in lost:
+            raise error
+        return result(future)
+
+    monkeypatch.setattr(Future, "result", fetched)
+    found = analyze_reports(reports, scheduler=scheduler)
+    assert next(lost, None) is None
+    monkeypatch.undo()
+    assert written(found) == alone(reports)
 
 
 def test_reports_that_cannot_be_read_are_left_out(

@@ -27,6 +27,7 @@ from tests.support.attempts import (
     folder_of,
 )
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.nsys import profile
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
@@ -379,7 +380,8 @@ SHELL = f"set -o pipefail; '{sys.executable}' -m traceprof"
 
 
 @pytest.mark.parametrize(
-    "command", [f"analyze '{SAMPLE}'", f"info '{SAMPLE}'", "explain gpu-idle", "--help"]
+    "command",
+    [f"analyze '{SAMPLE}'", *long_after(0, [f"info '{SAMPLE}'", "explain gpu-idle", "--help"])],
 )
 @pytest.mark.parametrize(
     ("redirection", "code", "said"),

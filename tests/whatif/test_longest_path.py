@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from traceprof.whatif.longest_path import ROOT, CircularError, binding_edges, schedule, solve
+from traceprof.whatif.weight_sets import WeightSets
 
 
 def plain(num: int, edges: list[tuple[int, int, float]]) -> list[float]:
@@ -33,7 +34,7 @@ def test_times_are_those_of_a_plain_search(seed: int) -> None:
     source, target = (np.array(ends) for ends in zip(*[edge[:2] for edge in edges], strict=True))
     weights = np.array([[edge[2], 2 * edge[2]] for edge in edges])
     plan = schedule(num, source, target)
-    times = solve(plan, weights)
+    times = solve(plan, WeightSets.of_columns(weights))
     assert times[:, 0].tolist() == plain(num, edges)
     assert times[:, 1].tolist() == plain(num, [(low, high, 2 * w) for low, high, w in edges])
     node = num - 1

@@ -88,15 +88,16 @@ def _measured(
             if future.status == "cancelled":
                 raise _disconnected(scheduler)
             index = futures[future]
-            failure = future.exception()
-            if isinstance(failure, distributed.KilledWorker):
+            try:
+                measured = future.result()
+            except distributed.KilledWorker as failure:  # also where what was done is lost with it
                 yield index, FailedReport(tasks[index].path, _died(tasks[index], failure))
-            elif isinstance(failure, ImportError):
+            except distributed.CancelledError as failure:
+                raise _disconnected(scheduler) from failure
+            except ImportError as failure:
                 raise _without_traceprof(failure) from failure
-            elif failure is not None:
-                raise failure
             else:
-                yield index, _seen(tasks[index], future.result())
+                yield index, _seen(tasks[index], measured)
             del futures[future]  # the workers may forget it
     finally:
         client.cancel(list(futures), force=True)  # type: ignore[no-untyped-call]

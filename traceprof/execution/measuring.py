@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.measured import MeasuredRank, MeasuredReport
 from traceprof.analyses.runner import measure_rank
 from traceprof.errors import WorkerError
+from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.reading import SectionsBeside
 from traceprof.execution.sharing import share
 from traceprof.host.host_ranges import read_host_ranges
@@ -120,6 +121,7 @@ def measure(
     Raises:
         TraceprofError: the report is damaged, or the options are impossible.
     """
+    drop_freed_memory()  # of reading
     num_operations = sum(len(rank.operations) for rank in ranks)
     most = max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1)
     work = partial(_measured_rank, options)

@@ -22,6 +22,13 @@ def keep_freed_memory() -> None:
         library.mallopt(_ARENA_MAX, 1)  # what one thread frees another one takes
 
 
+def drop_freed_memory() -> None:
+    """Have the C library give back what it kept so far: between stages that need other memory."""
+    library = _library()
+    if library is not None:
+        library.malloc_trim(0)
+
+
 def give_freed_memory_back() -> None:
     """Have the C library give back what it kept, and keep less from now on: for who stays on."""
     library = _library()

@@ -160,6 +160,9 @@ class PackedArrivals:
     columns: tuple[Column, ...]
     spent: tuple[tuple[Column, Column], ...]
 
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
     @classmethod
     def of(cls, arrivals: Arrivals) -> PackedArrivals:
         """Pack them."""

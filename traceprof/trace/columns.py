@@ -214,6 +214,8 @@ class ColumnBuilder:
     def finish(self) -> Column:
         """Return all that was added; nothing can be added any more."""
         kept = self._room[: self._length]
+        if self._mapping is None and len(kept) < len(self._room):
+            kept = kept.copy()  # of many small reports the room that is left adds up
         if self._blocks:
             return Column(kept, 0, [*self._blocks, (self._base, self._length)])
         return Column(kept, self._base)

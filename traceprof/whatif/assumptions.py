@@ -14,7 +14,6 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.whatif.columns import COMMUNICATION, COPY
 from traceprof.whatif.slowdown import with_shorter_communication, without_slowdown
-from traceprof.whatif.weights import as_measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,15 +123,19 @@ class Variant:
     has_gpu_time: bool = True
     has_possible_waits: bool = True
 
-    def durations(self, process: Process) -> Durations:
-        """Return what the actions of a process take."""
-        one = replace(as_measured(process), possible_waits=self.has_possible_waits)
+    def assumed(self, process: Process, measured: Durations) -> Durations:
+        """Return what the actions of a process take under the assumption; the same if nothing."""
+        return measured if self.assumption is None else self.assumption.change(process, measured)
+
+    def durations(self, assumed: Durations) -> Durations:
+        """Return this way to take what is not known of them."""
+        one = replace(assumed, possible_waits=self.has_possible_waits)
         if not self.keeps_unexplained:
             one = replace(one, unexplained=0.0)
         if not self.has_gpu_time:
             nothing = one.length_ns * 0
             one = replace(one, length_ns=nothing, transfer=nothing, latency=0.0)
-        return one if self.assumption is None else self.assumption.change(process, one)
+        return one
 
 
 # -- what each one changes ------------------------------------------------------------------------
@@ -176,6 +179,8 @@ def _no_data_loading(process: Process, durations: Durations) -> Durations:
         place = calls.place_of(gaps.launch)
         known = place >= 0
         np.maximum.at(before, calls.outer[place[known]], lost[known].astype(np.float64))
+    if not before.any():
+        return durations
     outer = np.flatnonzero(calls.is_outer)
     free = np.zeros(len(calls))
     follows = calls.thread[outer[1:]] == calls.thread[outer[:-1]]
@@ -254,6 +259,8 @@ def _faster(
     factor: float,
 ) -> Durations:
     del process
+    if not chosen.any():
+        return durations
     return replace(
         durations,
         length_ns=np.where(chosen, durations.length_ns * factor, durations.length_ns),

@@ -112,7 +112,7 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
         mark = next(mark for mark in graph.marks if mark.rank == rank.rank)
         step = np.searchsorted(mark.limits_ns, met.start_ns[rows, 0], side="right")
         first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
-        transfer_ns = np.median(graph.weights[edge[rows], 0], axis=1)
+        transfer_ns = np.median(graph.weights.of(0)[edge[rows]], axis=1)
         found = _Buckets(
             size[rows], first, met.node[rows], edges.source[edge[rows, 0]], edge[rows], transfer_ns
         )
@@ -127,9 +127,9 @@ class _Plan:
 
     def __init__(self, graph: RunGraph, edges: GraphEdges, buckets: _Buckets) -> None:
         self._graph, self._edges, self._buckets = graph, edges, buckets
-        weights = graph.weights[:, 0]
-        times = solve(graph.plan, graph.weights[:, :1])[:, 0]
-        self._by_edge = times[edges.source] + weights
+        self._weights = graph.weights.of(0)
+        times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+        self._by_edge = times[edges.source] + self._weights
         order = np.argsort(edges.target, kind="stable")
         self._of_target, self._sorted = edges.target[order], order
 
@@ -199,7 +199,7 @@ class _Plan:
         for column in range(starts.shape[1]):
             for edge in self._into(int(starts[bucket, column])):
                 kind = int(self._edges.kind[edge])
-                weight = float(self._graph.weights[edge, 0])
+                weight = float(self._weights[edge])
                 if kind == EdgeKind.STREAM:
                     # What is on the stream before the step's first bucket, and in between.
                     is_bucket = np.isin(self._edges.source[edge], starts + 1)
@@ -232,7 +232,7 @@ class _Plan:
     def _into(self, node: int) -> list[int]:
         low, high = np.searchsorted(self._of_target, [node, node + 1])
         edges = self._sorted[low:high]
-        held: list[int] = edges[self._graph.weights[edges, 0] > NEVER].tolist()
+        held: list[int] = edges[self._weights[edges] > NEVER].tolist()
         return held
 
 

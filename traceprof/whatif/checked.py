@@ -128,8 +128,8 @@ class CheckedReplay:
         low, high = num_ways * place, num_ways * (place + 1)
         under = StepsUnder(self.lengths[:, low:high])
         if assumption.of_run:
-            columns = list(range(self.first + low, self.first + high))
-            graph = replace(self.graph, weights=self.graph.weights[:, columns])
+            numbers = range(self.first + low, self.first + high)
+            graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
             changes = run_changes(self.analysis, graph, assumption.of_run)
             if isinstance(changes, CannotChange):
                 return changes
@@ -213,7 +213,7 @@ def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
         for index, change in enumerate(changes)
         for other in change.otherwise
     ]
-    ways = range(graph.weights.shape[1])
+    ways = range(graph.weights.num)
     return StepsUnder(
         changed_steps(graph, ways, changes),
         tuple(changed_steps(graph, ways, other) for other in others),

@@ -90,8 +90,8 @@ def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
     Args:
         graph: of the run; its first weights are what was measured.
     """
-    weights = graph.weights[:, 0]
-    times = solve(graph.plan, graph.weights[:, :1])[:, 0]
+    weights = graph.weights.of(0)
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
     last = max(graph.marks, key=lambda mark: times[mark.nodes[-1]])
     begin = float(times[last.nodes[0]])
     way = binding_edges(graph.plan, weights, times, int(last.nodes[-1]))

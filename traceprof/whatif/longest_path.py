@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
+    from traceprof.whatif.weight_sets import WeightSets
 
 Float64 = npt.NDArray[np.float64]
 NEVER = -np.inf
@@ -77,18 +78,18 @@ def schedule(num_nodes: int, source: Int64, target: Int64) -> Schedule:
     )
 
 
-def solve(plan: Schedule, weights: Float64) -> Float64:
+def solve(plan: Schedule, sets: WeightSets) -> Float64:
     """Return the time of each node.
 
     Args:
         plan: the order of the edges.
-        weights: float64[e, k], k sets of weights, in the order that the edges were given in.
+        sets: k sets of weights, in the order that the edges were given in.
 
     Returns:
         float64[nodes, k].
     """
-    times = np.zeros((plan.num_nodes, weights.shape[1]))
-    weights = weights[plan.order]
+    weights = sets.columns(plan.order)
+    times = np.zeros((plan.num_nodes, sets.num))
     source, target, first_edge = plan.source, plan.target, plan.first_edge
     edges_of_level = first_edge[plan.level_start].tolist()
     levels = plan.level_start.tolist()

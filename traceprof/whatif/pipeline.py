@@ -45,7 +45,7 @@ def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeli
     edges = edges_of_graph(graph)
     moved = np.full(graph.plan.num_nodes, np.nan)
     transfers = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
-    moved[edges.target[transfers]] = graph.weights[transfers, 0]
+    moved[edges.target[transfers]] = graph.weights.of(0)[transfers]
     of_send = moved[sends.node + 1]
     first = is_send & is_forward & (sends.rank == order[0])
     per_step = np.unique(sends.step[first], return_counts=True)[1]

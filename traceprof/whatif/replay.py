@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceprof.whatif.longest_path import Float64
     from traceprof.whatif.run_graph import Marks, RunGraph
 
-_AT_ONCE = 8  # sets of weights: the times of as many fit into a processor's cache, by level
+_AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cache, by level
 
 
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
@@ -32,8 +32,9 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
         By begin and by end, float64[s, k], the mean over the ranks that have the step.
     """
     steps, by_end = [], []
-    for first in range(0, graph.weights.shape[1], _AT_ONCE):
-        times = solve(graph.plan, graph.weights[:, first : first + _AT_ONCE])
+    numbers, place = graph.weights.distinct()
+    for first in range(0, len(numbers), _AT_ONCE):
+        times = solve(graph.plan, graph.weights.chosen(numbers[first : first + _AT_ONCE]))
         lengths = [np.diff(_with_others(times, mark, mark.nodes), axis=0) for mark in graph.marks]
         steps.append(by_number(graph.marks, lengths))
         ends = [
@@ -41,7 +42,7 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
         ]
         lengths = [np.diff(np.maximum.accumulate(end, axis=0), axis=0) for end in ends]
         by_end.append(by_number(graph.marks, lengths))
-    return np.concatenate(steps, axis=1), np.concatenate(by_end, axis=1)
+    return np.concatenate(steps, axis=1)[:, place], np.concatenate(by_end, axis=1)[:, place]
 
 
 def _with_others(times: Float64, mark: Marks, nodes: Int64) -> Float64:

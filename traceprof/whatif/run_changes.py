@@ -11,6 +11,7 @@ from traceprof.whatif.graph import EdgeKind
 from traceprof.whatif.longest_path import NEVER, ROOT, schedule
 from traceprof.whatif.replay import replayed_steps
 from traceprof.whatif.run_graph import EdgeList
+from traceprof.whatif.weight_sets import WeightSets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     Raises:
         CircularError: with the edges that are added, something would wait for itself.
     """
-    weights = graph.weights[:, list(columns)]
+    weights = graph.weights.chosen(columns).columns()
     for change in changes:
         weights[change.edges] = change.weights[:, np.newaxis]
     source, target, added = (
@@ -96,7 +97,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     left_out = frozenset().union(*(change.left_out for change in changes))
     marks = tuple(mark for mark in graph.marks if mark.rank not in left_out)
     if len(source) == 0:
-        return replace(graph, weights=weights, marks=marks)
+        return replace(graph, weights=WeightSets.of_columns(weights), marks=marks)
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
     gone = np.flatnonzero((weights == NEVER).all(axis=1))
     edges = (*_from_root(graph.edges, gone), EdgeList(EdgeKind.STREAM, -1, source, target))
@@ -106,7 +107,9 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
         np.concatenate([part.target for part in edges]),
     )
     weights = np.concatenate((weights, np.repeat(added[:, np.newaxis], len(columns), axis=1)))
-    return replace(graph, edges=edges, plan=plan, weights=weights, marks=marks)
+    return replace(
+        graph, edges=edges, plan=plan, weights=WeightSets.of_columns(weights), marks=marks
+    )
 
 
 def _from_root(edges: Sequence[EdgeList], gone: Int64) -> list[EdgeList]:

@@ -14,10 +14,11 @@ from traceprof.whatif.columns import COMPUTE
 from traceprof.whatif.facts import facts_of
 from traceprof.whatif.graph import EdgeKind, edges_of, in_pieces, observe
 from traceprof.whatif.longest_path import schedule
-from traceprof.whatif.weights import Weigher
+from traceprof.whatif.weight_sets import WeightSets, difference
+from traceprof.whatif.weights import Weigher, as_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from traceprof.whatif.graph import Edges, Observed, Process
     from traceprof.whatif.longest_path import Float64, Schedule
     from traceprof.whatif.sample import Sample
+    from traceprof.whatif.weight_sets import Int32
     from traceprof.whatif.weights import Weighing
 
 # Where clocks may be off by more than this share of a step, ranks meet only in operations for which
@@ -94,7 +96,7 @@ class RunGraph:
     Attributes:
         edges: all of them, without what they are about.
         plan: in which order they are taken.
-        weights: float64[e, k], of each variant.
+        weights: of each variant.
         marks: of each rank.
         facts: of each process.
         meetings: the collectives in which ranks meet.
@@ -103,7 +105,7 @@ class RunGraph:
 
     edges: tuple[EdgeList, ...]
     plan: Schedule
-    weights: Float64
+    weights: WeightSets
     marks: tuple[Marks, ...]
     facts: tuple[ProcessFacts, ...]
     meetings: tuple[_Meeting, ...]
@@ -170,7 +172,7 @@ def run_graph(
     edges: list[EdgeList] = []
     marks: list[Marks] = []
     weights, facts, kept = [], [], []
-    scales = [np.ones((*place.shape, len(variants))) for place in rows]
+    scales: list[dict[int, WeightSets]] = [{} for _ in rows]
     members = meeting_members(analysis)
     for number, ranks in enumerate(owners.values()):
         shift = clock_shift(analysis, ranks[0][1])
@@ -188,7 +190,7 @@ def run_graph(
             meetings[meeting].start_ns[:, column] = work.start_ns[at]
             meetings[meeting].end_ns[:, column] = work.end_ns[at]
             meetings[meeting].node[:, column] = process.start_node(at)
-            scales[meeting][:, column] = scale
+            scales[meeting][column] = scale
         if keeps_processes:
             kept.append(part.kept)
         del part, process, work
@@ -202,7 +204,7 @@ def run_graph(
         np.concatenate([part.source for part in edges]),
         np.concatenate([part.target for part in edges]),
     )
-    weighed = np.concatenate([*weights, *_transfers(meetings, scales)])
+    weighed = WeightSets.joined([*weights, *_transfers(meetings, scales)])
     return RunGraph(tuple(edges), plan, weighed, tuple(marks), tuple(facts), meetings, tuple(kept))
 
 
@@ -213,24 +215,40 @@ def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
         graph: whose processes are kept.
         variants: how to weigh it.
     """
-    scales = [np.ones((*met.node.shape, len(variants))) for met in graph.meetings]
+    scales: list[dict[int, WeightSets]] = [{} for _ in graph.meetings]
     weights = []
     for part in graph.kept:
         weighed, of_part = _weighed(part.process, part.edges, part.met, variants)
         weights.append(weighed)
         for (meeting, column), scale in zip(part.places, of_part, strict=True):
-            scales[meeting][:, column] = scale
-    weighed = np.concatenate([*weights, *_transfers(graph.meetings, scales)])
+            scales[meeting][column] = scale
+    weighed = WeightSets.joined([*weights, *_transfers(graph.meetings, scales)])
     return replace(graph, weights=weighed)
 
 
-def _transfers(meetings: Sequence[_Meeting], scales: Sequence[Float64]) -> list[Float64]:
-    """Return the weights of the edges of collectives: of arrivals, and of transfers."""
-    weights: list[Float64] = []
-    for met, scale in zip(meetings, scales, strict=True):
-        transfer = (met.end_ns - met.start_ns.max(axis=1, keepdims=True)).ravel()
-        by_variant = scale.reshape(len(transfer), scale.shape[-1])
-        weights += [np.zeros_like(by_variant), transfer[:, np.newaxis] * by_variant]
+def _transfers(
+    meetings: Sequence[_Meeting], scales: Sequence[Mapping[int, WeightSets]]
+) -> list[WeightSets]:
+    """Return the weights of the edges of collectives: of arrivals, and of transfers.
+
+    Args:
+        meetings: of the run.
+        scales: of each, by column, by what its transfers are multiplied.
+    """
+    weights: list[WeightSets] = []
+    for met, of_columns in zip(meetings, scales, strict=True):
+        transfer = (met.end_ns - met.start_ns.max(axis=1, keepdims=True)).astype(np.float64)
+        width = transfer.shape[1]
+        full = transfer.ravel()
+        others: list[tuple[Int32, Float64]] = []
+        for number in range(of_columns[0].num):
+            scaled = full.copy()
+            for column in range(width):
+                scaled[column::width] *= of_columns[column].of(number)
+            others.append(_or_last(difference(full, scaled), others))
+        nothing = np.zeros(len(full))
+        weights.append(WeightSets(nothing, tuple(difference(nothing, nothing) for _ in others)))
+        weights.append(WeightSets(full, tuple(others)))
     return weights
 
 
@@ -239,14 +257,14 @@ class _Part(NamedTuple):
 
     Attributes:
         kept: what weighs its edges.
-        weights: float64[e, k], of its edges.
-        scales: of each group in which it meets others, float64[m, k], what becomes of transfers.
+        weights: of its edges.
+        scales: of each group in which it meets others, what becomes of transfers.
         marks: of its ranks.
     """
 
     kept: Kept
-    weights: Float64
-    scales: Sequence[Float64]
+    weights: WeightSets
+    scales: Sequence[WeightSets]
     marks: Sequence[Marks]
 
 
@@ -298,22 +316,53 @@ def _weighed(
     edges: Sequence[Edges],
     met: Sequence[Int64],
     variants: Sequence[Weighing],
-) -> tuple[Float64, list[Float64]]:
+) -> tuple[WeightSets, list[WeightSets]]:
     """Return the weights of edges, and the factors of transfers, by variant."""
-    weighed = np.empty((sum(len(part.at) for part in edges), len(variants)))
-    scales = [np.empty((len(operations), len(variants))) for operations in met]
-    is_explained = not process.latencies.unexplained_ns.any()
-    for place, variant in enumerate(variants):  # one after the other: each is large
-        if place and is_explained and not variant.keeps_unexplained and variant.has_gpu_time:
-            for column in (weighed, *scales):  # the one before, with nothing to leave out
-                column[:, place] = column[:, place - 1]
-            continue
-        durations = variant.durations(process)
-        weigher = Weigher(process, durations)
-        weighed[:, place] = np.concatenate([weigher.of(part) for part in edges])
-        for scale, operations in zip(scales, met, strict=True):
-            scale[:, place] = durations.transfer[operations]
-    return weighed, scales
+    measured = as_measured(process)
+    weigher = Weigher(process, measured)
+    full = [weigher.of(part) for part in edges]
+    begins = np.cumsum([0, *map(len, full)]).tolist()
+    factors = [measured.transfer[operations] for operations in met]
+    others: list[tuple[Int32, Float64]] = []
+    scales: list[list[tuple[Int32, Float64]]] = [[] for _ in met]
+    assumed, assumption = measured, None
+    latest, weights = weigher, full
+    for variant in variants:
+        if variant.assumption is not assumption:
+            assumption = variant.assumption
+            assumed = variant.assumed(process, measured)
+        durations = variant.durations(assumed)
+        # What takes as long as it did is not weighed again: most assumptions switch waits off.
+        if weigher.takes_as_long(durations):
+            latest, weights = weigher, full
+        elif not latest.takes_as_long(durations):
+            latest = Weigher(process, durations)
+            weights = [latest.of(part) for part in edges]
+        columns = [
+            latest.switched(durations, part, column)
+            for part, column in zip(edges, weights, strict=True)
+        ]
+        parts = [difference(*pair) for pair in zip(full, columns, strict=True)]
+        edge = [at + np.int32(begin) for (at, _), begin in zip(parts, begins[:-1], strict=True)]
+        found = np.concatenate(edge), np.concatenate([weight for _, weight in parts])
+        others.append(_or_last(found, others))
+        for scale, factor, operations in zip(scales, factors, met, strict=True):
+            of_variant = difference(factor, durations.transfer[operations])
+            scale.append(_or_last(of_variant, scale))
+    return (
+        WeightSets(np.concatenate(full), tuple(others)),
+        [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],
+    )
+
+
+def _or_last(
+    found: tuple[Int32, Float64], before: Sequence[tuple[Int32, Float64]]
+) -> tuple[Int32, Float64]:
+    """Return the last one of those before if it is the same: then it is kept once."""
+    if not before:
+        return found
+    is_same = np.array_equal(found[0], before[-1][0]) and np.array_equal(found[1], before[-1][1])
+    return before[-1] if is_same else found
 
 
 def _marks(

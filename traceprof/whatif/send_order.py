@@ -116,7 +116,7 @@ class _Orders:
         typical = max(counts.values())
         measured = tuple(order for order, count in counts.items() if 2 * count > typical)
         place = {order: index for index, order in enumerate(measured)}
-        one = replace(graph, weights=graph.weights[:, :1])
+        one = replace(graph, weights=graph.weights.chosen((0,)))
         pattern_of = tuple(place.get(order, -1) for order in orders)
         return _Orders(one, edges_of_graph(graph), sends, units, measured, pattern_of)
 
@@ -145,7 +145,7 @@ class _Orders:
         of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
         source.append(node[sequence[of_last]] + 1)
         target.append(self.edges.target[after])
-        added.append(self.graph.weights[after, 0])
+        added.append(self.graph.weights.of(0)[after])
         waits = self._inherited(old)
         source.append(waits[0])
         target.append(waits[1])
@@ -181,7 +181,7 @@ class _Orders:
         low = np.searchsorted(of_row, giver[heirs], side="left")
         count = np.searchsorted(of_row, giver[heirs], side="right") - low
         taken = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
-        weights = self.graph.weights[edge[taken], 0]
+        weights = self.graph.weights.of(0)[edge[taken]]
         return edges.source[edge[taken]], sends.node[np.repeat(heirs, count)], weights
 
     def by_readiness(self) -> Int64:
@@ -194,7 +194,7 @@ class _Orders:
         best_sequence, best_ns = np.arange(len(sends)), np.inf
         seen: set[bytes] = set()
         for _ in range(_MAX_ROUNDS):
-            edges, weights = edges_of_graph(graph), graph.weights[:, 0]
+            edges, weights = edges_of_graph(graph), graph.weights.of(0)
             times = solve(graph.plan, graph.weights)[:, 0]
             ready = ready_ns(sends, edges, weights, times)
             ready = np.maximum(ready, ready[sends.partner])

@@ -159,7 +159,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     by_meeting = np.argsort(meeting, kind="stable")
     partner = np.empty(len(node), np.int64)
     partner[by_meeting[::2]], partner[by_meeting[1::2]] = by_meeting[1::2], by_meeting[::2]
-    weights = graph.weights[edge[follows], 0]
+    weights = graph.weights.of(0)[edge[follows]]
     near = weights[np.isfinite(weights)]
     return Sends(
         node, rank, step, start, direction, peer, partner, follows, edge, np.cumsum(~same) - 1,
@@ -196,8 +196,8 @@ def blocked_sends(analysis: OpenAnalysis, graph: RunGraph) -> tuple[BlockedSend,
     sends = sends_of(analysis, graph)
     if sends is None:
         return ()
-    times = solve(graph.plan, graph.weights[:, :1])[:, 0]
-    ready = ready_ns(sends, edges_of_graph(graph), graph.weights[:, 0], times)
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+    ready = ready_ns(sends, edges_of_graph(graph), graph.weights.of(0), times)
     start = times[sends.node]
     blocked = start - np.maximum(ready, start[sends.partner])
     blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)

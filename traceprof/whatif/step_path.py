@@ -113,9 +113,9 @@ class _Walk:
             shifts: by report, what its times are less than those of the run's clock.
         """
         self._graph, self._shifts = graph, shifts
-        times = solve(graph.plan, graph.weights[:, :1])[:, 0]
+        times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
         self._begin, self._end = (round(float(times[node])) for node in mark.nodes[[0, -1]])
-        self._way = binding_edges(graph.plan, graph.weights[:, 0], times, int(mark.nodes[-1]))
+        self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(mark.nodes[-1]))
         self._times = times
         self._first_edge = np.cumsum([0, *(len(part.source) for part in graph.edges)])
         self._parts: list[PathPart] = []

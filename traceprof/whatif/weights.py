@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,15 +58,14 @@ class Weighing(Protocol):
     """One way to weigh the edges of a run."""
 
     @property
-    def keeps_unexplained(self) -> bool:
-        """Whether delays without a known reason stay."""
+    def assumption(self) -> object | None:
+        """What is assumed: ways to weigh the same follow each other."""
 
-    @property
-    def has_gpu_time(self) -> bool:
-        """Whether the GPU takes any time."""
+    def assumed(self, process: Process, measured: Durations) -> Durations:
+        """Return what the actions of a process take under the assumption; the same if nothing."""
 
-    def durations(self, process: Process) -> Durations:
-        """Return what the actions of a process take."""
+    def durations(self, assumed: Durations) -> Durations:
+        """Return this way to take what is not known of them."""
 
 
 def as_measured(process: Process) -> Durations:
@@ -78,6 +78,13 @@ def as_measured(process: Process) -> Durations:
         transfer=np.ones(num_operations),
         is_free_of_stream=np.zeros(num_operations, np.bool_),
     )
+
+
+_BY_SWITCHES = {
+    EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
+    EdgeKind.APART_BEGIN, EdgeKind.APART_END,
+}  # fmt: skip
+"""The edges whose weights depend on more than what actions take."""
 
 
 class Weigher:
@@ -114,6 +121,33 @@ class Weigher:
         since = np.where(on_return, launched[has_call] - calls.end_ns[calls.outer[call]], since)
         self._launch = np.full(len(work), NEVER)
         self._launch[has_call] = since + self._after_launch[has_call]
+
+    def takes_as_long(self, durations: Durations) -> bool:
+        """Whether with other durations all actions and delays take what they take here."""
+        own = self._durations
+        has_unexplained = bool(self._process.latencies.unexplained_ns.any())
+        return (
+            durations.length_ns is own.length_ns
+            and durations.before_call_ns is own.before_call_ns
+            and durations.in_call_ns is own.in_call_ns
+            and durations.latency == own.latency
+            and (durations.unexplained == own.unexplained or not has_unexplained)
+        )
+
+    def switched(self, durations: Durations, edges: Edges, weights: Float64) -> Float64:
+        """Return the weights of edges with durations that take as long as these, float64[n].
+
+        Args:
+            durations: for which `takes_as_long`.
+            edges: of this process.
+            weights: of the same edges with these.
+        """
+        if edges.kind not in _BY_SWITCHES or len(edges.at) == 0:
+            return weights
+        other = copy(self)
+        other._durations = durations  # noqa: SLF001  (of the same class)
+        switched = other.of(edges)
+        return weights if np.array_equal(switched, weights) else switched
 
     def of(self, edges: Edges) -> Float64:
         """Return the weights of edges of this process, float64[n]."""

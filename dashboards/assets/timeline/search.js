@@ -14,7 +14,8 @@ export class TimelineSearch {
 
   // Say how many match, without going anywhere; again once everything is read.
   async count() {
-    const matches = await this.#ask("next");
+    const { selected, view } = this.timeline;
+    const matches = await this.#ask("next", undefined, selected?.begin ?? view?.start);
     if (matches) this.#show(matches);
   }
 
@@ -63,9 +64,10 @@ export class TimelineSearch {
   /**
    * @param {string} direction
    * @param {string} [from]
+   * @param {number} [at]
    * @returns {Promise<Matches | null>}
    */
-  async #ask(direction, from) {
+  async #ask(direction, from, at) {
     const { data, numbers, panel, view } = this.timeline;
     const text = panel.query.value;
     if (!text || !view) {
@@ -73,7 +75,7 @@ export class TimelineSearch {
       return null;
     }
     try {
-      return await data.search(numbers, text, direction, view.start, from);
+      return await data.search(numbers, text, direction, at ?? view.start, from);
     } catch (error) {
       panel.showMessage(/** @type {Error} */ (error).message);
       return null;

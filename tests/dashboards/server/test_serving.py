@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,7 +37,6 @@ from traceprof.execution.options import num_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Page
 
@@ -172,6 +174,24 @@ def test_connections_that_send_nothing_hold_nobody_up() -> None:
             )
         assert get(server.url)[0] == 200
         assert {*threading.enumerate()} <= before
+
+
+def test_long_replies_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, files = bytes(4 << 20), []
+
+    def answer(_: DashboardServer, __: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    def temporary_file(*_: Any, **__: Any) -> io.BytesIO:
+        files.append(io.BytesIO())
+        return files[-1]
+
+    monkeypatch.setattr(DashboardServer, "_answer", answer)
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary_file)
+    with DashboardServer(has_token=False) as server:
+        assert get(server.url) == (200, body.decode())
+    assert files == []
 
 
 def test_elsewhere_a_token_is_needed() -> None:
@@ -379,3 +399,29 @@ def test_strange_questions_are_answered(query: str) -> None:
     with DashboardServer(has_token=False) as server:
         status, told = get(f"{server.url}progress{query}")
         assert (status, json.loads(told)["previews"]) == (200, 0)
+
+
+def files_without_a_name() -> set[str]:
+    """Return the files without a name that this process has open."""
+    names = set()
+    for file in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed by another thread meanwhile
+            names.add(str(file.readlink()))
+    return {name for name in names if name.endswith(" (deleted)")}
+
+
+def test_an_answer_that_nobody_takes_leaves_no_file_open() -> None:
+    script = "/_dash-component-suites/dash_ag_grid/async-enterprise.js"
+    with closing(analyze(SAMPLE)) as analysis, ExitStack() as stack:
+        before = files_without_a_name()
+        with DashboardServer(has_token=False) as server:
+            server.show(analysis)
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(60)
+            port = urlsplit(server.url).port
+            client.connect((HOST, port))
+            client.sendall(f"GET {script} HTTP/1.1\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+            assert client.recv(12) == b"HTTP/1.1 200"
+            assert files_without_a_name() == before
+        assert files_without_a_name() == before

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.support.builders import TraceBuilder
 from tests.support.serving import serving
@@ -314,6 +315,7 @@ def test_the_search_goes_from_match_to_match(timeline: Timeline, sample: Analysi
     timeline.wait_for("t.selected !== null")
     first = timeline.ask("t.selected")
     assert "allreduce" in first["name"].lower()
+    expect(status).to_have_text(re.compile(r"^\d+ of [\d\u2009]+$"), timeout=60_000)
     count = int(status.inner_text().split(" of ")[1].replace("\u2009", ""))
     assert count >= int(rank.is_communication_kernel.sum())
     timeline.press("Escape", "Escape")
@@ -332,7 +334,7 @@ def test_a_search_in_vain(timeline: Timeline) -> None:
     timeline.press("/")
     timeline.page.keyboard.type("no such kernel")
     timeline.page.keyboard.press("Enter")
-    timeline.page.get_by_text("nothing has this in its name").wait_for()
+    timeline.page.get_by_text("nothing has this in its name").wait_for(timeout=60_000)
 
 
 def test_the_keyboard_reaches_everything(timeline: Timeline) -> None:

@@ -81,10 +81,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_cut_short_at_every_page(samples: dict[str, bytes], path: Path) -> None:
-    for data in samples.values():
+    for name, data in samples.items():
         size = page_size(data)
         for boundary in range(0, len(data), size):
-            for length in (boundary - 1, boundary, boundary + 1):
+            for length in (boundary - 1, boundary, boundary + 1)[:: 1 if name == "deep" else 2]:
                 if length > 0:
                     path.write_bytes(data[:length])
                     assert "cut short" in attempt(path).line
@@ -113,10 +113,10 @@ def test_cut_short_where_the_header_does_not_tell(samples: dict[str, bytes], pat
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("part", long_after(1, range(4)))
+@pytest.mark.parametrize("part", long_after(1, range(10)))
 def test_wrong_bytes(samples: dict[str, bytes], path: Path, damage: Damage, part: int) -> None:
     chosen = random.Random(f"{damage.__name__} {part}")
-    for turn in range(50):
+    for turn in range(20):
         data = bytearray(chosen.choice(list(samples.values())))
         damage(data, page_size(data), chosen)
         path.write_bytes(data)
@@ -177,12 +177,12 @@ def test_rows_that_lead_in_circles(untyped: bytes, path: Path) -> None:
     assert "out of order" in attempt(path).line
 
 
-@pytest.mark.parametrize("part", long_after(1, range(3)))
+@pytest.mark.parametrize("part", long_after(1, range(len(_VALUES))))
 @pytest.mark.parametrize("value", _VALUES)
 def test_a_wrong_value_in_any_column(untyped: bytes, path: Path, value: str, part: int) -> None:
-    # Part 0 has every column with some value, and every value in a third of the columns.
-    first = ([*_VALUES].index(value) + part) % 3
-    for table, column in _COLUMNS[first::3]:
+    # Part 0 has every column with a value, and every value in an eighth of the columns.
+    first = ([*_VALUES].index(value) + part) % len(_VALUES)
+    for table, column in _COLUMNS[first :: len(_VALUES)]:
         path.write_bytes(untyped)
         table_, column_ = quote(table), quote(column)
         alter(

@@ -122,6 +122,7 @@ class NsightTrace:
         ranges = self._kept.get(NAMED_RANGES)
         if isinstance(ranges, NamedRangesData):
             self._kept[NAMED_RANGES] = replace(ranges, events=None)
+        self._database.shrink()
 
     # -- sections --------------------------------------------------------------------------------
 

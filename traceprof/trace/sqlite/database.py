@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import sys
 import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,11 @@ class Database:
         self.connection.close()
         self._close_file()
         self.descriptor = _CLOSED
+
+    def shrink(self) -> None:
+        """Have SQLite let go of the pages that it keeps: of many open reports they add up."""
+        with suppress(sqlite3.Error):  # where it is closed there are none
+            self.connection.execute("PRAGMA shrink_memory")
 
     def reopen(self) -> None:
         """Connect anew and leave the connection so far alone, which another process uses.
@@ -267,8 +273,10 @@ class Database:
             tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
                 raise self.damaged("the name of a table is no text")
+            # The reports of a run have the same names, which are then there once.
             self.columns: dict[str, tuple[str, ...]] = {
-                name: tuple(self._column_names(name)) for name in tables
+                sys.intern(name): tuple(map(sys.intern, self._column_names(name)))
+                for name in tables
             }
             self.views = frozenset(views)
 

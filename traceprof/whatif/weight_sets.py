@@ -1,0 +1,103 @@
+"""Sets of weights of the same edges: one in full, of each other one what differs from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+
+    Float64 = npt.NDArray[np.float64]
+    Int32 = npt.NDArray[np.int32]
+
+_SAME = np.empty(0, np.int32), np.empty(0)
+
+
+@dataclass(frozen=True)
+class WeightSets:
+    """Sets of weights of e edges. An assumption changes few of them: the others are kept once.
+
+    Attributes:
+        full: float64[e].
+        other: of each set, which edges have other weights, and these; int32[d] and float64[d].
+    """
+
+    full: Float64
+    other: tuple[tuple[Int32, Float64], ...]
+
+    @property
+    def num(self) -> int:
+        """How many sets there are."""
+        return len(self.other)
+
+    @staticmethod
+    def of_columns(columns: Float64) -> WeightSets:
+        """Keep the columns of float64[e, k]."""
+        full = np.ascontiguousarray(columns[:, 0])
+        return WeightSets(full, tuple(difference(full, column) for column in columns.T))
+
+    @staticmethod
+    def joined(parts: Sequence[WeightSets]) -> WeightSets:
+        """Put the sets of one list of edges behind those of another."""
+        begins = np.cumsum([0, *(len(part.full) for part in parts)])[:-1].tolist()
+        others: list[tuple[Int32, Float64]] = []
+        for number in range(parts[0].num):
+            of_parts = [part.other[number] for part in parts]
+            if number and all(part.other[number - 1] is part.other[number] for part in parts):
+                others.append(others[-1])
+                continue
+            edges = [
+                edge + np.int32(begin) for (edge, _), begin in zip(of_parts, begins, strict=True)
+            ]
+            weights = [weight for _, weight in of_parts]
+            joined = np.concatenate(edges), np.concatenate(weights)
+            others.append(joined if len(joined[0]) else _SAME)
+        return WeightSets(np.concatenate([part.full for part in parts]), tuple(others))
+
+    def distinct(self) -> tuple[list[int], Int64]:
+        """Return the sets without those that are kept as one of them, and which of these each is.
+
+        Returns:
+            Numbers of sets, and int64[k], indices into them.
+        """
+        known: dict[int, int] = {}
+        place = [known.setdefault(id(pair), len(known)) for pair in self.other]
+        first = [place.index(number) for number in range(len(known))]
+        return first, np.array(place, np.int64)
+
+    def of(self, number: int) -> Float64:
+        """Return one set, float64[e], which is not to be written to."""
+        edge, weight = self.other[number]
+        if len(edge) == 0:
+            return self.full
+        column = self.full.copy()
+        column[edge] = weight
+        return column
+
+    def chosen(self, numbers: Sequence[int]) -> WeightSets:
+        """Return some of the sets."""
+        return WeightSets(self.full, tuple(self.other[number] for number in numbers))
+
+    def columns(self, order: Int64 | None = None) -> Float64:
+        """Return all sets, float64[e, k], in another order of the edges if one is given."""
+        num = len(self.full)
+        columns = np.empty((num, self.num))
+        for number in range(self.num):
+            column = self.of(number)
+            columns[:, number] = column if order is None else column[order]
+        return columns
+
+
+def difference(full: Float64, column: Float64) -> tuple[Int32, Float64]:
+    """Return where float64[e] differs from another one, int32[d], and what is there."""
+    if column is full:
+        return _SAME
+    edge = np.flatnonzero(column != full).astype(np.int32)
+    return (edge, column[edge]) if len(edge) else _SAME
