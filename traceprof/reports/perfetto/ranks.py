@@ -52,8 +52,8 @@ def write_rank(
     process = writer.process(pid, _title(rank, analysis), rank.rank)
     result = next((one for one in analysis.breakdown if one.rank == rank.rank), None)
     if result is not None:
-        found = [finding for finding in analysis.findings if finding.rank == rank.rank]
-        _write_findings(writer, process, found, result, to_run)
+        findings = [finding for finding in analysis.findings if finding.rank == rank.rank]
+        _write_findings(writer, process, findings, result, to_run)
         _write_steps(writer, process, result, to_run)
     flows = flows_of(rank, analysis.ranks)
     tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
