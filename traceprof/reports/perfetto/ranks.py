@@ -11,7 +11,7 @@ from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
 from traceprof.findings import by_id
-from traceprof.reports.perfetto.events import MAX_NAME, Event, events_of, write_events
+from traceprof.reports.perfetto.events import CHUNK, MAX_NAME, Event, events_of, write_events
 from traceprof.reports.perfetto.flows import flows_of
 from traceprof.reports.tracks import Category, communication_track, gpu_tracks, host_tracks
 from traceprof.run.rank import CpuRank
@@ -155,8 +155,10 @@ def _write_counters(
 def _write_values(
     writer: PacketWriter, track: int, times: Int64, values: npt.NDArray[np.int64 | np.int32]
 ) -> None:
-    for time_ns, value in zip(times.tolist(), values.tolist(), strict=True):
-        writer.value(track, time_ns, value)
+    for first in range(0, len(times), CHUNK):
+        part = slice(first, first + CHUNK)
+        for time_ns, value in zip(times[part].tolist(), values[part].tolist(), strict=True):
+            writer.value(track, time_ns, value)
 
 
 def _write_threads(
