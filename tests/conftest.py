@@ -17,7 +17,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.needs import missing
-from tests.support.traces import REAL_FOLDER, REAL_TRACES, is_long, real_name
+from tests.support.traces import (
+    QUICK_SAMPLES,
+    REAL_FOLDER,
+    REAL_TRACES,
+    SAMPLES,
+    is_long,
+    real_name,
+)
 from tests.support.workers import reports_of_run
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
+_OTHER_SAMPLES = {path.stem for path in SAMPLES} - QUICK_SAMPLES
 _FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
 # No wrong result is among them: those are assertions.
 _TIMED_OUT = [subprocess.TimeoutExpired, r"^TimeoutError: .*Timeout \d+ms exceeded"]
@@ -63,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what is slow, by what it takes, and what may time out; keep the part asked for."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if _SLOW_FIXTURES.intersection(fixtures):
+        if _SLOW_FIXTURES.intersection(fixtures) or _is_of_another_sample(item):
             item.add_marker(pytest.mark.slow)
         if _FOREIGN_PROGRAMS.intersection(fixtures) and config.pluginmanager.hasplugin(
             "rerunfailures"
@@ -75,6 +83,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(chosen[int(number) - 1 :: int(count)])
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def _is_of_another_sample(item: pytest.Item) -> bool:
+    """Say whether a test is run with a sample, by path or by name, that is none of the quick."""
+    callspec = getattr(item, "callspec", None)
+    values = () if callspec is None else callspec.params.values()
+    names = {Path(value).stem for value in values if isinstance(value, str | Path)}
+    return not names.isdisjoint(_OTHER_SAMPLES)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -142,8 +158,9 @@ def nsys() -> str:
 def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the last nvtx whose ranges every Nsight Systems records."""
     folder = tmp_path_factory.mktemp("nvtx")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    done = subprocess.run([*pip, "nvtx==0.2.11"], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--retries", "10"]
+    command = [*pip, "--target", str(folder), "nvtx==0.2.11"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
     return folder

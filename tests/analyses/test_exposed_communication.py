@@ -382,6 +382,7 @@ def generated(seed: int) -> TraceBuilder:
     return builder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     path = generated(seed).write(tmp_path / "t.sqlite")
@@ -389,6 +390,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
     assert_agreement(path, Window(20_000, 120_000))
 
 
+@pytest.mark.slow
 def test_generated_exports_have_all_reasons(tmp_path: Path) -> None:
     """Otherwise their agreement would say little."""
     total = dict.fromkeys(Reason, 0)

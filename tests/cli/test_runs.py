@@ -77,6 +77,7 @@ def test_what_cannot_be_saved_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--format", "json"]])
 def test_analyze_needs_only_what_it_uses(options: list[str]) -> None:
     heavy = "{'pandas', 'sqlite_utils', 'jinja2', 'pyarrow', 'perfetto', 'google.protobuf'}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.serving import Serve
 
 
-MAX_WAIT_MS = 60_000  # on a busy machine the browser's own 5 s are too few
+MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import doctest
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 import traceprof
 from tests.support.public import private_names
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "library.md"
 _EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_examples_give_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = PAGE.read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are made on Linux only")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_all", [False, True], ids=["to-the-first-process", "to-all-processes"])
 @pytest.mark.parametrize("num_reports", [1, 2])
 def test_a_conversion_that_is_terminated_leaves_nothing(
@@ -48,6 +49,7 @@ def test_a_conversion_that_is_terminated_leaves_nothing(
     until(lambda: not any(is_running(int(pid.name)) for pid in started.iterdir()))
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None:
     programs, temporary, started = (tmp_path / name for name in ("bin", "tmp", "started"))
     for folder in (programs, temporary, started):

@@ -6,6 +6,8 @@ import cProfile
 import pstats
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from traceprof.analysis import analyze_reports
@@ -26,6 +28,7 @@ def num_function_calls(path: Path, num_devices: int) -> int:
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.slow
 def test_the_work_grows_with_the_devices_and_no_faster(tmp_path: Path) -> None:
     num_device_counts = 25, 50, 100
     first, second, third = (

@@ -135,6 +135,7 @@ def add_host(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
         trace.raw("OSRT_API", start=5, end=9, globalTid=None, nameId=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds",
     [range(25), pytest.param(range(25, 1500), marks=pytest.mark.long)],

@@ -261,6 +261,7 @@ def test_rows_that_tell_nothing(tmp_path: Path) -> None:
     assert found(late(trace, MS, call=10 * US), tmp_path) == {"unknown": 990, "launch_bound": 10}
 
 
+@pytest.mark.slow
 def test_any_order_of_rows_and_any_events(tmp_path: Path) -> None:
     """Whatever happens, the causes sum to the idle time that the other reference finds."""
     names = ["cudaMalloc", "cudaDeviceSynchronize", "cudaEventRecord", "cuModuleLoadData"]

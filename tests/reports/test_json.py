@@ -42,6 +42,7 @@ def test_the_schema_that_ships_is_the_one_that_is_made_from_the_types() -> None:
     assert shipped.read_text(encoding="utf-8") == schema.text(), "run `make schema`"
 
 
+@pytest.mark.slow
 def test_metrics_of_findings_are_those_of_their_analyses() -> None:
     num_findings = 0
     for sample in SAMPLES:

@@ -33,6 +33,7 @@ def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(frame.to_csv(index=False)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["training", "gloo"])
 def test_events_come_back(name: str, tmp_path: Path) -> None:
     report = SAMPLES / f"{name}.sqlite"
@@ -62,6 +63,7 @@ def test_results_come_back(tmp_path: Path) -> None:
             assert json.loads(row["advice"]) == list(finding.advice)
 
 
+@pytest.mark.slow
 def test_ranks_of_several_reports_are_in_one_table(tmp_path: Path, simulated: list[Path]) -> None:
     assert run("export", "parquet", *simulated, "-o", tmp_path) == 0
     for table, expected in expected_events(*simulated).items():

@@ -193,6 +193,7 @@ runs.save(sys.argv[2], result, "half")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_killed_writer_leaves_no_half_run(result: RunResult, path: Path, is_new: bool) -> None:
     if not is_new:
@@ -219,6 +220,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_writers_wait_for_each_other(path: Path, result: RunResult) -> None:
     arguments = [sys.executable, "-c", _WRITER, str(DDP), str(path), str(time.time() + 3)]
     writers = [subprocess.Popen(arguments) for _ in range(3)]
@@ -256,6 +258,6 @@ def test_many_ranks_take_little(
     monkeypatch.setattr(store_module, "document", lambda _: made)
     before = time.process_time()
     save(path, result, "many")
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 20  # of all threads, on a busy machine
     assert count(path, "ranks") == 512
     assert path.stat().st_size < 20e6

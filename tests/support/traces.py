@@ -12,6 +12,10 @@ SAMPLE_FOLDER = Path(__file__).parents[2] / "sample_traces"
 SAMPLE = SAMPLE_FOLDER / "ddp.sqlite"
 CPU_SAMPLE = SAMPLE_FOLDER / "gloo.sqlite"
 SAMPLES = sorted(SAMPLE_FOLDER.glob("*.sqlite"))
+QUICK_SAMPLES = {
+    *("ddp", "gloo", "training", "mpi-wait", "host-sync", "peer-copies", "launch-queue-stall"),
+}
+"""Of tests with every sample, those with these are quick: one of each kind of program."""
 GPU_SAMPLES = [path for path in SAMPLES if path != CPU_SAMPLE]
 
 REAL_FOLDER = Path(os.environ["TRACEPROF_TRACES"]) if os.environ.get("TRACEPROF_TRACES") else None

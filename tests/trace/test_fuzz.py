@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_exports(tmp_path: Path, seed: int) -> None:
     tried = list(results(tmp_path, 10, seed))
@@ -53,6 +54,7 @@ def accepting_all(path: Path) -> None:
     path.write_bytes(data[:4096] + bytes(len(data) - 4096))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [

@@ -334,6 +334,7 @@ _OFTEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize(
     "pair",

@@ -234,6 +234,7 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
             assert np.allclose(shown, measured, atol=1e-4 * top, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
     results = [replace(many_steps(1250), rank=rank) for rank in range(512)]
     grid = step_figures.step_grid(results)

@@ -135,6 +135,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
 )

@@ -141,6 +141,7 @@ def test_neighbours_in_a_row(tmp_path: Path) -> None:
     assert [status for status, _ in replies[4:]] == [404, 404, 400]
 
 
+@pytest.mark.slow
 def test_a_collective_on_all_ranks_has_a_last_one(tmp_path: Path) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
     with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:

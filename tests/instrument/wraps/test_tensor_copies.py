@@ -115,6 +115,7 @@ READ: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_what_reads_a_tensor_on_the_host_is_a_copy_that_waits(
     recorded: list[str], monkeypatch: pytest.MonkeyPatch, name: str

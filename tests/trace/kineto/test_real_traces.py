@@ -70,6 +70,7 @@ def memory(kind: int) -> str:
     return "" if kind == NULL else MemoryKind(kind).name.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.traces
 def test_every_event_is_read_to_the_nanosecond(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real
@@ -131,6 +132,7 @@ def test_flows_join_nothing_that_correlation_ids_do_not(real: tuple[Path, dict[s
     assert joined or not flows
 
 
+@pytest.mark.slow
 @pytest.mark.traces
 def test_the_breakdown_is_the_references(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real
@@ -141,6 +143,7 @@ def test_the_breakdown_is_the_references(real: tuple[Path, dict[str, Any]]) -> N
     assert_agrees(found, ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.traces
 def test_calls_tell_what_the_profiler_was_told(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real

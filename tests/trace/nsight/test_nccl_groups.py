@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def laid_out(trees: list[Tree], time: int = 0) -> list[list[int]]:
     return rows
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(NESTED, max_size=8), max_size=3))
 def test_as_one_walks(threads: list[list[Tree]]) -> None:
     walk, columns = Walk(), list[tuple[int, int, int, int]]()

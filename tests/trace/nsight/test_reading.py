@@ -200,6 +200,7 @@ values = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.lists(values, max_size=6) | st.lists(integers | st.none(), max_size=6))
 def test_a_column_is_read_exactly_or_not_at_all(
@@ -405,6 +406,7 @@ def test_ranks_that_contradict_each_other(path: Path) -> None:
     assert [each["rank"] for each in attempt(export.write(path)).document["ranks"]] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", SMALL_TABLES)
 def test_small_tables_that_are_empty(path: Path, table: str) -> None:
     everything().write(path)
