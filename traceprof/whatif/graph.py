@@ -186,7 +186,7 @@ def observe(
         work=work,
         host_waits=waits,
         lock_waits=lock_waits(calls, work, waits),
-        hand_overs=hand_overs(calls, work),
+        hand_overs=hand_overs(calls, work, None if span is None else span[0] + shift_ns),
         stream_waits=between,
     )
 

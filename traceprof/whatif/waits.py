@@ -218,27 +218,32 @@ def host_waits(
     )  # fmt: skip
 
 
-def hand_overs(calls: HostCalls, work: GpuWork) -> HandOvers:
+def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> HandOvers:
     """Return where threads that launch wait for each other.
 
     Args:
         calls: of the process.
         work: of all its ranks.
+        begin_ns: when the calls begin that are replayed, where there are others before: a thread
+            that makes its first one later waited as one does that made a call before.
     """
     launches = np.unique(calls.thread[work.call[work.call >= 0]])
     chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
     if len(launches) < 2:
         return HandOvers(nothing, nothing)
-    follows = np.flatnonzero(calls.thread[chosen[1:]] == calls.thread[chosen[:-1]])
-    before, after = chosen[follows], chosen[follows + 1]
-    is_long = calls.start_ns[after] - calls.end_ns[before] > MIN_HAND_OVER_NS
-    before, after = before[is_long], after[is_long]
+    is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
+    since_ns = np.append(0, calls.end_ns[chosen[:-1]])
+    if begin_ns is not None:
+        since_ns[is_first] = begin_ns
+        is_first[:] = False
+    is_long = ~is_first & (calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS)
+    after, since_ns = chosen[is_long], since_ns[is_long]
     by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
     last = np.searchsorted(calls.end_ns[by_end], calls.start_ns[after], side="right") - 1
     other = by_end[np.maximum(last, 0)]
     is_other = (last >= 0) & (calls.thread[other] != calls.thread[after])
-    is_other &= calls.end_ns[other] > calls.end_ns[before]
+    is_other &= calls.end_ns[other] > since_ns
     return HandOvers(after[is_other], other[is_other])
 
 
