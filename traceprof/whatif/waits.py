@@ -320,11 +320,31 @@ def _synchronized(
     last = chains.last_before(asked.stream[by_stream], calls.in_time[by_stream])
     waits.append(by_stream[last >= 0])
     operations.append(last[last >= 0])
+    if events is None:
+        call, operation = _behind_others(by_stream, last, calls, work)
+        waits.append(call)
+        operations.append(operation)
     rest = rest[asked.stream[rest] == NULL]
     last = _ended_before(calls.start_ns[rest], calls.end_ns[rest], rest, calls, work)
     waits.append(rest[last >= 0])
     operations.append(last[last >= 0])
     return np.concatenate(waits), np.concatenate(operations)
+
+
+def _behind_others(
+    waiting: Int64, last: Int64, calls: HostCalls, work: GpuWork
+) -> tuple[Int64, Int64]:
+    """Return the waits for a stream that seem to have been for another one as well, by times.
+
+    The stream had been made to wait for that one since its last operation: the call returned within
+    20 us of the other stream's operation, and long after its own stream's.
+    """
+    own_end_ns = np.where(last >= 0, work.end_ns[last], np.iinfo(np.int64).min // 2)
+    other = _ended_before(calls.start_ns[waiting], calls.end_ns[waiting], waiting, calls, work)
+    is_late = calls.end_ns[waiting] - own_end_ns > _TOLERANCE_NS
+    is_near = calls.end_ns[waiting] - work.end_ns[other] <= _TOLERANCE_NS
+    fits = (other >= 0) & is_late & is_near
+    return waiting[fits], other[fits]
 
 
 class _Asked(NamedTuple):
