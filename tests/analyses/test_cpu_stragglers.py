@@ -98,7 +98,8 @@ def test_operations_are_the_calls_of_the_ranges(tmp_path: Path) -> None:
             for value, (begun, over) in expected.items()
             if "group=0" not in value or begun < last or _is_flight(value, over, begun)
         }
-        own = next(each for each in analysis.result.measured.arrivals if each.rank == rank)
+        arrivals = [packed.unpacked for packed in analysis.result.measured.arrivals]
+        own = next(of_rank for of_rank in arrivals if of_rank.rank == rank)
         found = {
             (own.groups[own.group[index]], int(own.sequence[index])): (
                 int(own.start_ns[index]),
