@@ -236,7 +236,7 @@ def _rows(key: str, text: str) -> str:
 
 def _step_path(key: str, text: str) -> str:
     if text != WHOLE_PATH:
-        _whole(key, text)
+        _index(key, text)
     return text
 
 

@@ -20,6 +20,23 @@ _RECORDERS = ("NVTX_INJECTION64_PATH", "TRACEPROF_RECORD_WITH")
 """One of these is set where somebody records."""
 
 
+_STARTED_PID = os.getpid()
+
+
+def _warn_if_forked() -> None:
+    """Say that Nsight records nothing of a process that was forked from the one that it knows."""
+    if os.getpid() == _STARTED_PID or os.environ.get(_RECORDERS[1]) == "torch":
+        return
+    import logging  # noqa: PLC0415
+
+    logging.getLogger("traceprof.instrument").warning(
+        "process %d was forked, and Nsight Systems records no ranges of a process that is forked"
+        " without a program of its own: record with torch.profiler (traceprof record --with torch),"
+        " or have the launcher spawn its processes",
+        os.getpid(),
+    )
+
+
 def _wait_for_group() -> None:
     """Enable when `init_process_group` is called first, which is itself again from then on."""
     import functools  # noqa: PLC0415
@@ -35,6 +52,7 @@ def _wait_for_group() -> None:
     @functools.wraps(original)
     def enable_and_init(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
         patches.restore()
+        _warn_if_forked()
         importlib.import_module("instrument.recording").record_as_asked()
         return original(*args, **kwargs)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import gzip
 import logging
+import multiprocessing
+import multiprocessing.util
 import os
 import re
 import shutil
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from instrument.core import recorded_steps
 from instrument.core.completion import settle, wait_for_gpu
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ class TorchTrace:
         self._profile: profile | None = None
         self._name = ""
         self._thread: int | None = None
+        self._pid = os.getpid()
         self._give_signal_back: Callable[[], None] | None = None
 
     def prepare(self) -> None:
@@ -60,14 +64,15 @@ class TorchTrace:
         if self._profile is None:
             return
         self._name = _file_name()
-        self._thread = threading.get_ident()
+        self._thread, self._pid = threading.get_ident(), os.getpid()
         self._profile.start_trace()
+        _end_with_forked_process()
         self._give_signal_back = _on_termination(self.end)
 
     def end(self) -> None:
         """Record no more, and write the trace."""
         recorded, self._profile = self._profile, None
-        if recorded is None:
+        if recorded is None or self._pid != os.getpid():  # forked since: the parent records
             return
         if self._give_signal_back is not None:
             self._give_signal_back()
@@ -99,6 +104,12 @@ def _finish() -> None:
 
 
 atexit.register(_finish)
+
+
+def _end_with_forked_process() -> None:
+    """Have recording end with a process of multiprocessing: a forked one runs nothing of atexit."""
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, recorded_steps.unwatch, exitpriority=0)
 
 
 def _compress(target: Path) -> None:

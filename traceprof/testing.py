@@ -57,8 +57,8 @@ class RecordedRun:
     @property
     def findings(self) -> list[Finding]:
         """All findings, the costliest first."""
-        found = [finding for capture in self._side.captures for finding in capture.findings]
-        return sorted(found, key=lambda finding: -finding.impact_ns)
+        findings = [finding for capture in self._side.captures for finding in capture.findings]
+        return sorted(findings, key=lambda finding: -finding.impact_ns)
 
     def exposed_communication_below(self, share: float) -> RecordedRun:
         """Assert that on every rank less than this share of a step is exposed communication.

@@ -173,7 +173,7 @@ def _search(store: Timelines) -> dict[str, Any]:
     start = asked.event_id("from") if "from" in request.args else None
     ranks, is_all = store.searchable(numbers)
     if start is not None:
-        if not is_all and start[0] in ranks and start[1] not in ranks[start[0]]:
+        if start[0] in numbers and start[1] not in ranks.get(start[0], {}):
             ranks = {**ranks, start[0]: store.events(start[0])}
         place = place_of(ranks, *start)
         if place is None:

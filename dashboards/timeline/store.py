@@ -7,6 +7,7 @@ one thread reads at a time: its file has one reader.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
@@ -79,17 +80,22 @@ class Timelines:
     def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, Events]], bool]:
         """Return the events of ranks as far as they are read, and whether that is all of them.
 
-        What their GPUs did is there; calls and ranges are read meanwhile.
+        What their GPUs did is there soon; calls and ranges are read meanwhile. Of some ranks there
+        may be nothing yet.
         """
         with self._lock:
             missing = [number for number in numbers if number not in self._events]
         is_all = self._event_reader.finish(missing, MAX_WAIT_S)
-        with self._lock:
-            known = {number: self._events.get(number) for number in numbers}
-        return {
-            number: events if events is not None else self._gpu_events(number)
-            for number, events in known.items()
-        }, is_all
+        until = time.monotonic() + MAX_WAIT_S
+        events: dict[int, Mapping[str, Events]] = {}
+        for number in numbers:
+            with self._lock:
+                known = self._events.get(number) or self._of_gpu.get(number)
+            if known is None and (not events or time.monotonic() < until):
+                known = self._gpu_events(number)
+            if known is not None:
+                events[number] = known
+        return events, is_all
 
     def _gpu_events(self, number: int) -> Mapping[str, Events]:
         """Return the events of a rank's GPU and its steps, which are in memory."""

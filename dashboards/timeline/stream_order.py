@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.timeline.model import RankTimeline, Track
+    from traceprof.communication.stream_waits import StreamWaits
     from traceprof.intervals import Int64
 
 
@@ -27,6 +28,11 @@ def launching_call(timeline: RankTimeline, index: int) -> int:
     group, place = timeline.operation(index)
     only = picked(rank.operations.groups[group], np.array([place]))
     return int(launching_calls(only, rank.calls)[0])
+
+
+def _waits(timeline: RankTimeline) -> StreamWaits | None:
+    """Return the waits of a rank's streams; None without a GPU or event records."""
+    return None if timeline.rank.device is None else stream_waits(timeline.rank)
 
 
 def picked(operations: Operations, places: Int64) -> Operations:
@@ -49,9 +55,7 @@ def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
     Returns:
         Numbers of operations, each once; none where the report has no event records.
     """
-    if timeline.rank.device is None:
-        return []
-    waits = stream_waits(timeline.rank)
+    waits = _waits(timeline)
     if waits is None:
         return []
     next_ones = []
@@ -72,9 +76,7 @@ def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
     Returns:
         Numbers of operations, each once; none where the report has no event records.
     """
-    if timeline.rank.device is None:
-        return []
-    waits = stream_waits(timeline.rank)
+    waits = _waits(timeline)
     call = launching_call(timeline, index)
     if waits is None or call < 0:
         return []

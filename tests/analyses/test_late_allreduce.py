@@ -10,6 +10,7 @@ import pytest
 
 from tests.reference.late_allreduce import reference
 from tests.support.builders import TraceBuilder
+from tests.support.claims import assert_missing
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import late_allreduce
@@ -280,10 +281,7 @@ def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> 
 def test_what_cannot_be_judged_says_how_to_collect_it(
     tmp_path: Path, builder: TraceBuilder, why: str, how: str
 ) -> None:
-    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
-    assert why in missing.reason
-    assert how in missing.how_to_collect
+    assert_missing(judged(builder.write(tmp_path / "t.sqlite")), why, how)
 
 
 # -- generated, simulated and real exports --------------------------------------------------------

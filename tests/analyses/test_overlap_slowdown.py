@@ -11,6 +11,7 @@ import pytest
 
 from tests.reference.overlap_slowdown import reference
 from tests.support.builders import TraceBuilder
+from tests.support.claims import assert_missing
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import overlap_slowdown
@@ -382,10 +383,7 @@ def test_a_slowdown_of_nothing_is_not_claimed(tmp_path: Path) -> None:
 def test_what_cannot_be_judged_says_how_to_collect_it(
     tmp_path: Path, builder: TraceBuilder, why: str, how: str
 ) -> None:
-    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
-    assert why in missing.reason
-    assert how in missing.how_to_collect
+    assert_missing(judged(builder.write(tmp_path / "t.sqlite")), why, how)
 
 
 # -- generated, simulated and real exports --------------------------------------------------------

@@ -14,6 +14,9 @@ from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
 
 numbers = st.lists(st.integers(0, 2**61), unique=True, max_size=5).map(tuple)
+rows = st.lists(
+    st.builds("{}.{}".format, st.integers(0, 999), st.integers(0, 999)), min_size=1, max_size=5
+).map(",".join)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
@@ -44,6 +47,10 @@ def addresses(draw: st.DrawFn) -> Address:
         select=draw(st.none() | texts),
         search=draw(st.none() | texts),
         assume=draw(st.none() | texts),
+        pinned=draw(st.none() | rows),
+        hidden=draw(st.none() | rows),
+        moved=draw(st.none() | rows),
+        step_path=draw(st.sampled_from([None, "all", "0", "17"])),
         scope=draw(st.none() | scopes()),
     )
 
@@ -72,7 +79,8 @@ def test_anything_else_is_an_address_or_an_error(query: str) -> None:
         "finding=nothing", "finding=../../etc/passwd", "evidence=-1", "rank=1&rank=2", "path=/x",
         "__class__=1", "search=" + "x" * 1001, "scope=select%3Dx", "scope=rank%3D-1",
         "scope=start%3D5%26end%3D5", "scope=scope%3D", "scope=&scope=",
-        "&".join(["rank=1"] * 99), "select=a" * 20_000,
+        "path=-1", "path=", "pinned=", "pinned=0", "hidden=0.1,", "moved=0.1;0.2", "moved=a.b",
+        "pinned=" + ",".join(["0.1"] * 9999), "&".join(["rank=1"] * 99), "select=a" * 20_000,
     ],
 )  # fmt: skip
 def test_what_no_address_can_say_is_refused(query: str) -> None:

@@ -58,18 +58,22 @@ def test_a_click_on_a_step_leads_to_it(
     assert times(page) == (str(steps[0]["start_ns"]), str(steps[0]["end_ns"]))
 
 
+def walk(page: Page, chart: str, *keys: tuple[str, str]) -> None:
+    """Press keys, after each of which a chart says where it is, then open the timeline there."""
+    said = page.locator(f"#{chart} [role=status]")
+    for key, place in keys:
+        page.keyboard.press(key)
+        expect(said).to_contain_text(place)
+    page.keyboard.press("Enter")
+    page.locator("#timeline").wait_for()
+
+
 def test_the_keyboard_goes_through_the_steps_and_says_them(
     page: Page, sample_url: str, steps: list[dict[str, Any]]
 ) -> None:
     open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
     page.locator("#steps-bars").focus()
-    said = page.locator("#steps-bars [role=status]")
-    page.keyboard.press("ArrowRight")
-    expect(said).to_contain_text("step 0")
-    page.keyboard.press("ArrowRight")
-    expect(said).to_contain_text("step 1")
-    page.keyboard.press("Enter")
-    page.locator("#timeline").wait_for()
+    walk(page, "steps-bars", ("ArrowRight", "step 0"), ("ArrowRight", "step 1"))
     assert times(page) == (str(steps[1]["start_ns"]), str(steps[1]["end_ns"]))
 
 
@@ -89,15 +93,8 @@ def test_the_heat_map_leads_to_steps_by_mouse_and_key(
     open_page(page, f"{sample_url}/steps", "steps-heat")
     canvas = page.locator("#steps-heat canvas")
     canvas.focus()
-    page.keyboard.press("ArrowRight")
-    said = page.locator("#steps-heat [role=status]")
-    expect(said).to_contain_text("rank 0, step 0")
-    page.keyboard.press("ArrowDown")
-    expect(said).to_contain_text("rank 1, step 0")
-    page.keyboard.press("ArrowUp")
-    expect(said).to_contain_text("rank 0, step 0")
-    page.keyboard.press("Enter")
-    page.locator("#timeline").wait_for()
+    first, second = "rank 0, step 0", "rank 1, step 0"
+    walk(page, "steps-heat", ("ArrowRight", first), ("ArrowDown", second), ("ArrowUp", first))
     assert times(page) == (str(steps[0]["start_ns"]), str(steps[0]["end_ns"]))
 
 

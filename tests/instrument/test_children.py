@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PTH = ROOT / "instrument" / "traceprof_instrument.pth"
 PROGRAM = ROOT / "tests" / "support" / "programs" / "spawned.py"
+FORKED = PROGRAM.with_name("forked.py")
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,38 @@ def test_spawned_ranks_record(python: Path, tmp_path: Path) -> None:
     recorder = {"TRACEPROF_RECORD_WITH": "torch", "TRACEPROF_RECORD_TO": str(tmp_path / "traces")}
     run(python, str(PROGRAM), str(tmp_path), "1", **{VARIABLE: "1"}, **recorder)
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
+
+
+@pytest.mark.parametrize("command", [[], ["-m", "instrument"]], ids=["file", "command"])
+def test_forked_ranks_record_to_their_last_step(
+    python: Path, tmp_path: Path, command: list[str]
+) -> None:
+    # As notebooks' launchers start them: such a process runs no functions of atexit.
+    traces = tmp_path / "traces"
+    recorder = {"TRACEPROF_RECORD_WITH": "torch", "TRACEPROF_RECORD_TO": str(traces)}
+    run(python, *command, str(FORKED), str(tmp_path), "3", **{VARIABLE: "1"}, **recorder)
+    files = sorted(path for path in traces.iterdir() if not path.name.startswith("."))
+    assert [file.name.partition("-rank")[2] for file in files] == [
+        f"{rank}.pt.trace.json.gz" for rank in range(2)
+    ]
+    for file in files:
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+        assert [event.get("name") for event in events].count("optimizer step") == 3
+
+
+def test_forked_ranks_are_told_that_nsight_does_not_see_them(
+    python: Path, tool: Path, tmp_path: Path
+) -> None:
+    attached = {VARIABLE: "1", nvtx_injection.VARIABLE: str(tool)}
+    done = subprocess.run(
+        [python, str(FORKED), str(tmp_path), "1"],
+        env=os.environ | attached,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was forked, and Nsight Systems records no ranges") == 2
 
 
 def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:

@@ -66,8 +66,7 @@ class Timeline:
     @property
     def address(self) -> dict[str, str]:
         """The parameters in the address, once they are settled."""
-        # What was noted before is written before: timers end in the order of their times.
-        self.page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 300))")
+        self.wait_for("!t.noting")
         query = parse_qs(urlsplit(self.page.url).query)
         return {key: values[0] for key, values in query.items()}
 

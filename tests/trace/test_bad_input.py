@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.attempts import (
-    NCCL,
-    Outcome,
     alter,
     assert_contract,
     attempt,
@@ -27,8 +22,7 @@ from tests.support.attempts import (
     folder_of,
 )
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.nsys import profile
+from tests.support.running import export, fifo, process, run
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
@@ -48,10 +42,6 @@ NOBODY = 65534
 CANNOT = 77
 
 
-def export(folder: Path) -> Path:
-    return TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).write(folder / "t.sqlite")
-
-
 def holding(content: bytes) -> Maker:
     def make(folder: Path) -> Path:
         path = folder / "report"
@@ -67,11 +57,6 @@ def altered(*statements: str) -> Maker:
 
 def named(name: str) -> Maker:
     return lambda folder: folder / name
-
-
-def fifo(folder: Path) -> Path:
-    os.mkfifo(folder / "pipe")
-    return folder / "pipe"
 
 
 def listening(folder: Path) -> Path:
@@ -318,220 +303,3 @@ def test_last_resort(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert _run(["analyze", str(SAMPLE)]) == EXIT_ERROR
     said = "traceprof: internal error: KeyError: 'a\\nb'; report it with the traceback, which"
     assert capsys.readouterr().err.startswith(said)
-
-
-# -- the output -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["itself", "symlink", "hard link", "detour", "not read yet"])
-def test_a_report_is_never_written_over(tmp_path: Path, how: str) -> None:
-    path = export(tmp_path)
-    target = tmp_path / "other"
-    if how == "symlink":
-        target.symlink_to(path)
-    elif how == "hard link":
-        target.hardlink_to(path)
-    elif how == "detour":
-        target = Path(f"{tmp_path}/../{tmp_path.name}/t.sqlite")
-    else:
-        target = path
-    reports = [tmp_path / "no.sqlite", path] if how == "not read yet" else [path]
-    before = folder_of(path)
-    outcome = in_process("analyze", "-o", target, *reports)
-    assert "it is one of the reports; choose another name" in outcome.line
-    assert_contract(outcome)
-    assert folder_of(path) == before
-
-
-@pytest.mark.parametrize(
-    ("target", "why"),
-    [
-        ("", "Is a directory"),
-        ("no/such/out", "No such file or directory"),
-        ("t.sqlite/out", "Not a directory"),
-        ("n" * 300, "File name too long"),
-        ("/dev/full", "No space left on device"),
-        ("pipe", "No such device or address"),
-        ("a\0b", "null"),
-    ],
-)
-def test_output_that_cannot_be_written(tmp_path: Path, target: str, why: str) -> None:
-    path = export(tmp_path)
-    fifo(tmp_path)
-    before = folder_of(path)
-    outcome = in_process("analyze", "--format", "json", "-o", tmp_path / target, path)
-    assert why in outcome.line
-    assert_contract(outcome)
-    assert folder_of(path) == before
-
-
-def test_output_to_what_is_no_file(tmp_path: Path) -> None:
-    path = export(tmp_path)
-    assert in_process("analyze", "-o", "/dev/null", path) == Outcome(EXIT_DONE, "", "")
-    with subprocess.Popen(["cat", fifo(tmp_path)], stdout=subprocess.PIPE) as reader:
-        assert reader.stdout is not None
-        code = EXIT_ERROR
-        while code == EXIT_ERROR:  # until the reader has opened the pipe
-            code = in_process("analyze", "--format", "json", "-o", tmp_path / "pipe", path).code
-        assert json.loads(reader.stdout.read())["schema"]
-
-
-SHELL = f"set -o pipefail; '{sys.executable}' -m traceprof"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [f"analyze '{SAMPLE}'", *long_after(0, [f"info '{SAMPLE}'", "explain gpu-idle", "--help"])],
-)
-@pytest.mark.parametrize(
-    ("redirection", "code", "said"),
-    [
-        ("| true", EXIT_DONE, ""),
-        (">&-", EXIT_DONE, ""),
-        ("> /dev/full", EXIT_ERROR, "cannot write the result: No space left on device; "),
-    ],
-)
-def test_stdout_that_takes_nothing(command: str, redirection: str, code: int, said: str) -> None:
-    outcome = process("bash", "-c", f"{SHELL} {command} {redirection}")
-    assert outcome.code == code
-    assert said in outcome.err
-    assert_contract(outcome, is_json=False)
-
-
-def test_stderr_that_takes_nothing() -> None:
-    for redirection in ("2>&-", "2> /dev/full"):
-        outcome = process("bash", "-c", f"{SHELL} analyze no.sqlite {redirection}")
-        assert outcome == Outcome(EXIT_ERROR, "", "")
-
-
-# -- .nsys-rep ------------------------------------------------------------------------------------
-
-REPORT = b"NVIDIA Tegra Profiler Report 2023@4@4@54-234436381190v0.\n and so on"
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder for temporary files, which must be empty after each command."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", os.fspath(folder))
-    return folder
-
-
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    path = folder / "r.nsys-rep"
-    path.write_bytes(REPORT)
-    return path
-
-
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a program that is called nsys first on PATH."""
-    program = folder / "bin" / "nsys"
-    program.parent.mkdir()
-    program.write_text(script)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-
-
-# nsys export --type=sqlite --output=$target $report
-EXPORTING = '#!/bin/sh\ntarget="${3#--output=}"; report="$4"; test -f "$report" || exit 9\n'
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo 'Processing [1%]'; echo 'Bad.' >&2; exit 1", "nsys says: Bad; copy it again"),
-        ("echo 'Bad'; exit 0", "nsys says: Bad; copy it again"),
-        ("exit 1", "nsys says: no reason given; copy it again"),
-        ("kill -9 $$", "nsys says: no reason given; copy it again"),
-        ("seq 999 > $target", "reports/r.nsys-rep: file is not a database; "),
-        ("printf '' > $target", "reports/r.nsys-rep: the file is cut short: 0 bytes"),
-        (f"head -c 9999 '{SAMPLE}' > $target", "reports/r.nsys-rep: the file is cut short"),
-    ],
-)
-def test_nsys_fails(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
-) -> None:
-    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
-    assert said in attempt(report).line
-    assert not list(temporary.iterdir())
-
-
-def test_nsys_is_missing(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    line = attempt(report.rename(report.with_name("my report.nsys-rep"))).line
-    assert "`nsys` is not on PATH; where Nsight Systems is installed, run: nsys export" in line
-    assert line.endswith("/my report.nsys-rep'\n")  # quoted: to be pasted
-
-
-def test_nsys_does_not_start(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(temporary.parent, monkeypatch, "\x7fELF no program")
-    assert "does not start (Exec format error); install" in attempt(report).line
-    assert not list(temporary.iterdir())
-
-
-def test_no_folder_for_temporary_files(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(temporary.parent, monkeypatch, EXPORTING)
-    temporary.rmdir()
-    assert "there is no folder for temporary files" in attempt(report).line
-
-
-@pytest.mark.parametrize("name", ["r.nsys-rep", "no suffix", "a\nb.sqlite", "a\udcff'$(x)", "-o"])
-def test_nsys_exports(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    stand_in(temporary.parent, monkeypatch, f"{EXPORTING} cp '{SAMPLE}' \"$target\"")
-    document = attempt(report.rename(report.with_name(name))).document
-    assert document["breakdown"] == attempt(SAMPLE).document["breakdown"]
-    assert not list(temporary.iterdir())
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, nsys: str) -> bytes:
-    """Record a report with the nsys that is installed."""
-    path = tmp_path_factory.mktemp("recorded") / "r.nsys-rep"
-    profile(nsys, ["--trace=osrt", "--sample=none", "--cpuctxsw=none"], path, ["true"])
-    return path.read_bytes()
-
-
-def test_a_recorded_report(report: Path, temporary: Path, recorded: bytes) -> None:
-    report.write_bytes(recorded)
-    document = attempt(report).document
-    assert [each["path"] for each in document["reports"]] == [str(report)]
-    assert "no GPU operation, so no rank; it holds" in document["notes"][0]["note"]
-    assert not list(temporary.iterdir())
-
-
-def test_a_damaged_report(report: Path, temporary: Path, recorded: bytes) -> None:
-    for length in (64, 1000, len(recorded) // 2, len(recorded) - 1):
-        report.write_bytes(recorded[:length])
-        assert "nsys says: " in attempt(report).line
-    report.write_bytes(recorded[:5000] + bytes(5000) + recorded[10_000:])
-    attempt(report)
-    assert not list(temporary.iterdir())
-
-
-# -- running --------------------------------------------------------------------------------------
-
-
-def in_process(*arguments: str | Path) -> Outcome:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = _run([os.fspath(argument) for argument in arguments])
-    return Outcome(code, out.getvalue(), err.getvalue())
-
-
-def run(*reports: Path) -> Outcome:
-    return process(sys.executable, "-m", "traceprof", "analyze", "--format", "json", *reports)
-
-
-def process(*command: str | Path) -> Outcome:
-    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())

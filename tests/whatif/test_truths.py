@@ -28,6 +28,7 @@ from tests.support.changes import (
     without_waits,
 )
 from traceprof.simulate import SCENARIOS, kernels
+from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.programme_writer import Host, Rates
 from traceprof.simulate.pipeline_orders import one_forward_one_backward
@@ -114,6 +115,26 @@ def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setu
                     host.operator(host.compute, "aten::mm", *_LAYER * 2)
                     size = size_mib * _MIB
                     host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [])
+
+
+def statistics_behind_gradients(rng: np.random.Generator, *, is_apart: bool) -> Setup:
+    """Compute needs small statistics, which stand behind gradients of another communicator."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    statistics = Communicator(0x5EED_0000_0000_0077, "7", WORLD.processes)
+    for host in hosts:
+        stream = host.stream(33) if is_apart else host.nccl
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER)
+                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB, after=host.compute)
+                host.operator(host.compute, "aten::mm", *_LAYER)
+                host.collective("all_reduce", statistics, stream, 32 << 10, after=host.compute)
+                host.follow(host.compute, stream)
+                host.operator(host.compute, "aten::mm", *_LAYER * 2)
+                host.collective("all_reduce", WORLD, host.nccl, 32 << 10, after=host.compute)
                 host.follow(host.compute, host.nccl)
                 host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
     return Setup(hosts, lambda _: [])
@@ -348,6 +369,21 @@ def test_the_change_is_what_the_simulator_gives(pair: Pair, seed: int, tmp_path:
     assert of_seed.is_close or of_seed.holds_truth
     if of_seed.is_large and not of_seed.is_bound:
         assert of_seed.width <= _MAX_WIDTH
+
+
+def test_communicators_are_waited_for_apart_or_may_be_together(tmp_path: Path) -> None:
+    """An event behind statistics is for these; whether gradients before are needed, is not told."""
+    apart = partial(statistics_behind_gradients, is_apart=True)
+    together = partial(statistics_behind_gradients, is_apart=False)
+    pair = Pair("statistics", "no-serialization", None, together, apart)
+    of_apart = outcome(pair, 0, tmp_path / "run.sqlite")
+    assert of_apart.is_close
+    assert of_apart.holds_truth
+    assert of_apart.is_large
+    needed = replace(pair, changed=each_on_its_own_stream)
+    of_both = outcome(needed, 0, tmp_path / "other.sqlite")
+    assert of_both.holds_truth
+    assert abs(of_both.true_ns) < 0.5 * abs(of_apart.true_ns)
 
 
 def test_a_wait_that_is_longer_than_clocks_may_be_off_goes_with_its_cause(tmp_path: Path) -> None:

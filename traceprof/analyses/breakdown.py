@@ -126,9 +126,11 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     """Measure a window of a rank, and what is shown of the rank with each step in it."""
     shown = shown_window(rank, window)
     training = None if window.kind is WindowKind.WHOLE else training_of(rank)
-    own, trained = rank.window, training or shown
-    start = np.array([shown.start_ns, window.start_ns, own.start_ns, trained.end_ns], np.int64)
-    end = np.array([shown.end_ns, window.end_ns, trained.start_ns, own.end_ns], np.int64)
+    all_of_it, trained = rank.window, training or shown
+    start = np.array(
+        [shown.start_ns, window.start_ns, all_of_it.start_ns, trained.end_ns], np.int64
+    )
+    end = np.array([shown.end_ns, window.end_ns, trained.start_ns, all_of_it.end_ns], np.int64)
     end[2:] = np.maximum(end[2:], start[2:])
     numbers: list[int] = []
     are_training: list[bool] = []

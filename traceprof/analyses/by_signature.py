@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def sure_slowdown(self) -> float:
-        """The same over the longest expectation; 0 where nothing is expected."""
+        """Time taken over the longest time expected; 0 where nothing is expected."""
         at_most = self.expected_at_most_ns
         return self.overlapped_ns / at_most if at_most else 0.0
 
@@ -118,12 +118,12 @@ class Compared:
         alone, overlapped = 0, 0
         rows = zip(self.signature, self.num_alone, self.num_overlapped, strict=True)
         for signature, num_alone, num_overlapped in rows:
-            own = slice(overlapped, overlapped + num_overlapped)
+            places = slice(overlapped, overlapped + num_overlapped)
             yield (
                 int(signature),
                 self.alone_ns[alone : alone + num_alone],
-                self.overlapped[own],
-                self.overlapped_ns[own],
+                self.overlapped[places],
+                self.overlapped_ns[places],
             )
             alone += num_alone
             overlapped += num_overlapped

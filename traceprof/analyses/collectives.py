@@ -278,10 +278,11 @@ def _peak(rank: Rank, num_ranks: Int64) -> float | None:
     """Return the peak between ranks that are known to share the report's machine."""
     if not ((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all():
         return None
-    own = peaks(rank.gpu, rank.peak_overrides)
-    if own.nvlink is None or rank.links.is_all_nvlink is False:  # a ring goes over all of them
-        return own.pcie
-    return own.nvlink
+    gpu_peaks = peaks(rank.gpu, rank.peak_overrides)
+    # A ring goes over all of them.
+    if gpu_peaks.nvlink is None or rank.links.is_all_nvlink is False:
+        return gpu_peaks.pcie
+    return gpu_peaks.nvlink
 
 
 def _use(

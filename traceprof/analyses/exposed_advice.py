@@ -105,23 +105,23 @@ def advice(
         has_compute: whether anything could hide it.
     """
     by_reason = operations.by_reason()
-    found: list[str] = []
+    texts: list[str] = []
     main = [reason for reason, _ in main_reasons(operations)]
     for reason in main:
         kind = costliest(operations.kind, by_reason[reason])
         if reason is Reason.WAITING:
             ranks = late_ranks(operations)
-            found.append(_WAITING.replace("$who", f"rank {ranks[0]}" if ranks else "late ranks"))
+            texts.append(_WAITING.replace("$who", f"rank {ranks[0]}" if ranks else "late ranks"))
         elif reason is Reason.SAME_STREAM:
-            found.append(_ASYNC if is_pytorch and kind != PEER_COPY else _STREAM)
+            texts.append(_ASYNC if is_pytorch and kind != PEER_COPY else _STREAM)
         elif reason is Reason.LATE_INPUT and not has_compute:
             continue
         elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE}:
-            found += _of_kind(reason, kind, is_pytorch=is_pytorch)
+            texts += _of_kind(reason, kind, is_pytorch=is_pytorch)
         elif reason in _GENERAL:
-            found.append(_GENERAL[reason])
-    found += _what_would_tell_more(operations, how_to_collect, main)
-    return tuple(dict.fromkeys(found))
+            texts.append(_GENERAL[reason])
+    texts += _what_would_tell_more(operations, how_to_collect, main)
+    return tuple(dict.fromkeys(texts))
 
 
 def _of_kind(reason: Reason, kind: str | None, *, is_pytorch: bool) -> list[str]:
@@ -138,21 +138,21 @@ def _of_kind(reason: Reason, kind: str | None, *, is_pytorch: bool) -> list[str]
 def _what_would_tell_more(
     operations: ExposedOperations, how_to_collect: HowToCollect, main: list[Reason]
 ) -> list[str]:
-    exposed, found = operations.exposure, []
+    exposed, texts = operations.exposure, []
     if not exposed.is_judged:
-        found.append(_CLOCKS_DISAGREE)
+        texts.append(_CLOCKS_DISAGREE)
     elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & {*main}:
         how = how_to_collect(Part.EVENT_RECORDS)
-        found.append(
+        texts.append(
             "What operations waited for was told by the order of launches alone. Event records tell"
             f" it, and which kernels wait for them: record with {how}"
         )
     why = operations.waiting.why_unknown
     if why == ALONE and operations.has_others:
-        found.append(_GIVE_ALL)
+        texts.append(_GIVE_ALL)
     elif why == CLOCKS:
-        found.append(_SYNCHRONIZE_CLOCKS)
-    return found
+        texts.append(_SYNCHRONIZE_CLOCKS)
+    return texts
 
 
 _ALL = (

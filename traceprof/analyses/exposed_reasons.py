@@ -104,7 +104,7 @@ class ExposedOperations:
     def by_reason(self) -> Int64:
         """Return how much of each operation is exposed for each reason, int64[reasons, n]."""
         exposed = self.exposure
-        found = np.zeros((len(Reason), len(exposed)), np.int64)
+        by_reason = np.zeros((len(Reason), len(exposed)), np.int64)
         left = exposed.exposed_ns.copy()
         capped = (
             (Reason.WAITING, self.waiting.ns),
@@ -112,11 +112,11 @@ class ExposedOperations:
             (Reason.QUEUED, exposed.queued_ns),
         )
         for reason, most in capped:
-            found[reason] = np.minimum(left, most)
-            left -= found[reason]
+            by_reason[reason] = np.minimum(left, most)
+            left -= by_reason[reason]
         rest = np.array([_REST[rest] for rest in Rest], np.int64)[exposed.rest]
-        found[rest, np.arange(len(rest))] += left
-        return found
+        by_reason[rest, np.arange(len(rest))] += left
+        return by_reason
 
     def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Waiting:
         """Return how much of the exposed time the rank waited.

@@ -35,8 +35,8 @@ def main_reasons(operations: ExposedOperations) -> list[tuple[Reason, int]]:
     """Return the reasons that matter with how much of the exposed time they make, largest first."""
     totals = operations.by_reason().sum(axis=1).tolist()
     least = max(MIN_SHARE * sum(totals), 1)
-    found = [(reason, totals[reason]) for reason in Reason if totals[reason] >= least]
-    return sorted(found, key=lambda pair: -pair[1])
+    reasons = [(reason, totals[reason]) for reason in Reason if totals[reason] >= least]
+    return sorted(reasons, key=lambda pair: -pair[1])
 
 
 def late_ranks(operations: ExposedOperations) -> list[int]:
@@ -88,21 +88,21 @@ def _who(ranks: list[int]) -> str:
 def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
     """Return the operations of which most is exposed, and the main reason of each."""
     exposed, by_reason = operations.exposure, operations.by_reason()
-    found = []
+    spans = []
     for at in intervals.largest(exposed.exposed_ns, MAX_EVIDENCE).tolist():
         first, stop = exposed.first_piece[at : at + 2].tolist()
         reason = Reason(int(by_reason[:, at].argmax()))
         kind = operations.kind.of(at)
         name = operations.name.of(at) if kind == UNKNOWN_OPERATION else kind
         part, whole = int(by_reason[reason, at]), int(exposed.exposed_ns[at])
-        found.append(
+        spans.append(
             Evidence(
                 int(exposed.piece_start_ns[first]),
                 int(exposed.piece_end_ns[stop - 1]),
                 f"{name}: {duration(part)} of {duration(whole)} {_why(operations, at, reason)}",
             )
         )
-    return tuple(found)
+    return tuple(spans)
 
 
 def _why(operations: ExposedOperations, at: int, reason: Reason) -> str:

@@ -255,8 +255,8 @@ def _evidence(rank: Rank, idle: intervals.Intervals, causes: IdleCauses) -> tupl
         largest = max(IdleCause, key=lambda cause: by_cause[cause])
         if not by_cause[largest]:
             largest = IdleCause.UNKNOWN
-        found = details(rank, where, largest)
-        what = f"{CAUSES[largest]}: {found[0].name}" if found else CAUSES[largest]
+        rows = details(rank, where, largest)
+        what = f"{CAUSES[largest]}: {rows[0].name}" if rows else CAUSES[largest]
         label = f"{what}, {_between(rank, start, end)}".rstrip(", ")
         evidence.append(Evidence(start, end, label))
     return tuple(evidence)
@@ -282,8 +282,8 @@ def _title(result: GpuIdleResult) -> str:
 
 def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     """Return what the host was in most of that time, in brackets."""
-    found = result.details.get(cause, ())
-    worth = [detail.name for detail in found if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
+    rows = result.details.get(cause, ())
+    worth = [detail.name for detail in rows if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
     return f" ({', '.join(worth)})" if worth else ""
 
 

@@ -242,14 +242,14 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
         pairs &= np.isin(name[1:], np.array(of_waits, np.int64))
         if pairs.any():
             # A thread's correlation ids ascend: its calls lie in `calls` in the order it made them.
-            made = np.flatnonzero(calls.thread == thread)
-            place = np.searchsorted(made, of_thread.call)
+            of_calls = np.flatnonzero(calls.thread == thread)
+            place = np.searchsorted(of_calls, of_thread.call)
             copy, wait = place[:-1][pairs], place[1:][pairs]
             at_once = (wait > copy) & (wait - copy <= _MAX_INNER_CALLS + 1)
             copy_end = of_thread.end_ns[:-1][pairs]
             for inner in range(1, _MAX_INNER_CALLS + 1):
                 is_between = np.flatnonzero(copy + inner < wait)
-                ends = calls.ends(made[copy[is_between] + inner])
+                ends = calls.ends(of_calls[copy[is_between] + inner])
                 at_once[is_between] &= ends <= copy_end[is_between]
             number += int(at_once.sum())
     return number
@@ -295,8 +295,8 @@ def _evidence(rank: Rank, calls: ApiCalls, costs: WaitCosts) -> tuple[Evidence, 
         index = int(call[place])
         start, end = int(calls.start_ns[index]), int(calls.ends(slice(index, index + 1))[0])
         api = rank.trace.api_names.get(calls.name_id(index), "unnamed call")
-        made = duration(int(cost[place]))
-        evidence.append(Evidence(start, end, f"{api}: the GPU then idles for {made}"))
+        cost_text = duration(int(cost[place]))
+        evidence.append(Evidence(start, end, f"{api}: the GPU then idles for {cost_text}"))
     return tuple(evidence)
 
 

@@ -131,7 +131,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     late = steps.tail_start_ns[steps.is_late], steps.tail_end_ns[steps.is_late]
     tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
     tails = intervals.subtract(tails, rank.compute)
-    own = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
+    all_reduces = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
     return LateAllReduceResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
@@ -144,7 +144,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         has_steps=bool((step >= 0).any()),
         steps=steps,
         tail_ns=tails.measure_ns,
-        exposed_ns=intervals.intersect(tails, own).measure_ns,
+        exposed_ns=intervals.intersect(tails, all_reduces).measure_ns,
         worst=_evidence(rank, steps, tails),
     )
 

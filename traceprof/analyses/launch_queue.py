@@ -157,9 +157,9 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         raise ValueError(f"rank {rank.rank}: the report has no API calls")
     of_process = find_stalls(rank)
     queue = launch_queue(rank)
-    own = of_process.device == rank.key.device
+    is_of_rank = of_process.device == rank.key.device
     stalls = of_process.chosen(
-        own if window.is_whole else own & window.holds_start(of_process.start_ns)
+        is_of_rank if window.is_whole else is_of_rank & window.holds_start(of_process.start_ns)
     )
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None

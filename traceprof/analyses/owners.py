@@ -64,7 +64,7 @@ def owners(
         findings: of the run.
         missing: what could not be judged, and why.
     """
-    made = {(finding.id, finding.rank) for finding in findings}
+    claimed = {(finding.id, finding.rank) for finding in findings}
     reasons = {(gap.id, gap.rank): gap.reason for gap in missing}
     owned: list[Owner] = []
     for result in results:
@@ -74,7 +74,7 @@ def owners(
             fraction = share(part_ns, result.judged.window_ns)
             if fraction < MIN_OWNED:
                 continue
-            is_made = (id_, result.rank) in made
+            is_made = (id_, result.rank) in claimed
             why = reasons.get((id_, result.rank)) or reasons.get((id_, None))
             sentence = None if is_made else why or _BELOW_A_FINDING
             finding = id_ if is_made else None

@@ -205,7 +205,7 @@ def _levels(
     """
     duration_ns = operations.end_ns - operations.start_ns
     typical_ns, least_ns = np.zeros((2, len(duration_ns)), np.int64)
-    found = []
+    growths = []
     for signature in np.unique(operations.signature[small]).tolist():
         alike = small[operations.signature[small] == signature]
         levels, members = [], []
@@ -215,11 +215,11 @@ def _levels(
                 members.append(chosen)
                 levels.append(Level(number, len(chosen), int(np.median(duration_ns[chosen]))))
         if levels:
-            found.append(tuple(levels))
+            growths.append(tuple(levels))
         if len(levels) > 1:
             for level, chosen in zip(levels, members, strict=True):
                 typical_ns[chosen], least_ns[chosen] = level.median_ns, levels[0].median_ns
-    return tuple(found), typical_ns, least_ns
+    return tuple(growths), typical_ns, least_ns
 
 
 def _loss(
@@ -232,15 +232,15 @@ def _loss(
 ) -> Loss:
     """Return what a rank lost, of the machine's ranks the one at an index."""
     (result, start), (typical_ns, least_ns) = results[index], medians
-    own = np.flatnonzero((operations.rank == index) & (typical_ns > least_ns))
-    extra = intervals.total(typical_ns[own]) - intervals.total(least_ns[own])
-    exposed_ns = _exposed_ns(operations, own, result, start)
-    duration_ns = operations.end_ns[own] - operations.start_ns[own]
-    longest = own[intervals.largest(duration_ns, MAX_EVIDENCE)]
+    chosen = np.flatnonzero((operations.rank == index) & (typical_ns > least_ns))
+    extra = intervals.total(typical_ns[chosen]) - intervals.total(least_ns[chosen])
+    exposed_ns = _exposed_ns(operations, chosen, result, start)
+    duration_ns = operations.end_ns[chosen] - operations.start_ns[chosen]
+    longest = chosen[intervals.largest(duration_ns, MAX_EVIDENCE)]
     threads = [results[member][0].num_threads for member in _beside(operations, index)]
     return Loss(
         rank=result.rank,
-        impact_ns=round(exposed_ns * share(extra, intervals.total(typical_ns[own]))),
+        impact_ns=round(exposed_ns * share(extra, intervals.total(typical_ns[chosen]))),
         window_ns=result.window_ns,
         small_ns=_exposed_ns(operations, small[operations.rank[small] == index], result, start),
         num_processes=len(threads),
@@ -258,13 +258,13 @@ def _loss(
 
 def _beside(operations: MachineOperations, index: int) -> list[int]:
     """Return the indices of the ranks that communicated in the time that one of them did."""
-    own = operations.rank == index
-    if not own.any():
+    of_rank = operations.rank == index
+    if not of_rank.any():
         return [index]
-    first, last = operations.start_ns[own].min(), operations.end_ns[own].max()
+    first, last = operations.start_ns[of_rank].min(), operations.end_ns[of_rank].max()
     meets = (operations.start_ns <= last) & (operations.end_ns >= first)
-    found: list[int] = np.unique(operations.rank[meets]).tolist()
-    return found
+    ranks: list[int] = np.unique(operations.rank[meets]).tolist()
+    return ranks
 
 
 def _exposed_ns(

@@ -150,8 +150,8 @@ def _uses(
             continue
         # A socket takes bytes before they are asked for, and keeps those that come early: how long
         # a call of one side lasted is not how long they travelled.
-        told, has_rate = size[chosen], operation not in ONE_SIDED
-        algbw, busbw = rates(operation, told, num_ranks[chosen], duration[chosen])
+        sizes, has_rate = size[chosen], operation not in ONE_SIDED
+        algbw, busbw = rates(operation, sizes, num_ranks[chosen], duration[chosen])
         has_rate &= bool(operations.is_over[chosen].all())
         uses.append(
             OperationUse(
@@ -159,7 +159,7 @@ def _uses(
                 communicator=None if group is None else f"group {group}",
                 peer=peer,
                 count=len(chosen),
-                bytes=intervals.total(told) if (told != UNKNOWN).all() else None,
+                bytes=intervals.total(sizes) if (sizes != UNKNOWN).all() else None,
                 total_ns=intervals.total(duration[chosen]),
                 median_ns=int(np.median(duration[chosen])),
                 algbw_gb_per_s=algbw if has_rate else None,
@@ -174,7 +174,7 @@ def _uses(
 def _numbered(values: Sequence[Value | None]) -> tuple[Int64, tuple[Value, ...]]:
     """Return for each value the number of the first that is equal, -1 for None, and the values."""
     numbers: dict[Value, int] = {}
-    found = [
+    codes = [
         UNKNOWN if value is None else numbers.setdefault(value, len(numbers)) for value in values
     ]
-    return np.array(found, np.int64), tuple(numbers)
+    return np.array(codes, np.int64), tuple(numbers)

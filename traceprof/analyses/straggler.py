@@ -119,8 +119,8 @@ def run(measured: MeasuredRun) -> StragglerResult:
     """Find the ranks that the waits of a run go back to."""
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
-    found = _stragglers(ranks.lateness, ranks.waits, arrivals)
-    return StragglerResult(ranks, tuple(found))
+    stragglers = _stragglers(ranks.lateness, ranks.waits, arrivals)
+    return StragglerResult(ranks, tuple(stragglers))
 
 
 def _stragglers(
@@ -132,9 +132,9 @@ def _stragglers(
     for lateness in sorted(late, key=lambda lateness: -lateness.total_ns):
         if not lateness.num_last or not lateness.is_habit(_num_others(lateness, waits) + 1):
             continue
-        found = _root(lateness, causes)
-        if found is not None and found.member not in by_root:
-            by_root[found.member] = found
+        straggler = _root(lateness, causes)
+        if straggler is not None and straggler.member not in by_root:
+            by_root[straggler.member] = straggler
     return list(by_root.values())
 
 
@@ -146,19 +146,19 @@ def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
 
 def _root(late: Lateness, causes: Causes) -> Straggler | None:
     """Return what most of a rank's latenesses go back to, weighed by how late it was."""
-    found: dict[tuple[int, str], list[Cause]] = defaultdict(list)
+    by_root: dict[tuple[int, str], list[Cause]] = defaultdict(list)
     looked_at = 0
     last = len(late.operations) - 1
     chosen = np.unique(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
     for number, row, column in late.operations[chosen].tolist():
         cause = causes.of(number, row, column)
         if cause is not None:
-            found[cause.root, cause.what].append(cause)
+            by_root[cause.root, cause.what].append(cause)
             looked_at += 1
-    if not found:
+    if not by_root:
         return None
     (member, what), alike = max(
-        found.items(), key=lambda item: sum(cause.late_ns for cause in item[1])
+        by_root.items(), key=lambda item: sum(cause.late_ns for cause in item[1])
     )
     return Straggler(
         member=member,
@@ -173,7 +173,7 @@ def _root(late: Lateness, causes: Causes) -> Straggler | None:
 
 def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
     """Judge the stragglers by what the others' waiting costs."""
-    found: list[Finding | NotApplicable] = []
+    claims: list[Finding | NotApplicable] = []
     ranks = result.ranks
     for straggler in result.stragglers:
         late = straggler.lateness
@@ -196,7 +196,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
             "coverage": late.coverage,
         }
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
-        found.append(
+        claims.append(
             Finding(
                 IDS[0],
                 severity,
@@ -218,7 +218,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                 texts.ADVICE[straggler.what],
             )
         )
-    return found or _not_resolvable(ranks)
+    return claims or _not_resolvable(ranks)
 
 
 def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
@@ -235,9 +235,9 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
             continue
         for column in range(len(waits.group.members)):
             host = ranks.machines[waits.group.members[column]]
-            own = int(waits.uncertainty_ns[column])
-            is_known = own < np.iinfo(np.int64).max
-            unsure[host] = max(unsure.get(host) or 0, own) if is_known else None
+            column_ns = int(waits.uncertainty_ns[column])
+            is_known = column_ns < np.iinfo(np.int64).max
+            unsure[host] = max(unsure.get(host) or 0, column_ns) if is_known else None
     if not unsure:
         return []
     known = [uncertainty_ns for uncertainty_ns in unsure.values() if uncertainty_ns is not None]

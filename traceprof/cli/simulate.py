@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_OUTPUT = (
-    "The export to write; X.json or X.json.gz becomes a trace of torch.profiler for each process."
+_SEED = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of the random durations."
+)
+_TO_EXPORT = click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="X.sqlite",
+    help="The export to write; X.json or X.json.gz becomes a trace of torch.profiler for each"
+    " process.",
 )
 
 
@@ -58,8 +66,8 @@ def command() -> None:
     show_default=True,
     help="Kernels of each rank and step, NCCL's among them.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
-@click.option("-o", "--output", required=True, metavar="X.sqlite", help=_OUTPUT)
+@_SEED
+@_TO_EXPORT
 def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) -> None:
     """Simulate data-parallel training on one host; the answers go to X.truth.json."""
     from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -77,8 +85,8 @@ def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) ->
     show_default=True,
     help="Small all-reduces of each pair in each step.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
-@click.option("-o", "--output", required=True, metavar="X.sqlite", help=_OUTPUT)
+@_SEED
+@_TO_EXPORT
 def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
     """Simulate training over Gloo on one host; the answers go to X.truth.json."""
     from traceprof.simulate.gloo import simulate_gloo
@@ -95,19 +103,24 @@ def _write(output: str, simulate: Callable[[Path], Path]) -> None:
     click.echo("\n".join(map(str, (*written, truth))))
 
 
-def _scenario(name: str, summary: str) -> click.Command:
+def _schema_version(text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Return the option for the version of what is written."""
     from traceprof.simulate import SCHEMA_VERSIONS
 
-    @click.command(name, short_help=summary, help=f"{summary} The answers go to X.truth.json.")
-    @click.option("--seed", type=int, default=0, show_default=True, help="Of the random durations.")
-    @click.option(
+    return click.option(
         "--schema-version",
         type=click.Choice(SCHEMA_VERSIONS),
         default=SCHEMA_VERSIONS[-1],
         show_default=True,
-        help="Of the export.",
+        help=text,
     )
-    @click.option("-o", "--output", required=True, metavar="X.sqlite", help=_OUTPUT)
+
+
+def _scenario(name: str, summary: str) -> click.Command:
+    @click.command(name, short_help=summary, help=f"{summary} The answers go to X.truth.json.")
+    @_SEED
+    @_schema_version("Of the export.")
+    @_TO_EXPORT
     def scenario(seed: int, schema_version: str, output: str) -> None:
         from traceprof.simulate.scenarios import simulate_scenario
 
@@ -120,8 +133,6 @@ def _scenario(name: str, summary: str) -> click.Command:
 
 
 def _run(name: str, summary: str) -> click.Command:
-    from traceprof.simulate import SCHEMA_VERSIONS
-
     @click.command(
         name, short_help=summary, help=f"{summary} The answers go to truth.json beside the reports."
     )
@@ -134,13 +145,7 @@ def _run(name: str, summary: str) -> click.Command:
         help="What a report is written of.",
     )
     @click.option("--labels/--no-labels", default=True, help="Whether instrument was enabled.")
-    @click.option(
-        "--schema-version",
-        type=click.Choice(SCHEMA_VERSIONS),
-        default=SCHEMA_VERSIONS[-1],
-        show_default=True,
-        help="Of the exports.",
-    )
+    @_schema_version("Of the exports.")
     @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to write to.")
     def run(seed: int, per: str, labels: bool, schema_version: str, output: str) -> None:
         from traceprof.simulate.scenarios.runs import simulate_run

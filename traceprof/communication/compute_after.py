@@ -51,9 +51,9 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
         order = np.lexsort((end, start))
         chosen, start = chosen[order], start[order]
     first = np.searchsorted(start, times_ns, side="left")
-    found = np.full(len(times_ns), -1, np.int64)
+    operations = np.full(len(times_ns), -1, np.int64)
     is_one = first < len(start)
-    found[is_one] = chosen[first[is_one]]
+    operations[is_one] = chosen[first[is_one]]
     at = np.flatnonzero(is_one)
     num = np.searchsorted(start, start[first[at]], side="right") - first[at]
     at, num = at[num > 1], num[num > 1]
@@ -62,8 +62,8 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
         place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num) + first[at][which]
         on_stream = np.flatnonzero(_streams(rank, chosen[place]) == stream[at][which])
         which, first_one = np.unique(which[on_stream], return_index=True)
-        found[at[which]] = chosen[place[on_stream[first_one]]]
-    return ComputeAfter(found, _streams(rank, found), _launched(rank, found))
+        operations[at[which]] = chosen[place[on_stream[first_one]]]
+    return ComputeAfter(operations, _streams(rank, operations), _launched(rank, operations))
 
 
 def _streams(rank: Rank, index: Int64) -> Int64:

@@ -79,7 +79,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class PackedExposure:
-    """The same in fewer bytes, to be kept: pieces by what lies between their starts."""
+    """An `Exposure` in fewer bytes, to be kept: of pieces, what lies between their starts."""
 
     columns: tuple[Column, ...]
     piece_start_gaps: Column

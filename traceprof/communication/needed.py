@@ -95,9 +95,9 @@ def _none_outstanding(
         stop = np.searchsorted(ready.place[here], until, side="left")
         end = _Highest(ready.end_ns[here])
         # The operation itself does not count.
-        own = np.full(len(ready), -1, np.int64)
-        own[here] = np.arange(len(here))
-        itself = own[operations]
+        numbers = np.full(len(ready), -1, np.int64)
+        numbers[here] = np.arange(len(here))
+        itself = numbers[operations]
         middle = np.where((itself >= first) & (itself < stop), itself, stop)
         latest = np.maximum(end.between(first, middle), end.between(middle + 1, stop))
         is_none &= latest <= begun

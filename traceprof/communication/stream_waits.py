@@ -120,10 +120,10 @@ def places(place: Int64, call: Int64) -> Int64:
         place: int64[m], of all calls.
         call: int64[n], indices of calls, -1 for none.
     """
-    found = np.full(len(call), -1, np.int64)
+    awaited = np.full(len(call), -1, np.int64)
     known = call >= 0
-    found[known] = place[call[known]]
-    return found
+    awaited[known] = place[call[known]]
+    return awaited
 
 
 def stream_waits(rank: Rank) -> StreamWaits | None:
@@ -152,7 +152,7 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
         return None
     wait, record = _producers(recorded, awaiting)
     last, is_one = _last_on_stream(rank, recorded.stream[record], recorded.place[record])
-    found = StreamWaits(
+    all_waits = StreamWaits(
         awaiting.place[wait],
         awaiting.stream[wait],
         last.index,
@@ -161,7 +161,7 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
         last.start_ns,
         last.end_ns,
     )
-    return found.chosen(is_one & (recorded.stream[record] != awaiting.stream[wait]))
+    return all_waits.chosen(is_one & (recorded.stream[record] != awaiting.stream[wait]))
 
 
 class _Events(NamedTuple):
@@ -226,8 +226,8 @@ def _producers(records: _Events, waits: _Events) -> tuple[Int64, Int64]:
     order = np.argsort(of_record, kind="stable")
     keys = (of_record * size + records.place)[order]
     at = np.searchsorted(keys, of_wait * size + waits.place, side="left") - 1
-    found = (at >= 0) & (of_record[order[at]] == of_wait)
-    wait = np.flatnonzero(found)
+    is_known = (at >= 0) & (of_record[order[at]] == of_wait)
+    wait = np.flatnonzero(is_known)
     return wait, order[at[wait]]
 
 

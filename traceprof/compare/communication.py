@@ -76,10 +76,10 @@ def _shared(before: dict[_Key, _Use], after: dict[_Key, _Use]) -> list[_Key]:
 
 def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
     """Return the communication of a side; the mean over recordings, by name."""
-    found: defaultdict[_Key, list[_Use]] = defaultdict(list)
+    by_key: defaultdict[_Key, list[_Use]] = defaultdict(list)
     for capture in captures:
         for key, use in _of_capture(capture).items():
-            found[key].append(use)
+            by_key[key].append(use)
     number = len(captures)
     return {
         key: _Use(
@@ -91,7 +91,7 @@ def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
             _mean([use.wait_ns for use in uses], number),
             _mean([use.transfer_ns for use in uses], number),
         )
-        for key, uses in found.items()
+        for key, uses in by_key.items()
     }
 
 

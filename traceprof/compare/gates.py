@@ -175,7 +175,7 @@ def _values(gate: GateLimit, before: Float64, after: Float64) -> Float64:
 
 def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> Gate:
     """A finding must not be there; information that is no fault may."""
-    found = [
+    findings = [
         finding
         for capture in captures
         for finding in capture.findings
@@ -184,10 +184,10 @@ def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> Gate:
     missing = [
         gap for capture in captures for gap in capture.not_applicable if gap.id == gate.finding
     ]
-    if found:
-        worst = max(found, key=lambda finding: finding.impact_ns)
+    if findings:
+        worst = max(findings, key=lambda finding: finding.impact_ns)
         why = f"{worst.severity}, rank {worst.rank}: {worst.title}"
-        return Gate(gate.text, "not met", float(len(found)), None, None, 0.0, "", why)
+        return Gate(gate.text, "not met", float(len(findings)), None, None, 0.0, "", why)
     if missing:
         why = f"it can be neither found nor ruled out: {missing[0].reason}"
         return Gate(gate.text, "inconclusive", None, None, None, 0.0, "", why)

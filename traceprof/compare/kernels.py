@@ -87,8 +87,8 @@ def kernels(
     pairs += [("only before", use, None) for use in rest[0] if id(use) not in placed[0]]
     pairs += [("only after", None, use) for use in rest[1] if id(use) not in placed[1]]
     changes = _changes(pairs)
-    told = sum(change.change_ns for change in changes)
-    return KernelComparison(changes, _matching(changes), change_of_compute_ns - told)
+    sum_ns = sum(change.change_ns for change in changes)
+    return KernelComparison(changes, _matching(changes), change_of_compute_ns - sum_ns)
 
 
 def canonical_name(use: _Use) -> str:
@@ -108,11 +108,11 @@ def _shared(before: dict[str, _Use], after: dict[str, _Use]) -> list[tuple[_Use,
 
 def _uses(captures: Sequence[Document]) -> dict[str, _Use]:
     """Return what the compute kernels of a side take, by name."""
-    found: defaultdict[str, list[_Use]] = defaultdict(list)
+    by_name: defaultdict[str, list[_Use]] = defaultdict(list)
     for capture in captures:
         for name, use in _of_capture(capture).items():
-            found[name].append(use)
-    return {name: _over_captures(several, len(captures)) for name, several in found.items()}
+            by_name[name].append(use)
+    return {name: _over_captures(several, len(captures)) for name, several in by_name.items()}
 
 
 def _of_capture(capture: Document) -> dict[str, _Use]:

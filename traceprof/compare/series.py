@@ -167,8 +167,8 @@ def _rows(capture: Document) -> Float64:
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:
     """Return steps by number, and by how often it came before."""
     seen: Counter[int] = Counter()
-    found = {}
+    chosen = {}
     for step in steps:
-        found[step.step, seen[step.step]] = step
+        chosen[step.step, seen[step.step]] = step
         seen[step.step] += 1
-    return found
+    return chosen

@@ -22,7 +22,7 @@ class OpenAnalysis(Protocol):
 
 
 class AnalyzedReports(NamedTuple):
-    """The same as it comes from measuring and judging, without what a replay adds.
+    """A run that was measured and judged, without what a replay adds.
 
     Attributes:
         result: the numbers, and what they mean.

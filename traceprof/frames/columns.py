@@ -86,8 +86,8 @@ def frame(parts: Sequence[Part]) -> pd.DataFrame:
 
     columns = {}
     for name in [*parts[0]]:
-        made = [column() if callable(column) else column for column in _taken(parts, name)]
-        columns[name] = _joined(made)  # one is in memory twice, not all
+        values = [column() if callable(column) else column for column in _taken(parts, name)]
+        columns[name] = _joined(values)  # one is in memory twice, not all
         if name == "end_ns":
             columns["duration_ns"] = columns[name] - columns["start_ns"]
     return pd.DataFrame(columns, copy=False)

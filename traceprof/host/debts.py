@@ -76,15 +76,15 @@ def incurred_debts(rank: Rank, calls: ApiCalls) -> Debts:
         if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
     ]
     waits = np.flatnonzero(calls.packed_name.isin(ids))
-    found = [(waits, calls.packed_length.at(waits))]
+    groups = [(waits, calls.packed_length.at(waits))]
     is_copy, is_async = calls_named(rank, calls, _COPY), calls_named(rank, calls, _ASYNC_COPY)
     for key, operations in rank.trace.operations.items():
         if key.process == rank.process and len(operations.copies):
             is_here = key == rank.key
             copies = operations.copies
             call = rank.launched_by[1] if is_here else launching_calls(copies, calls)
-            found.append(_of_copies(copies, call, calls, is_copy, is_async, is_here=is_here))
-    call, taken = (np.concatenate(column) for column in zip(*found, strict=True))
+            groups.append(_of_copies(copies, call, calls, is_copy, is_async, is_here=is_here))
+    call, taken = (np.concatenate(column) for column in zip(*groups, strict=True))
     # Of several copies of one call the one that it waited for longest counts.
     order = np.lexsort((-taken, call))
     order = order[np.diff(call[order], prepend=-1) != 0]

@@ -118,10 +118,10 @@ class IdleCauses:
         # There are many gaps, and most windows meet few of them.
         first = int(np.searchsorted(gaps.end_ns, low, side="right"))
         stop = int(np.searchsorted(gaps.start_ns, high, side="left"))
-        met = {**self.by_cause, IdleCause.TURNAROUND: self._turnaround(slice(first, stop))}
+        by_cause = {**self.by_cause, IdleCause.TURNAROUND: self._turnaround(slice(first, stop))}
         nothing = intervals.empty()
         return {
-            cause: intervals.clip(met.get(cause, nothing), low, high).measure_ns
+            cause: intervals.clip(by_cause.get(cause, nothing), low, high).measure_ns
             for cause in IdleCause
         }
 
@@ -190,50 +190,50 @@ def idle_causes(rank: Rank) -> IdleCauses:
 
 
 def _explain(rank: Rank) -> IdleCauses:
-    found, calls, evidence = idle_gaps(rank), rank.calls, host_evidence(rank)
+    idle, calls, evidence = idle_gaps(rank), rank.calls, host_evidence(rank)
     if calls is None or evidence is None:
-        return _unexplained(found)
+        return _unexplained(idle)
     streams_of = streams_by_thread(rank, calls)
-    threads = launching_threads(calls, found.launch, found.stream, streams_of)
-    late = Intervals(found.gaps.start_ns[found.late], found.gaps.end_ns[found.late])
-    since = np.maximum(calls.start_ns[found.launch], late.start_ns)
-    is_batch = are_batches(rank, calls, found, threads, streams_of)
+    threads = launching_threads(calls, idle.launch, idle.stream, streams_of)
+    late = Intervals(idle.gaps.start_ns[idle.late], idle.gaps.end_ns[idle.late])
+    since = np.maximum(calls.start_ns[idle.launch], late.start_ns)
+    is_batch = are_batches(rank, calls, idle, threads, streams_of)
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
     takeable: list[Intervals] = []
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], late.end_ns[rows])
-        told = _Told(evidence, calls, numbers)
+        known = _ThreadPair(evidence, calls, numbers)
         launching = intervals.union(since[rows], group.end_ns)
-        pieces = told.split(group, launching, is_batch[rows])
+        pieces = known.split(group, launching, is_batch[rows])
         for cause, piece in pieces.items():
             parts[cause].append(piece)
         takeable += _takeable(pieces)
-    debts = incurred_debts(rank, calls) if len(found.late) else NO_DEBTS
+    debts = incurred_debts(rank, calls) if len(idle.late) else NO_DEBTS
     all_takeable = intervals.merge(*takeable)
     place = np.searchsorted(late.start_ns, all_takeable.start_ns, side="right") - 1
-    run_ahead = RunAhead(all_takeable, found.stream[place], debts, streams_of)
+    run_ahead = RunAhead(all_takeable, idle.stream[place], debts, streams_of)
     taken = run_ahead.taken()
     by_cause = {cause: intervals.merge(*some) for cause, some in parts.items()}
     sync = taken.covered
     before_debts = {cause: by_cause[cause] for cause in _TAKEN_FROM}
     by_cause |= {cause: intervals.subtract(idle, sync) for cause, idle in before_debts.items()}
     by_cause[IdleCause.SYNC] = sync
-    before = _unexplained(found)  # without looking at the host
+    before = _unexplained(idle)  # without looking at the host
     unknown = by_cause[IdleCause.UNKNOWN], before.of(IdleCause.UNKNOWN)
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     return IdleCauses(
-        found, threads, by_cause, before_debts, before.queued, before.unlaunched, taken, run_ahead
+        idle, threads, by_cause, before_debts, before.queued, before.unlaunched, taken, run_ahead
     )
 
 
-def _unexplained(found: IdleGaps) -> IdleCauses:
+def _unexplained(idle: IdleGaps) -> IdleCauses:
     """Return what is unknown without looking at the host."""
-    gaps, no_launch, is_queued = found.gaps, ~found.has_launch, found.is_queued
+    gaps, no_launch, is_queued = idle.gaps, ~idle.has_launch, idle.is_queued
     queued = intervals.union(gaps.start_ns[is_queued] + MAX_TURNAROUND_NS, gaps.end_ns[is_queued])
     unlaunched = Intervals(gaps.start_ns[no_launch], gaps.end_ns[no_launch])
     nothing = np.empty(0, np.int64)
     return IdleCauses(
-        found,
+        idle,
         LaunchingThreads(nothing, nothing),
         {IdleCause.UNKNOWN: intervals.merge(queued, unlaunched)},
         {},
@@ -252,8 +252,8 @@ def _takeable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
     return [pieces[IdleCause.LAUNCH_BOUND], short]
 
 
-class _Told:
-    """What is told of a thread and its stand-in, both of them or the thread alone."""
+class _ThreadPair:
+    """A launching thread and its stand-in, or the thread alone: what both did in gaps."""
 
     def __init__(self, evidence: HostEvidence, calls: ApiCalls, numbers: tuple[int, ...]) -> None:
         self._evidence, self._calls, self._numbers = evidence, calls, numbers

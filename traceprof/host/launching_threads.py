@@ -49,7 +49,7 @@ def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
         rank: the rank.
         calls: of its process.
     """
-    found: dict[int, set[int]] = {}
+    streams_of: dict[int, set[int]] = {}
     threads = calls.packed_thread.distinct
     thread_of_call = calls.packed_thread.places_in(threads)
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
@@ -62,8 +62,8 @@ def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
         pair += group.packed_stream.places_in(streams)[rows]
         for number in np.flatnonzero(np.bincount(pair)).tolist():
             thread, stream = divmod(number, len(streams))
-            found.setdefault(int(threads[thread]), set()).add(int(streams[stream]))
-    return {thread: frozenset(streams) for thread, streams in found.items()}
+            streams_of.setdefault(int(threads[thread]), set()).add(int(streams[stream]))
+    return {thread: frozenset(streams) for thread, streams in streams_of.items()}
 
 
 def launching_threads(

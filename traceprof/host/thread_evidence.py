@@ -158,7 +158,7 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
     if not len(calls) or calls.packed_length.highest <= MIN_FIRST_LAUNCH_NS:
         return np.empty(0, np.int64)
     is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
-    found = []
+    groups = []
     for key, operations in rank.trace.operations.items():
         if key.process != rank.process:
             continue
@@ -167,10 +167,10 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
         long = np.flatnonzero((launched_by >= 0) & is_long[launched_by])
         name = {*kernels.name[long].tolist()} - {NULL}
         others = np.flatnonzero((launched_by >= 0) & kernels.are_named(name))
-        found.append(_first_of_each(kernels.name[others], launched_by[others], calls))
+        groups.append(_first_of_each(kernels.name[others], launched_by[others], calls))
         if key != rank.key:
             operations.release()
-    first: Int64 = np.concatenate([np.empty(0, np.int64), *found])
+    first: Int64 = np.concatenate([np.empty(0, np.int64), *groups])
     long_calls: Int64 = first[is_long[first]]
     return long_calls
 

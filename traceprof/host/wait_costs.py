@@ -70,7 +70,7 @@ def outermost(calls: ApiCalls, rows: Int64) -> Int64:
     """
     start, end, thread = calls.start_ns[rows], calls.ends(rows), calls.packed_thread.at(rows)
     order = np.lexsort((rows, -end, start, thread))
-    found = np.empty(len(rows), np.int64)
+    outer_rows = np.empty(len(rows), np.int64)
     edges = np.flatnonzero(np.diff(thread[order])) + 1
     for of_thread in np.split(order, edges):
         if len(of_thread) == 0:
@@ -79,5 +79,5 @@ def outermost(calls: ApiCalls, rows: Int64) -> Int64:
         reach = np.maximum.accumulate(ends)
         is_outer = np.append(True, ends[1:] > reach[:-1])
         outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(ends)), 0))
-        found[of_thread] = rows[of_thread[outer]]
-    return found
+        outer_rows[of_thread] = rows[of_thread[outer]]
+    return outer_rows

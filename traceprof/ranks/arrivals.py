@@ -154,7 +154,7 @@ _AT_START_AND_END = {
 
 @dataclass(frozen=True, slots=True)
 class PackedArrivals:
-    """The same in a quarter of the bytes, to be kept and sent."""
+    """The `Arrivals` of a rank in a quarter of the bytes, to be kept and sent."""
 
     others: Arrivals
     columns: tuple[Column, ...]

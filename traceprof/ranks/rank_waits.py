@@ -56,7 +56,7 @@ def waits_of_rank(
         group = group_waits.group
         if member not in group.members or group.num_ranks > len(group.members):
             continue
-        own = group.members.index(member)
+        column = group.members.index(member)
         rows = np.flatnonzero(group_waits.is_told)
         last = group_waits.last[rows]
         others, which = np.unique(last, return_inverse=True)
@@ -64,12 +64,14 @@ def waits_of_rank(
             _uncertainty(clocks, reports, member, group.members[other]) for other in others.tolist()
         ]
         uncertainty = np.array(limits, np.int64)[which]
-        wait = group_waits.wait_ns[rows, own].copy()
+        wait = group_waits.wait_ns[rows, column].copy()
         # On one clock it is certain that one who left before the other came did not wait.
         came = group_waits.start_ns[rows, last]
-        has_left = (uncertainty == 0) & (came >= group_waits.end_ns[rows, own])
+        has_left = (uncertainty == 0) & (came >= group_waits.end_ns[rows, column])
         wait[has_left & group.is_one_of(BETWEEN_TWO)[rows]] = 0
-        columns.append((group.place[rows, own], wait, np.array(group.members)[last], uncertainty))
+        columns.append(
+            (group.place[rows, column], wait, np.array(group.members)[last], uncertainty)
+        )
     place, wait, last, uncertainty = map(np.concatenate, zip(*columns, strict=True))
     order = np.argsort(place, kind="stable")
     return RankWaits(place[order], wait[order], last[order], uncertainty[order])

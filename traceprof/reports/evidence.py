@@ -84,7 +84,7 @@ def scenes(analysis: RunResult, options: Options) -> dict[Place, Scene]:
     for index, rank in enumerate(analysis.run.ranks):
         if rank.rank in wanted:
             by_report.setdefault(rank.report, []).append(index)
-    made: dict[Place, Scene] = {}
+    by_place: dict[Place, Scene] = {}
     for report, indices in by_report.items():
         places = {
             (rank.process, rank.device): wanted[rank.rank]
@@ -95,9 +95,9 @@ def scenes(analysis: RunResult, options: Options) -> dict[Place, Scene]:
         with suppress(TraceprofError), closing(open_trace(path)) as trace:
             for rank in options.ranks_of(trace):
                 of_rank = places.get((rank.process, rank.device), [])
-                made |= {scene.place: scene for scene in _scenes(rank, of_rank)}
+                by_place |= {scene.place: scene for scene in _scenes(rank, of_rank)}
                 rank.release()
-    return made
+    return by_place
 
 
 def _scenes(rank: Rank, places: Sequence[Place]) -> Iterator[Scene]:

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 def headline_lines(analysis: RunResult) -> list[str]:
     """Return the headline: one line of what a step takes, one of what costs most of it."""
-    found = analysis.headline
-    if found is None:
+    headline = analysis.headline
+    if headline is None:
         return []
     kind = judged_kind(analysis.breakdown)
-    lines = [f"{_what_it_takes(found)}: {where_it_went(found.breakdown.judged)}."]
-    if found.causes:
-        causes = "; ".join(_cause(finding) for finding in found.causes)
+    lines = [f"{_what_it_takes(headline)}: {where_it_went(headline.breakdown.judged)}."]
+    if headline.causes:
+        causes = "; ".join(_cause(finding) for finding in headline.causes)
         lines.append(f"What costs most, of the {kind}: {causes}.")
-    if found.savings is not None:
-        lines.append(_what_it_could_take(found.savings))
+    if headline.savings is not None:
+        lines.append(_what_it_could_take(headline.savings))
     return lines
 
 
-def _what_it_takes(found: Headline) -> str:
-    result, lengths = found.breakdown, found.lengths
+def _what_it_takes(headline: Headline) -> str:
+    result, lengths = headline.breakdown, headline.lengths
     where = f" on rank {result.rank}"
     if lengths is None:
-        return f"The {result.judged_kind} takes {duration(found.step_ns)}{where}, without steps"
+        return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps"
     mean = f", mean {duration(lengths.mean_ns)}" if lengths.groups else ""
-    return f"A step takes {duration(found.step_ns)}{where} (median of {lengths.num_steps}{mean})"
+    return f"A step takes {duration(headline.step_ns)}{where} (median of {lengths.num_steps}{mean})"
 
 
 def _what_it_could_take(savings: Savings) -> str:

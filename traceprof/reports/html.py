@@ -116,16 +116,16 @@ def render(
 
 def environment() -> Environment:
     """Return what fills in templates: all text is escaped, and a wrong name is an error."""
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("traceprof.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.tests["table"] = lambda block: isinstance(block, Table)
-    made.tests["bar"] = lambda cell: isinstance(cell, Bar)
-    return made
+    environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["bar"] = lambda cell: isinstance(cell, Bar)
+    return environment
 
 
 def _of_ranks(

@@ -105,16 +105,16 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
         ("Before", [(result.rank, result.before, result.seen_before) for result in results]),
         ("After", [(result.rank, result.after, result.seen_after) for result in results]),
     ):
-        told = [(rank, part, seen) for rank, part, seen in parts if part is not None]
-        if not told:
+        known = [(rank, part, seen) for rank, part, seen in parts if part is not None]
+        if not known:
             continue
-        rank, longest, seen = max(told, key=lambda item: item[1].window_ns)
+        rank, longest, seen = max(known, key=lambda item: item[1].window_ns)
         whole = next(result.whole for result in results if result.rank == rank)
         if longest.window_ns < _MIN_TOLD * whole.window_ns:
             continue
-        at_most = "" if len(told) == 1 else f", at most (rank {rank})"
+        at_most = "" if len(known) == 1 else f", at most (rank {rank})"
         lines.append(
-            f"{word} the training of {ranks_text([rank for rank, *_ in told])}:"
+            f"{word} the training of {ranks_text([rank for rank, *_ in known])}:"
             f" {duration(longest.window_ns)}{at_most}: {_made_of(longest, seen)}."
         )
     left_out = [result for result in results if result.training and result.training.num_left_out]
@@ -151,10 +151,10 @@ def _made_of(part: Measures, seen: Surroundings | None) -> str:
 def _causes(part: Measures, seen: Surroundings | None) -> str:
     """Say why the GPU idled outside the training, as far as a cause takes a tenth of that."""
     causes = {} if seen is None else seen.idle_by_cause
-    told = sorted(causes.items(), key=lambda item: -item[1])
+    by_size = sorted(causes.items(), key=lambda item: -item[1])
     words = [
         f"{duration(idle_ns)} {CAUSE_WORDS[f'{cause.value}_ns']}"
-        for cause, idle_ns in told
+        for cause, idle_ns in by_size
         if 10 * idle_ns >= part.idle_ns
     ]
     return f" ({', '.join(words)})" if words else ""

@@ -42,7 +42,7 @@ def report(asked: Asked) -> RenderableType:
         if whatif.how_to_collect:
             parts.append(Text(f"→ {one_line(whatif.how_to_collect)}", "italic"))
         return Group(*parts)
-    told = [
+    shown = [
         answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None
     ]
     parts += [
@@ -51,13 +51,13 @@ def report(asked: Asked) -> RenderableType:
         if answer.refused is not None
     ]
     same = [answer.assume for answer in whatif.answers if answer.is_too_small]
-    if told:
-        parts += [Text(""), _answers(told)]
-    notes = dict.fromkeys(f"{answer.assume}: {answer.note}" for answer in told if answer.note)
+    if shown:
+        parts += [Text(""), _answers(shown)]
+    notes = dict.fromkeys(f"{answer.assume}: {answer.note}" for answer in shown if answer.note)
     parts += [Text(note) for note in notes]
     if same:
         parts.append(Text(f"Changes nothing, or too little to be told: {', '.join(same)}"))
-    parts += order_lines(told)
+    parts += order_lines(shown)
     parts += blocked_lines(whatif)
     parts += schedule_lines(whatif)
     parts += _path(whatif)

@@ -43,9 +43,9 @@ def simulate_into(path: Path, simulate: Callable[[Path], Path]) -> tuple[list[Pa
     check_is_free(truth)
     with tempfile.TemporaryDirectory(prefix="traceprof-simulated-") as folder:
         export = Path(folder) / "run.sqlite"
-        told = simulate(export)
+        answers = simulate(export)
         written = write_traces(export, path.parent, name, suffix)
-        shutil.copyfile(told, truth)
+        shutil.copyfile(answers, truth)
     return written, truth
 
 
@@ -89,6 +89,6 @@ def write_traces(
 
 def _ranks(trace: Trace, processes: Sequence[int]) -> list[int]:
     """Return the rank of each process, as the report tells, else in order."""
-    told = [trace.global_rank(process) for process in processes]
-    known = [rank for rank in told if rank is not None]
+    ranks = [trace.global_rank(process) for process in processes]
+    known = [rank for rank in ranks if rank is not None]
     return known if len(set(known)) == len(processes) else [*range(len(processes))]

@@ -109,14 +109,14 @@ def save(
         UsageError: the file is something else, cannot be written, or has a run of this name.
     """
     _check_name(path, name)
-    made = document(result)
+    run_document = document(result)
     # What takes time is done before others have to wait.
-    text = zlib.compress(_json(made), 1)
-    tables = {table: rows(made, table) for table in LISTS}
-    facts = _facts(result, made, dict(labels or {}))
+    text = zlib.compress(_json(run_document), 1)
+    tables = {table: rows(run_document, table) for table in LISTS}
+    facts = _facts(result, run_document, dict(labels or {}))
     with errors(path), written(path) as store:
         if name is None:
-            name = _free_name(store.conn, Path(made.reports[0].path).stem)
+            name = _free_name(store.conn, Path(run_document.reports[0].path).stem)
         else:
             _check_free(store.conn, path, name)
         store.table("runs").insert({"name": name, **facts})
@@ -175,14 +175,14 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
     ]
 
 
-def _json(made: Document) -> bytes:
+def _json(run_document: Document) -> bytes:
     try:
-        return msgspec.json.encode(made)
+        return msgspec.json.encode(run_document)
     except UnicodeEncodeError:  # a path that is no UTF-8
-        return json.dumps(made, default=msgspec.structs.asdict).encode()
+        return json.dumps(run_document, default=msgspec.structs.asdict).encode()
 
 
-def _facts(result: RunResult, made: Document, labels: dict[str, str]) -> dict[str, Any]:
+def _facts(result: RunResult, run_document: Document, labels: dict[str, str]) -> dict[str, Any]:
     """Return the columns of a run."""
     sessions = [report.session for report in result.run.reports]
     starts_ns = [session.start_utc_ns for session in sessions if session.start_utc_ns is not None]
@@ -192,10 +192,10 @@ def _facts(result: RunResult, made: Document, labels: dict[str, str]) -> dict[st
         for variable in _COMMIT_VARIABLES
         if session.environment.get(variable)
     ]
-    training = {span.rank: span for span in made.training}
+    training = {span.rank: span for span in run_document.training}
     steps_ns = [
         step.window_ns
-        for step in made.steps
+        for step in run_document.steps
         if (span := training.get(step.rank)) is None
         or (span.start_ns <= step.start_ns and step.end_ns <= span.end_ns)
     ]
@@ -204,10 +204,10 @@ def _facts(result: RunResult, made: Document, labels: dict[str, str]) -> dict[st
         "git_commit": cell(labels.get("commit") or next(iter(commits), None)),
         "recorded_utc": _utc(min(starts_ns) / 1e9) if starts_ns else None,
         "saved_utc": _utc(datetime.now(timezone.utc).timestamp()),
-        "hosts": json.dumps(sorted({rank.host for rank in made.run.ranks})),
-        "num_ranks": len(made.ranks),
+        "hosts": json.dumps(sorted({rank.host for rank in run_document.run.ranks})),
+        "num_ranks": len(run_document.ranks),
         "median_step_ns": int(median(steps_ns)) if steps_ns else None,
-        "traceprof_version": made.traceprof_version,
+        "traceprof_version": run_document.traceprof_version,
     }
 
 

@@ -32,16 +32,16 @@ _RUNS: Mapping[str, type] = {
 }  # fmt: skip
 
 
-def rows(made: Document, table: str) -> list[Row]:
+def rows(document: Document, table: str) -> list[Row]:
     """Return the rows of a table, without that which tells the run."""
     cells = [
         tuple(cell(value) for value in msgspec.structs.astuple(record))
-        for record in getattr(made, table)
+        for record in getattr(document, table)
     ]
     if table != "ranks":
         return cells
-    hosts = {rank.rank: (cell(rank.host), cell(rank.gpu_id)) for rank in made.run.ranks}
-    return [(*row, *hosts[rank.rank]) for row, rank in zip(cells, made.ranks, strict=True)]
+    hosts = {rank.rank: (cell(rank.host), cell(rank.gpu_id)) for rank in document.run.ranks}
+    return [(*row, *hosts[rank.rank]) for row, rank in zip(cells, document.ranks, strict=True)]
 
 
 def cell(value: Any) -> Any:  # noqa: ANN401
@@ -86,11 +86,11 @@ def _create(store: Database) -> None:
             keys.append(ForeignKey(table, "name_id", "kernel_names", "id"))
         types = {"json_zlib": bytes} if table == "documents" else columns(table)
         is_one = table == "documents"
-        made = store.table(table).create(
+        created = store.table(table).create(
             {"run": int, **types}, pk="run" if is_one else None, foreign_keys=keys
         )
         if not is_one:
-            made.create_index(["run"])
+            created.create_index(["run"])
 
 
 # Each makes of a store of one version that of the next. Columns that only came are not among them.

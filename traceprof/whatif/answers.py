@@ -33,6 +33,10 @@ A replay does not know how long an operation waits for what did not hold it when
 up to some microseconds each. Simulated programs of known change are missed by up to 0.5 %.
 """
 _DRAWS, _SEED = 1000, 1
+_OTHER_COMMUNICATORS = (
+    "who waits for communication is taken not to need that of other communicators before it on the"
+    " stream; if it does, less is gained"
+)
 _WITHOUT_EVENTS = (
     "what streams waited for is not recorded: they are taken to have waited for all that was"
     " launched before; with less, more is gained"
@@ -153,7 +157,9 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     high = step + max(changes) + max(spread) + off
     high = min(high, step) if max(changes) <= 0 else high
     note = one.why
-    if min(changes[2 : lengths.shape[1]], default=change) < change - off:
+    if changes[2] > change + off:
+        note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
+    if min(changes[3 : lengths.shape[1]], default=change) < change - off:
         note = "; ".join(filter(None, (note, _WITHOUT_EVENTS)))
     return Answer(
         one.text, is_bound=False, step_ns=max(round(step + change), 0), low_ns=max(round(low), 0),

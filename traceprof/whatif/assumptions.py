@@ -116,12 +116,14 @@ class Variant:
         keeps_unexplained: whether delays without a known reason stay.
         has_gpu_time: whether the GPU takes any time.
         has_possible_waits: whether streams wait for all that they may have waited for.
+        has_whole_streams: whether who waits for communication waits for all before it.
     """
 
     assumption: Assumption | None = None
     keeps_unexplained: bool = True
     has_gpu_time: bool = True
     has_possible_waits: bool = True
+    has_whole_streams: bool = False
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return what the actions of a process take under the assumption; the same if nothing."""
@@ -129,7 +131,9 @@ class Variant:
 
     def durations(self, assumed: Durations) -> Durations:
         """Return this way to take what is not known of them."""
-        one = replace(assumed, possible_waits=self.has_possible_waits)
+        one = replace(
+            assumed, possible_waits=self.has_possible_waits, whole_streams=self.has_whole_streams
+        )
         if not self.keeps_unexplained:
             one = replace(one, unexplained=0.0)
         if not self.has_gpu_time:

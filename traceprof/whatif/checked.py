@@ -86,8 +86,9 @@ class StepsUnder:
     """How long steps take under an assumption.
 
     Attributes:
-        steps: float64[s, w], ns: delays of unknown reason kept, and removed; where a report has no
-            event records, a third time with no waits of streams but those that were seen.
+        steps: float64[s, w], ns: delays of unknown reason kept, and removed; who waits for
+            communication waits for all before it on its stream; and where a report has no event
+            records, streams wait for nothing but what was seen.
         otherwise: float64[s, w] each, the same by other ways to read the assumption.
         orders: of sends, on streams where it is another one.
     """
@@ -223,7 +224,11 @@ def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
 
 def _variants(assumption: Assumption | None, has_events: bool) -> list[Variant]:
     """Return the ways to weigh a run: what is not known of it as one may take it."""
-    ways = [Variant(assumption), Variant(assumption, keeps_unexplained=False)]
+    ways = [
+        Variant(assumption),
+        Variant(assumption, keeps_unexplained=False),
+        Variant(assumption, has_whole_streams=True),
+    ]
     return ways if has_events else [*ways, Variant(assumption, has_possible_waits=False)]
 
 

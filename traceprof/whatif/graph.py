@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.communication.messages import messages
 from traceprof.whatif.columns import COMMUNICATION, COPY, gpu_work, host_calls
 from traceprof.whatif.event_waits import event_waits
 from traceprof.whatif.latencies import Latencies, measured_latencies
@@ -55,7 +56,8 @@ class EdgeKind(IntEnum):
     ARRIVAL = 12  # a member of a collective has come
     TRANSFER = 13  # the data of a collective have moved
     APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
-    APART_END = 15  # and who waits for the stream waits for both
+    APART_END = 15  # and who waits for it waits for what its communicator did before
+    STREAM_END = 16  # or for all that was on the stream before
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,41 @@ def _behind_communication(work: GpuWork) -> Int64:
     return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
 
 
+def _communicators(process: Process, behind: Int64) -> Int64:
+    """Return the communicator of each operation, int64[operations], or one for a whole queue.
+
+    Where it is not told of all operations that stand behind each other, they are taken to be of
+    one.
+    """
+    work = process.work
+    number = np.full(len(work), -1, np.int64)
+    if len(behind) == 0:
+        return number
+    for index, rank in process.ranks:
+        told = messages(rank)
+        of_group = np.where(told.group >= 0, told.group + len(told.communicators), -1)
+        rows = work.rows_of_kernels(index, rank)[told.kernel]
+        known = rows >= 0
+        of_message = np.where(told.communicator >= 0, told.communicator, of_group)
+        number[rows[known]] = of_message[known]
+    queued = np.union1d(behind, behind - 1)
+    queue = np.cumsum(~np.isin(queued, behind)) - 1
+    is_told = np.ones(int(queue[-1]) + 1, np.bool_)
+    is_told[queue[number[queued] < 0]] = False
+    number[queued[~is_told[queue]]] = -1
+    return number
+
+
+def _of_one_communicator(behind: Int64, number: Int64) -> tuple[Int64, Int64]:
+    """Return operations that stand behind each other, and the last of their communicator before."""
+    queued = np.union1d(behind, behind - 1)
+    queue = np.cumsum(~np.isin(queued, behind))
+    order = np.lexsort((queued, number[queued], queue))
+    queued, queue = queued[order], queue[order]
+    follows = (queue[1:] == queue[:-1]) & (number[queued[1:]] == number[queued[:-1]])
+    return queued[:-1][follows], queued[1:][follows]
+
+
 def _host_edges(index: int, process: Process) -> list[Edges]:
     calls, waits, overs = process.calls, process.host_waits, process.hand_overs
     first, num = process.first_call, len(process.first_call)
@@ -317,6 +354,9 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
     within = launched[~members[first[launched]]]
     between = process.stream_waits
     behind = _behind_communication(work)
+    number = _communicators(process, behind)
+    earlier, later = _of_one_communicator(behind, number)
+    of_others = behind[number[behind] != number[behind - 1]]
     return [
         _edges(
             EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]
@@ -340,8 +380,11 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
             behind,
         ),
         _edges(
-            EdgeKind.APART_END, index, process.end_node(behind - 1), process.end_node(behind),
-            behind,
+            EdgeKind.APART_END, index, process.end_node(earlier), process.end_node(later), later,
+        ),
+        _edges(
+            EdgeKind.STREAM_END, index, process.end_node(of_others - 1),
+            process.end_node(of_others), of_others,
         ),
     ]  # fmt: skip
 

@@ -39,6 +39,8 @@ class Durations:
         unexplained: by what the delays without a known reason are multiplied.
         possible_waits: whether streams wait for all that they may have waited for, where no event
             records tell it.
+        whole_streams: whether who waits for communication waits for all before it on its stream,
+            also where this need not wait for that itself.
     """
 
     length_ns: Float64
@@ -52,6 +54,7 @@ class Durations:
     latency: float = 1.0
     unexplained: float = 1.0
     possible_waits: bool = True
+    whole_streams: bool = False
 
 
 class Weighing(Protocol):
@@ -82,7 +85,7 @@ def as_measured(process: Process) -> Durations:
 
 _BY_SWITCHES = {
     EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
-    EdgeKind.APART_BEGIN, EdgeKind.APART_END,
+    EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
 }  # fmt: skip
 """The edges whose weights depend on more than what actions take."""
 
@@ -166,6 +169,7 @@ class Weigher:
             EdgeKind.WORK: self._worked,
             EdgeKind.APART_BEGIN: self._apart,
             EdgeKind.APART_END: self._apart,
+            EdgeKind.STREAM_END: self._stream_over,
         }
         return ways[edges.kind](edges)
 
@@ -224,6 +228,10 @@ class Weigher:
 
     def _apart(self, edges: Edges) -> Float64:
         return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
+
+    def _stream_over(self, edges: Edges) -> Float64:
+        is_whole = self._durations.whole_streams
+        return self._apart(edges) if is_whole else np.full(len(edges.at), NEVER)
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls

@@ -123,6 +123,7 @@ export class Timeline {
   note(jump = false) {
     clearTimeout(this.noting);
     const write = () => {
+      this.noting = 0;
       if (!this.root.isConnected || !this.view) return;
       const href = withTimeline(location.href, {
         start: this.data.toTime(this.view.start),
@@ -298,10 +299,9 @@ export class Timeline {
     this.panel.describeStrips(stripTexts(folded, this.data.strips));
     this.data.showStrips(folded.map((row) => row.number), this.view, this.painter.plotWidth);
     this.data.show(keys, this.view, this.painter.plotWidth);
-    this.root.dataset.state = this.data.failure ? "failed" : "ready";
-    if (this.data.failure) {
-      this.panel.showMessage(`The dashboard cannot be reached: ${this.data.failure}`);
-    }
+    const { failure } = this.data;
+    this.root.dataset.state = failure ? "failed" : "ready";
+    if (failure) this.panel.showMessage(`The dashboard cannot be reached: ${failure}`);
   }
 
   // -- selecting --------------------------------------------------------------------------------

@@ -384,6 +384,7 @@ def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
         assert "0.000 004 001 s" in timeline.panel
         assert "5.00 µs (5 002 ns)" in timeline.panel
         assert timeline.address["start"] == str(UTC + 4000)
+        page.goto("about:blank")  # before the server goes
 
 
 def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> None:
@@ -406,6 +407,7 @@ def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
         page.goto(f"{url}/timeline")
         page.get_by_text("there is no rank to show").wait_for()
+        page.goto("about:blank")  # before the server goes
 
 
 def test_what_cannot_be_read_is_said(own_page: Page, tmp_path: Path) -> None:
@@ -431,8 +433,7 @@ def test_when_the_server_is_gone_it_is_said(own_page: Page, sample_url: str) -> 
     page.route("**/timeline/tiles*", refuse)
     page.keyboard.press("w")
     page.get_by_text("The dashboard cannot be reached").wait_for()
-    page.wait_for_timeout(500)
-    assert len(asked) == 1
+    assert asked
     page.unroute("**/timeline/tiles*")
     timeline.wait()  # it tries again by itself
 

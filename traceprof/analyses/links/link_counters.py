@@ -97,7 +97,7 @@ class LinkCountersResult(RankResult):
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
     """Integrate the samples over the window, and over what was exposed in it."""
-    found = rank.trace.counters
+    all_counters = rank.trace.counters
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
@@ -121,9 +121,9 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
         loads=tuple(loads),
         window_ns=window.length_ns,
         exposed_communication_ns=exposed.measure_ns,
-        has_gpu_samples=found.has_gpu_samples,
-        is_gpu_known=rank.key in found.gpu_of_rank,
-        unsampled_nics=() if found.network else found.nics,
+        has_gpu_samples=all_counters.has_gpu_samples,
+        is_gpu_known=rank.key in all_counters.gpu_of_rank,
+        unsampled_nics=() if all_counters.network else all_counters.nics,
     )
 
 
@@ -135,22 +135,22 @@ def sampled(rank: Rank, window: Window) -> list[Series]:
 
 def link_samples(rank: Rank) -> list[LinkSamples]:
     """Return the samples of the links of a rank's GPU; of the machine's NICs for its first rank."""
-    found = rank.trace.counters
-    gpu = None if rank.device is None else found.gpu_of_rank.get(rank.key)
-    samples = [] if gpu is None else list(found.by_gpu.get(gpu, ()))
+    counters = rank.trace.counters
+    gpu = None if rank.device is None else counters.gpu_of_rank.get(rank.key)
+    samples = [] if gpu is None else list(counters.by_gpu.get(gpu, ()))
     if _is_first(rank):
-        samples += found.network
+        samples += counters.network
     return samples
 
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
     """Judge the links while somebody waited for them."""
-    found: dict[tuple[str, str, str | None], Finding] = {}
+    by_link: dict[tuple[str, str, str | None], Finding] = {}
     for load in sorted(result.loads, key=lambda load: -load.exposed_ns):
         finding = link_findings.saturated(result.rank, load, result.window_ns)
         if finding is not None:  # one claim of each link and direction, whatever waited
-            found.setdefault((load.link, load.direction, load.name), finding)
-    judged: list[Finding | NotApplicable | None] = [*found.values()]
+            by_link.setdefault((load.link, load.direction, load.name), finding)
+    judged: list[Finding | NotApplicable | None] = [*by_link.values()]
     of_communication = [load for load in result.loads if load.what == "communication"]
     if of_communication:
         # The busiest: where another link is busier, that one may be what is waited for.

@@ -200,14 +200,16 @@ def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
 
 def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
     """Judge the rates against the peaks, where somebody waits."""
-    found: list[Finding | NotApplicable | None] = []
-    found += [link_findings.saturated(result.rank, load, result.window_ns) for load in result.loads]
-    found += [
+    claims: list[Finding | NotApplicable | None] = []
+    claims += [
+        link_findings.saturated(result.rank, load, result.window_ns) for load in result.loads
+    ]
+    claims += [
         link_findings.underused(result.rank, load, result.window_ns) for load in result.big_loads
     ]
     if result.unknown_peak_ns:
         gpu = f"of {result.gpu}" if result.gpu else "of a GPU that the export does not name"
-        found += [
+        claims += [
             NotApplicable(
                 id_,
                 f"the peak {gpu} over PCIe is not known: the rate of its copies cannot be judged",
@@ -216,7 +218,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
             )
             for id_ in link_findings.IDS
         ]
-    return [claim for claim in found if claim is not None]
+    return [claim for claim in claims if claim is not None]
 
 
 def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:

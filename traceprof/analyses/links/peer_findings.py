@@ -158,13 +158,13 @@ def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
 
 def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
     """Judge what was measured."""
-    found: list[Finding | NotApplicable | None] = [_through_host(result), _without_memory(result)]
+    judged: list[Finding | NotApplicable | None] = [_through_host(result), _without_memory(result)]
     worst = [_slower(result, comparison) for comparison in result.comparisons]
     claims = [claim for claim in worst if claim is not None]
-    found += sorted(claims, key=lambda claim: -claim.impact_ns)[:1]
+    judged += sorted(claims, key=lambda claim: -claim.impact_ns)[:1]
     if not result.comparisons:
-        found.append(_not_compared(result))
-    return [claim for claim in found if claim is not None]
+        judged.append(_not_compared(result))
+    return [claim for claim in judged if claim is not None]
 
 
 def _through_host(result: PeerTransfersResult) -> Finding | None:

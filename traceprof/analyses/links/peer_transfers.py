@@ -75,11 +75,11 @@ _NULL = int(np.iinfo(np.int64).min)
 def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
-    own = np.flatnonzero(inside & is_staged(copies))
-    if len(own) == 0:
+    indices = np.flatnonzero(inside & is_staged(copies))
+    if len(indices) == 0:
         return None
-    outward = is_to_host(copies)[own]
-    first, second = own[outward], own[~outward]
+    outward = is_to_host(copies)[indices]
+    first, second = indices[outward], indices[~outward]
     starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
     sent, received = copies.correlation[first], copies.correlation[second]
     has_first = np.zeros(len(second), np.bool_)
@@ -152,16 +152,16 @@ def _nothing_sized() -> _Sized:
 
 def _sized(rank: Rank, chosen: Int64) -> _Sized:
     """Return those of the kernels whose bytes and one-way peer the report tells."""
-    found, devices = messages(rank), _devices_by_rank(rank)
+    sent, devices = messages(rank), _devices_by_rank(rank)
     numbers = np.array(sorted(devices), np.int64)
-    usable = np.isin(found.kernel, chosen) & (found.bytes > 0)
-    usable &= np.isin(found.peer, numbers) & np.isin(found.direction, (_SENDS, _RECEIVES))
+    usable = np.isin(sent.kernel, chosen) & (sent.bytes > 0)
+    usable &= np.isin(sent.peer, numbers) & np.isin(sent.direction, (_SENDS, _RECEIVES))
     ordinals = np.array([devices[number] for number in numbers.tolist()], np.int64)
     return _Sized(
-        kernel=found.kernel[usable],
-        bytes=found.bytes[usable],
-        peer=ordinals[np.searchsorted(numbers, found.peer[usable])],
-        sends=found.direction[usable] == _SENDS,
+        kernel=sent.kernel[usable],
+        bytes=sent.bytes[usable],
+        peer=ordinals[np.searchsorted(numbers, sent.peer[usable])],
+        sends=sent.direction[usable] == _SENDS,
     )
 
 
@@ -172,11 +172,11 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
     """
     trace = rank.trace
     keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
-    own = keys.index(rank.key)
-    told = [trace.global_rank(key.process) for key in keys]
+    place = keys.index(rank.key)
+    ranks = [trace.global_rank(key.process) for key in keys]
     numbers = {
-        number if number is not None else rank.rank + index - own: key.device
-        for index, (number, key) in enumerate(zip(told, keys, strict=True))
+        number if number is not None else rank.rank + index - place: key.device
+        for index, (number, key) in enumerate(zip(ranks, keys, strict=True))
     }
     # Ranks that see one device each, all as ordinal 0, do not tell where a copy went.
     return numbers if len(set(numbers.values())) == len(keys) else {}
@@ -185,7 +185,7 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
 def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> list[PeerComparison]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
     durations = kernels.length_ns
-    found = []
+    transfers = []
     for peer in np.unique(sized.peer).tolist():
         for sends in (True, False):
             big = (sized.bytes >= MIN_BYTES) & (durations[sized.kernel] > 0)
@@ -218,5 +218,5 @@ def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> lis
                 exposed_ns=exposed.measure_ns,
                 evidence=peer_findings.longest(exposed, "ncclDevKernel_SendRecv"),
             )
-            found.append(one)
-    return found
+            transfers.append(one)
+    return transfers

@@ -188,13 +188,13 @@ def _kernels(comparison: Comparison) -> Section:
         if rung.before or rung.after
     ]
     least = _MIN_SHOWN * comparison.mean_before.mean_step_ns
-    told = [
+    changed = [
         kernel
         for kernel in comparison.kernels
         if abs(kernel.change_ns) >= least and (kernel.is_significant or kernel.p_adjusted is None)
     ]
     lines = [f"Of the kernels' time before / after: {', '.join(matching)}."] if matching else []
-    shown = told[:MAX_KERNELS]
+    shown = changed[:MAX_KERNELS]
     rest = sum(kernel.change_ns for kernel in comparison.kernels if kernel not in shown)
     after = [f"All other kernels: {change_text(rest)}."] if comparison.kernels else []
     if comparison.kernels_beside_ns:

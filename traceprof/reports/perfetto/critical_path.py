@@ -40,8 +40,8 @@ def critical_paths(analysis: OpenAnalysis) -> tuple[StepPath, ...] | Refusal:
         return refusal
     steps = _chosen_steps(analysis.result)
     paths = [step_path(analysis, step) for step in steps]
-    found = tuple(path for path in paths if path is not None)
-    return found or Refusal("not every rank has the same steps, a GPU and API calls", None)
+    known = tuple(path for path in paths if path is not None)
+    return known or Refusal("not every rank has the same steps, a GPU and API calls", None)
 
 
 def _refusal(analysis: OpenAnalysis) -> Refusal | None:

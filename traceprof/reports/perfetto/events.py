@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceprof.reports.perfetto.packets import PacketWriter, Value
     from traceprof.reports.tracks import Track
 
-_CHUNK = 65_536  # events that are Python's at a time
+CHUNK = 65_536  # events that are Python's at a time
 MAX_NAME = 512
 _ALONE: tuple[tuple[int, ...], None] = ((), None)
 
@@ -85,8 +85,8 @@ def events_of(
     """
     shown: dict[int, str] = {}
     categories = [str(category) for category in Category]
-    for first in range(0, len(track), _CHUNK):
-        part = track.chosen(slice(first, first + _CHUNK))
+    for first in range(0, len(track), CHUNK):
+        part = track.chosen(slice(first, first + CHUNK))
         for start, end, name, category, operation in zip(
             to_run(part.start_ns).tolist(),
             to_run(part.end_ns).tolist(),

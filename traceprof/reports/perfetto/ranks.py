@@ -11,7 +11,7 @@ from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
 from traceprof.findings import by_id
-from traceprof.reports.perfetto.events import MAX_NAME, Event, events_of, write_events
+from traceprof.reports.perfetto.events import CHUNK, MAX_NAME, Event, events_of, write_events
 from traceprof.reports.perfetto.flows import flows_of
 from traceprof.reports.tracks import Category, communication_track, gpu_tracks, host_tracks
 from traceprof.run.rank import CpuRank
@@ -52,8 +52,8 @@ def write_rank(
     process = writer.process(pid, _title(rank, analysis), rank.rank)
     result = next((one for one in analysis.breakdown if one.rank == rank.rank), None)
     if result is not None:
-        found = [finding for finding in analysis.findings if finding.rank == rank.rank]
-        _write_findings(writer, process, found, result, to_run)
+        findings = [finding for finding in analysis.findings if finding.rank == rank.rank]
+        _write_findings(writer, process, findings, result, to_run)
         _write_steps(writer, process, result, to_run)
     flows = flows_of(rank, analysis.ranks)
     tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
@@ -155,8 +155,10 @@ def _write_counters(
 def _write_values(
     writer: PacketWriter, track: int, times: Int64, values: npt.NDArray[np.int64 | np.int32]
 ) -> None:
-    for time_ns, value in zip(times.tolist(), values.tolist(), strict=True):
-        writer.value(track, time_ns, value)
+    for first in range(0, len(times), CHUNK):
+        part = slice(first, first + CHUNK)
+        for time_ns, value in zip(times[part].tolist(), values[part].tolist(), strict=True):
+            writer.value(track, time_ns, value)
 
 
 def _write_threads(

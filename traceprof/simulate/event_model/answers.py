@@ -125,14 +125,14 @@ class Ranks:
             match = re.fullmatch(r"step (\d+)", range_.action.name)
             if match is None or range_.thread.process != self.places[rank][0]:
                 continue
-            own = [
+            operations = [
                 operation
                 for operation in self.operations[rank]
                 if range_.start_ns <= operation.call.start_ns < range_.end_ns
             ]
-            if own:
-                first = min(operation.start_ns for operation in own)
-                last = max(operation.end_ns for operation in own)
+            if operations:
+                first = min(operation.start_ns for operation in operations)
+                last = max(operation.end_ns for operation in operations)
                 steps.append((int(match[1]), first, last))
         ends = [first for _, first, _ in steps[1:]] + [last for *_, last in steps[-1:]]
         return [(number, first, end) for (number, first, _), end in zip(steps, ends, strict=True)]

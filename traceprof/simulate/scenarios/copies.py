@@ -94,9 +94,9 @@ def exposed_copy(rng: np.random.Generator) -> Setup:
 
 def _exposed(ranks: Ranks) -> list[Finding]:
     findings = exposed_copies(ranks)
-    for found in findings:
+    for copied in findings:
         # All that this model copies within a device are gradients.
-        found["metrics"]["gradient_ns"] = found["metrics"]["d2d_ns"]
+        copied["metrics"]["gradient_ns"] = copied["metrics"]["d2d_ns"]
     return findings
 
 

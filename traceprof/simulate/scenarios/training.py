@@ -248,8 +248,8 @@ def exposed(ranks: Ranks) -> list[Finding]:
     """Return `exposed-communication` of every rank, without its reasons."""
     names = ("exposed_ns", "fraction", "overlap_efficiency")
     return [
-        {**found, "metrics": {name: found["metrics"][name] for name in names}}
-        for found in exposed_for("unknown_ns", ranks)
+        {**exposure, "metrics": {name: exposure["metrics"][name] for name in names}}
+        for exposure in exposed_for("unknown_ns", ranks)
     ]
 
 

@@ -43,7 +43,7 @@ def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
     is_call = np.array([call is not None for call in kinds], np.bool_)
     chosen = np.flatnonzero(ranges.nests & is_call[ranges.kind])
     columns = (ranges.start_ns, ranges.end_ns, ranges.thread, ranges.text)
-    found = []
+    call_ranges = []
     for start, end, thread, text in zip(
         *(column[chosen].tolist() for column in columns), strict=True
     ):
@@ -52,8 +52,8 @@ def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
         if call is not None:
             # NCCL's barrier is an all-reduce.
             operation = "AllReduce" if call.operation == BARRIER else call.operation
-            found.append(CallRange(start, end, thread, operation, call.fields))
-    return found
+            call_ranges.append(CallRange(start, end, thread, operation, call.fields))
+    return call_ranges
 
 
 def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
@@ -80,8 +80,8 @@ def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
         children.append([])
         open_.append(number)
     stand_for = [
-        (call, inside if inside and call.fields.bytes < 0 else own, parent)
-        for (call, own, parent), inside in zip(launches, children, strict=True)
+        (call, inside if inside and call.fields.bytes < 0 else launched, parent)
+        for (call, launched, parent), inside in zip(launches, children, strict=True)
     ]
     return _columns(ranges, stand_for)
 

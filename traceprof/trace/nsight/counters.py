@@ -78,7 +78,7 @@ def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
 
 def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]], bool]:
     wanted = _gpu_metrics(database)
-    found: dict[tuple[int, int], list[tuple[Int64, Int64]]] = defaultdict(list)
+    by_key: dict[tuple[int, int], list[tuple[Int64, Int64]]] = defaultdict(list)
     has_samples = False
     if schema.GPU_METRICS in database.columns:
         columns = ("timestamp", "typeId", "metricId", "value")
@@ -104,10 +104,10 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
             kind, metric = chunk["typeId"][kept], chunk["metricId"][kept]
             for rows in groups(kind, metric) if len(kept) else ():
                 key = int(kind[rows][0]), int(metric[rows][0])
-                found[key].append((time[rows], value[rows]))
+                by_key[key].append((time[rows], value[rows]))
     samples: dict[int, list[LinkSamples]] = defaultdict(list)
     for (gpu, link, direction), keys in wanted.items():
-        series = [_once_per_time(found[key]) for key in keys if key in found]
+        series = [_once_per_time(by_key[key]) for key in keys if key in by_key]
         if series:
             times, values = _sum(series)
             start, end, value = _periods(times, values)
@@ -213,7 +213,7 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
     keys = ("globalId", "metricsListId", "metricsIdx", "portId")  # ports only since 2025
     columns = [*required, *(["portId"] if database.has(schema.NIC_METRICS, "portId") else [])]
     expect_rows(database, [schema.NIC_METRICS])
-    found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
+    by_key: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
     for chunk in read_columns(database, schema.NIC_METRICS, columns):
         start, end, value = chunk["start"], chunk["end"], chunk["value"]
         usable = (start >= 0) & (end > start) & (value >= 0) & (value < _MAX_BYTES_PER_MS)
@@ -223,10 +223,10 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
         of_rows = [chunk[name][kept] for name in keys if name in chunk]
         for rows in groups(*of_rows) if len(kept) else ():
             key = tuple(int(row[rows][0]) for row in of_rows)
-            found[key].append(np.stack((start, end, value))[:, kept[rows]])
+            by_key[key].append(np.stack((start, end, value))[:, kept[rows]])
     labels = _nic_names(database)
     samples = []
-    for key, parts in sorted(found.items()):
+    for key, parts in sorted(by_key.items()):
         if key[1:3] not in directions:
             continue
         start, end, value = np.concatenate(parts, axis=1)

@@ -21,14 +21,14 @@ from traceprof.trace.model.host import (
 )
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import Content, Session
-from traceprof.trace.nsight import host, host_activity, nvtx_names, nvtx_table, schema
+from traceprof.trace.model.trace import Content
+from traceprof.trace.nsight import host, host_activity, notes, nvtx_names, nvtx_table, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import GpuOperationsData
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.mpi import mpi_processes
 from traceprof.trace.nsight.nvtx_events import Events, read_events
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, holds
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, check_is_export, holds
 from traceprof.trace.nsight.sections import (
     API_CALLS,
     GPU_OPERATIONS,
@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
-    from traceprof.trace.model.trace import Section, SectionData
-
-# Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
-_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
+    from traceprof.trace.model.trace import Section, SectionData, Session
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
@@ -100,7 +97,7 @@ class NsightTrace:
         self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._events: Events | None = None
         try:
-            self._check_is_export()
+            check_is_export(self._database)
             self.target = Target(self._database)
         except BaseException:
             self.close()
@@ -209,23 +206,14 @@ class NsightTrace:
     @property
     def notes(self) -> Sequence[str]:
         """What a reader of this report should know about its data."""
-        gpu = self._gpu_operations
-        said = [f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()]
-        unnamed = len(gpu.name_ids - self._names.keys())
-        if unnamed:
-            said.append(
-                f"{unnamed} ids of kernel names mean nothing in this export: kernels of these names"
-                " are counted as compute"
-            )
-        if self.has_unexported_stalls:
-            said.append(
-                "launches blocked by a full command buffer were recorded, but this version of nsys"
-                " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
-                " later"
-            )
-        if labels.DOMAIN in self._named_ranges.domains.values() and not self.label_ranges:
-            said.append(nvtx_names.silence_note(labels.DOMAIN))
-        return [*gpu.notes, *said]
+        gpu, ranges = self._gpu_operations, self._named_ranges
+        return [
+            *gpu.notes,
+            *(f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()),
+            *notes.on_kernel_names(len(gpu.name_ids - self._names.keys())),
+            *notes.on_stalls(is_lost=self.has_unexported_stalls),
+            *notes.on_labels(ranges.domains.values(), ranges.label_ranges),
+        ]
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
@@ -411,20 +399,8 @@ class NsightTrace:
     @cached_property
     def session(self) -> Session:
         """Where and when the report was captured."""
-        return Session(
-            host=self.target.hostname,
-            start_text=self.target.session_start,
-            num_cores=self.target.num_cores,
-            start_utc_ns=self.target.session_start_ns,
-            is_utc=self.target.is_utc
-            or any(
-                first >= _FIRST_UTC_NS
-                for operations in self.operations.values()
-                for first in operations.starts_ns
-            ),
-            command_line=tuple(self.target.command_line),
-            environment=self.target.environment,
-            end_ns=self.target.capture_end_ns,
+        return self.target.session(
+            first for operations in self.operations.values() for first in operations.starts_ns
         )
 
     def contents(self) -> Sequence[Content]:
@@ -436,22 +412,6 @@ class NsightTrace:
         return [table for table in tables if table.num_rows]
 
     # -- reading ---------------------------------------------------------------------------------
-
-    def _check_is_export(self) -> None:
-        columns = self._database.columns
-        views = sorted(self._database.views & {*schema.EVENT_TABLES, schema.STRINGS})
-        if views:
-            raise self._database.damaged(f"{views[0]} is a view where Nsight writes a table")
-        known = any(name in columns for name in schema.EVENT_TABLES)
-        if self._database.has(schema.STRINGS, "id", "value") and (
-            known or any(mark in columns for mark in schema.MARKS)
-        ):
-            return
-        names = ", ".join(sorted(columns)[:5]) or "no table"
-        raise self._database.damaged(
-            f"an SQLite database, but no Nsight Systems export (it holds {names})",
-            "give the .sqlite file that `nsys export --type=sqlite` writes",
-        )
 
     @cached_property
     def _range_tables(self) -> dict[int, RangeTable]:

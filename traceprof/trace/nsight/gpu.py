@@ -162,7 +162,7 @@ class _Table:
 
 
 class _GrowingTable:
-    """The same, filled part by part."""
+    """Takes rows as they are read, and makes a `_Table` of them."""
 
     def __init__(self) -> None:
         self._places: dict[RankKey, int] = {}
@@ -176,7 +176,7 @@ class _GrowingTable:
         return len(self._places)
 
     def add(self, chunk: Columns) -> None:
-        """Add rows, of which there are some; takes whose and when they are out of them."""
+        """Add some rows; the columns of process, device and time are taken out of the chunk."""
         owner = self._owners(chunk.pop("globalPid"), chunk.pop("deviceId"))
         start, end = chunk.pop("start"), chunk.pop("end")
         self._extend(owner, start, end)

@@ -56,7 +56,8 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActi
     processes = set(switches).union(*spans)
     return {
         process: HostActivity(
-            switches.get(process, NO_SWITCHES), *(found.get(process, NO_SPANS) for found in spans)
+            switches.get(process, NO_SWITCHES),
+            *(of_kind.get(process, NO_SPANS) for of_kind in spans),
         )
         for process in sorted(processes)
     }

@@ -7,9 +7,12 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from traceprof.trace.model.operations import RankKey
     from traceprof.trace.sqlite.database import Database
 
@@ -20,6 +23,8 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_NSIGHT = "[[]NSys*"  # `[NSys]` and `[NSys Comms]`, by which it records
+# Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
+_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 
 class Target:
@@ -38,6 +43,23 @@ class Target:
             for row in database.rows(table, {"name": str, "value": str})
             if row["name"] is not None and row["value"] is not None
         }
+
+    def session(self, first_ns: Iterable[int]) -> Session:
+        """Return where and when the report was captured.
+
+        Args:
+            first_ns: when something began; it tells times in UTC from times since the start.
+        """
+        return Session(
+            host=self.hostname,
+            start_text=self.session_start,
+            num_cores=self.num_cores,
+            start_utc_ns=self.session_start_ns,
+            is_utc=self.is_utc or any(time >= _FIRST_UTC_NS for time in first_ns),
+            command_line=tuple(self.command_line),
+            environment=self.environment,
+            end_ns=self.capture_end_ns,
+        )
 
     @property
     def command_line(self) -> list[str]:
@@ -150,8 +172,8 @@ class Target:
         for row in self._device_map:
             if row["pid"] == pid and row["cudaId"] == key.device:
                 candidates = [board for board in boards if board["id"] == row["gpuId"]]
-                told = (row["uuid"], *(_name_of_board(board) for board in candidates))
-                return next(filter(None, told), None)
+                known_names = (row["uuid"], *(_name_of_board(board) for board in candidates))
+                return next(filter(None, known_names), None)
         visible = self.environment.get(_VISIBLE)
         ordinal: int | None = key.device
         if visible is not None:

@@ -96,7 +96,7 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
             entries[row["domainId"], row["schemaId"]].setdefault(row["idx"], entry)
     places = {}
     for key, of_schema in entries.items():
-        found, end = [], 0
+        fields, end = [], 0
         for index in sorted(of_schema):
             name, kind, offset = of_schema[index]
             code = _CODES.get(kind, _ENUMERATION)
@@ -106,8 +106,8 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
             end = start + length
             meaning = _NAMES.get(name.strip().lower())
             if meaning is not None and code not in "fd" and start >= 0:
-                found.append((meaning, start, code))
-        places[key] = found
+                fields.append((meaning, start, code))
+        places[key] = fields
     return places
 
 
@@ -118,7 +118,7 @@ def _of_json(text: str) -> dict[str, int] | None:
         return None
     if not isinstance(parsed, dict):
         return None
-    found = {}
+    values = {}
     for name, value in parsed.items():
         meaning = _NAMES.get(name.strip().lower())
         if isinstance(value, str):
@@ -127,8 +127,8 @@ def _of_json(text: str) -> dict[str, int] | None:
             except ValueError:
                 continue
         if meaning is not None and type(value) is int:
-            found[meaning] = value
-    return found
+            values[meaning] = value
+    return values
 
 
 def _fields(values: dict[str, int]) -> Fields:

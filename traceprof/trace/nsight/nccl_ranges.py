@@ -134,7 +134,7 @@ def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | 
     """Return payloads of rows in hexadecimal digits and as JSON."""
     table, rowid = schema.NVTX.name, database.rowid(schema.NVTX.name)
     names = [name for name in ("binaryData", "jsonText") if database.has(table, name)]
-    found = {}
+    by_number = {}
     for some in portions(rowids):
         query = (
             f"SELECT {rowid}, {', '.join(names)} FROM {table}"  # noqa: S608
@@ -145,8 +145,8 @@ def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | 
                 of = dict(zip(names, values, strict=True))
                 binary, text = of.get("binaryData"), of.get("jsonText")
                 digits = binary.hex() if isinstance(binary, bytes) else binary
-                found[number] = (digits, text if isinstance(text, str) else None)
-    return [found.get(row, (None, None)) for row in rowids]
+                by_number[number] = (digits, text if isinstance(text, str) else None)
+    return [by_number.get(row, (None, None)) for row in rowids]
 
 
 def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:

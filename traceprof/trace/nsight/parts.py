@@ -130,3 +130,25 @@ def _holds_calls(trace: Trace, part: Part) -> bool:
         return any(len(source) for source in calls)
     column = {Part.MESSAGE_SIZES: "bytes", Part.COMMUNICATORS: "communicator"}[part]
     return any((getattr(source, column) >= 0).any() for source in calls)
+
+
+def check_is_export(database: Database) -> None:
+    """Refuse a database that no Nsight Systems wrote.
+
+    Raises:
+        TraceFormatError: it is of another program.
+    """
+    columns = database.columns
+    views = sorted(database.views & {*schema.EVENT_TABLES, schema.STRINGS})
+    if views:
+        raise database.damaged(f"{views[0]} is a view where Nsight writes a table")
+    known = any(name in columns for name in schema.EVENT_TABLES)
+    if database.has(schema.STRINGS, "id", "value") and (
+        known or any(mark in columns for mark in schema.MARKS)
+    ):
+        return
+    names = ", ".join(sorted(columns)[:5]) or "no table"
+    raise database.damaged(
+        f"an SQLite database, but no Nsight Systems export (it holds {names})",
+        "give the .sqlite file that `nsys export --type=sqlite` writes",
+    )

@@ -1,0 +1,42 @@
+"""Runs the command, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING
+
+from tests.support.attempts import NCCL, Outcome
+from tests.support.builders import TraceBuilder
+from traceprof.cli.main import _run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def export(folder: Path) -> Path:
+    return TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).write(folder / "t.sqlite")
+
+
+def fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def in_process(*arguments: str | Path) -> Outcome:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _run([os.fspath(argument) for argument in arguments])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def run(*reports: Path) -> Outcome:
+    return process(sys.executable, "-m", "traceprof", "analyze", "--format", "json", *reports)
+
+
+def process(*command: str | Path) -> Outcome:
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -1,0 +1,130 @@
+"""Captures of Nsight Systems, which `nsys` converts: where it fails, lacks or cannot start."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.attempts import attempt
+from tests.support.nsys import profile
+from tests.support.traces import SAMPLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+REPORT = b"NVIDIA Tegra Profiler Report 2023@4@4@54-234436381190v0.\n and so on"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for temporary files, which must be empty after each command."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(folder))
+    return folder
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    path = folder / "r.nsys-rep"
+    path.write_bytes(REPORT)
+    return path
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program that is called nsys first on PATH."""
+    program = folder / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
+# nsys export --type=sqlite --output=$target $report
+EXPORTING = '#!/bin/sh\ntarget="${3#--output=}"; report="$4"; test -f "$report" || exit 9\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Processing [1%]'; echo 'Bad.' >&2; exit 1", "nsys says: Bad; copy it again"),
+        ("echo 'Bad'; exit 0", "nsys says: Bad; copy it again"),
+        ("exit 1", "nsys says: no reason given; copy it again"),
+        ("kill -9 $$", "nsys says: no reason given; copy it again"),
+        ("seq 999 > $target", "reports/r.nsys-rep: file is not a database; "),
+        ("printf '' > $target", "reports/r.nsys-rep: the file is cut short: 0 bytes"),
+        (f"head -c 9999 '{SAMPLE}' > $target", "reports/r.nsys-rep: the file is cut short"),
+    ],
+)
+def test_nsys_fails(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
+    assert said in attempt(report).line
+    assert not list(temporary.iterdir())
+
+
+def test_nsys_is_missing(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    line = attempt(report.rename(report.with_name("my report.nsys-rep"))).line
+    assert "`nsys` is not on PATH; where Nsight Systems is installed, run: nsys export" in line
+    assert line.endswith("/my report.nsys-rep'\n")  # quoted: to be pasted
+
+
+def test_nsys_does_not_start(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(temporary.parent, monkeypatch, "\x7fELF no program")
+    assert "does not start (Exec format error); install" in attempt(report).line
+    assert not list(temporary.iterdir())
+
+
+def test_no_folder_for_temporary_files(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(temporary.parent, monkeypatch, EXPORTING)
+    temporary.rmdir()
+    assert "there is no folder for temporary files" in attempt(report).line
+
+
+@pytest.mark.parametrize("name", ["r.nsys-rep", "no suffix", "a\nb.sqlite", "a\udcff'$(x)", "-o"])
+def test_nsys_exports(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stand_in(temporary.parent, monkeypatch, f"{EXPORTING} cp '{SAMPLE}' \"$target\"")
+    document = attempt(report.rename(report.with_name(name))).document
+    assert document["breakdown"] == attempt(SAMPLE).document["breakdown"]
+    assert not list(temporary.iterdir())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, nsys: str) -> bytes:
+    """Record a report with the nsys that is installed."""
+    path = tmp_path_factory.mktemp("recorded") / "r.nsys-rep"
+    profile(nsys, ["--trace=osrt", "--sample=none", "--cpuctxsw=none"], path, ["true"])
+    return path.read_bytes()
+
+
+def test_a_recorded_report(report: Path, temporary: Path, recorded: bytes) -> None:
+    report.write_bytes(recorded)
+    document = attempt(report).document
+    assert [each["path"] for each in document["reports"]] == [str(report)]
+    assert "no GPU operation, so no rank; it holds" in document["notes"][0]["note"]
+    assert not list(temporary.iterdir())
+
+
+def test_a_damaged_report(report: Path, temporary: Path, recorded: bytes) -> None:
+    for length in (64, 1000, len(recorded) // 2, len(recorded) - 1):
+        report.write_bytes(recorded[:length])
+        assert "nsys says: " in attempt(report).line
+    report.write_bytes(recorded[:5000] + bytes(5000) + recorded[10_000:])
+    attempt(report)
+    assert not list(temporary.iterdir())

@@ -1,0 +1,42 @@
+"""What a reader of an Nsight export should know about its data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof import labels
+from traceprof.trace.nsight.nvtx_names import silence_note
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from traceprof.trace.model.ranges import LabelRanges
+
+
+def on_kernel_names(num_unknown: int) -> Iterator[str]:
+    """Say how many ids of kernel names mean nothing, if there are any."""
+    if num_unknown:
+        yield (
+            f"{num_unknown} ids of kernel names mean nothing in this export: kernels of these names"
+            " are counted as compute"
+        )
+
+
+def on_stalls(*, is_lost: bool) -> Iterator[str]:
+    """Say that records of a full command buffer were left out of the export, if they were."""
+    if is_lost:
+        yield (
+            "launches blocked by a full command buffer were recorded, but this version of nsys"
+            " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or later"
+        )
+
+
+def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
+    """Say that `instrument` was there and nothing of it was recorded, if so.
+
+    Args:
+        domains: names of NVTX domains.
+        ranges: of `instrument`, by process.
+    """
+    if labels.DOMAIN in domains and not ranges:
+        yield silence_note(labels.DOMAIN)
