@@ -28,7 +28,7 @@ from tests.support.traces import (
 from tests.support.workers import reports_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
@@ -49,15 +49,19 @@ settings.load_profile("same everywhere")
 
 def pytest_configure() -> None:
     """Let programs that tests start be interrupted, also where a shell's background ignores it."""
-    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Have garbage looked for among the objects of tests only, not among millions of others."""
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -298,6 +299,26 @@ with Child(endless) as child:
     assert first.returncode != 0
     assert said.count("KeyboardInterrupt") == 1
     until(lambda: not is_running(pid))
+
+
+def test_a_child_leaves_the_garbage_of_its_parent_alone() -> None:
+    here = os.getpid()
+
+    class Deadly:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if os.getpid() != here:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    gc.disable()
+    try:
+        Deadly()
+        with Child(lambda: [gc.collect() >= 0]) as child:
+            assert [*child.items()] == [True]
+    finally:
+        gc.enable()
 
 
 def test_what_it_writes_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:

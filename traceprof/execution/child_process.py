@@ -8,6 +8,7 @@ do what a child was to make and did not: so errors are those of one process.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import select
@@ -204,6 +205,7 @@ class Child(Generic[Item]):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held_up)
             os.nice(self._niceness)
+            gc.freeze()  # garbage of the parent may be of libraries whose threads are not here
             _parent = parent
             _children.clear()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -130,6 +131,7 @@ def _memory_at_first() -> int:
 def _be_child(path: Path, command: str, error: Path, *, is_changed: bool) -> None:
     code = _WRONG
     try:
+        gc.freeze()  # garbage of the parent may be of libraries whose threads are not here
         os.environ["TRACEPROF_TRACEBACK"] = "1"  # an internal error is no answer
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_MAX_WALL_S)
