@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.changes import step_ns, without_slowdown
+from tests.support.changes import recorded, step_ns, without_slowdown
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
@@ -242,3 +242,16 @@ def of_vertical(rank: Rank) -> np.ndarray:
     """Return the kernels of one name of the vertical direction, where nothing is copied."""
     ids = [key for key, name in rank.kernel_names.items() if "compute_tendencies_z_410" in name]
     return np.flatnonzero(rank.operations.kernels.are_named(ids))
+
+
+def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
+    tmp_path: Path,
+) -> None:
+    """Without thread switches a sleep is not seen: no gain would be as wrong as any other."""
+    setup = SCENARIOS["sleeping-loader"].build(np.random.default_rng(0))
+    path = recorded(setup, tmp_path / "run.sqlite", has_events=False)
+    (only,) = whatif(path, assume=["no-data-loading"]).whatif.answers
+    assert only.step_ns is None
+    assert "may be data loading" in (only.refused or "")
+    others = whatif(path).whatif.answers
+    assert "no-data-loading" not in {one.assume for one in others}

@@ -50,6 +50,11 @@ class Assumption:
     is_at_least_communication: bool = False
     of_run: tuple[str, ...] = ()
 
+    @property
+    def atoms(self) -> tuple[str, ...]:
+        """The assumptions that it is made of, as written."""
+        return tuple(self.text.split(" + "))
+
 
 @dataclass(frozen=True)
 class _Kind:

@@ -16,7 +16,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.savings import Gate
-from traceprof.host.idle_causes import why_unknown
+from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.trace.model.parts import Part
 from traceprof.whatif.assumptions import Variant
 from traceprof.whatif.longest_path import CircularError
@@ -125,6 +125,10 @@ class CheckedReplay:
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
+        if "no-data-loading" in assumption.atoms:
+            why = _unknown_idle(self.analysis)
+            if why is not None:
+                return CannotChange(why)
         num_ways = self.as_it_is.shape[1]
         low, high = num_ways * place, num_ways * (place + 1)
         under = StepsUnder(self.lengths[:, low:high])
@@ -258,6 +262,19 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
         how = graphs[0].trace.how_to_collect(Part.GRAPH_KERNELS)
         why = "CUDA graphs were recorded as a whole: what ran inside is not known"
         return Refusal(why, how)
+    return None
+
+
+def _unknown_idle(analysis: OpenAnalysis) -> str | None:
+    """Return why it cannot be told what data loading costs: most of it may be of unknown cause."""
+    for result in analysis.result.of(gpu_idle):
+        unknown_ns = result.by_cause[IdleCause.UNKNOWN]
+        share = unknown_ns / max(result.window.length_ns, 1)
+        if share > MAX_UNEXPLAINED and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
+            return (
+                f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"
+                " the report does not tell, which may be data loading"
+            )
     return None
 
 
