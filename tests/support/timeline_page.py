@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -67,8 +68,13 @@ class Timeline:
     def address(self) -> dict[str, str]:
         """The parameters in the address, once they are settled."""
         self.wait_for("!t.noting")
-        query = parse_qs(urlsplit(self.page.url).query)
+        query = parse_qs(urlsplit(self.page.evaluate("location.href")).query)
         return {key: values[0] for key, values in query.items()}
+
+    def wait_for_address(self, name: str, value: str | None) -> None:
+        """Wait until a parameter in the address is this, or is not there."""
+        expected = json.dumps(value)
+        self.wait_for(f"new URL(location.href).searchParams.get({name!r}) === {expected}")
 
     @property
     def panel(self) -> str:

@@ -100,6 +100,7 @@ def test_in_the_browser(page: Page, analysis: Analysis, compared: Compared) -> N
         expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
         page.get_by_role("link", name="on the timeline").click()
+        page.wait_for_url("**/timeline?*")
         timeline = Timeline(page, page.url)
         drawn = compared.after
         assert drawn is not None

@@ -115,6 +115,7 @@ def test_in_the_browser_names_are_filtered_and_lead_to_the_timeline(
     page.locator(".ag-floating-filter-input input").first.fill("AllReduce")
     expect(names).to_have_count(1)
     page.get_by_role("link", name="AllReduce").click()
+    page.wait_for_url("**/timeline?*")
     timeline = Timeline(page, page.url)
     timeline.wait_for("t.selected !== null")
     first = timeline.ask("t.selected.id")

@@ -72,7 +72,7 @@ def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -
     window = sample.run.ranks[0].window
     assert start <= window.start_ns
     assert start + span >= window.end_ns
-    assert timeline.address["start"] == str(round(start))
+    timeline.wait_for_address("start", str(round(start)))
 
 
 def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis) -> None:
@@ -192,7 +192,7 @@ def test_a_click_tells_what_the_trace_has(timeline: Timeline, sample: Analysis) 
     assert name in timeline.panel
     correlation = sample.run.ranks[0].operations.kernels.correlation[0]
     assert f"correlation\n{correlation}" in timeline.panel
-    assert timeline.address["select"] == "0.op.0"
+    timeline.wait_for_address("select", "0.op.0")
 
 
 def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analysis) -> None:
@@ -201,11 +201,9 @@ def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analys
     timeline.page.get_by_role("button", name="launched by cudaLaunchKernel").or_(
         timeline.page.get_by_text("launched by cudaLaunchKernel")
     ).first.click()
-    timeline.page.get_by_text("launched\n").or_(
-        timeline.page.get_by_text("1 operation")
-    ).first.wait_for()
     call = int(rank.launched_by[0][5])
-    assert timeline.address["select"] == f"0.call.{call}"
+    timeline.wait_for(f"t.selected?.id === '0.call.{call}'")
+    timeline.wait_for_address("select", f"0.call.{call}")
     assert rank.calls is not None
     start, span = timeline.view
     assert start <= rank.calls.start_ns[call]
@@ -214,7 +212,7 @@ def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analys
     for row in timeline.ask("[t.selected.row, t.selected.links[0].row]"):
         assert timeline.ask(f"t.layout.rowOf('{row}').top > {AXIS - 1}")
     timeline.page.get_by_text(re.compile("^launched .*")).locator("visible=true").last.click()
-    assert timeline.address["select"].startswith("0.")
+    timeline.wait_for("t.selected?.id.startsWith('0.op.')")
 
 
 def test_a_block_tells_what_it_stands_for(timeline: Timeline) -> None:
@@ -241,7 +239,7 @@ def test_escape_selects_nothing(timeline: Timeline) -> None:
     timeline.page.get_by_text("correlation").wait_for()
     timeline.press("Escape")
     assert "correlation" not in timeline.panel
-    assert "select" not in timeline.address
+    timeline.wait_for_address("select", None)
 
 
 def test_the_tooltip(timeline: Timeline, sample: Analysis) -> None:
@@ -285,7 +283,7 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Ana
     assert evidence.label in timeline.panel
     page.get_by_role("button", name=finding.evidence[0].label).first.click()
     timeline.wait()
-    assert timeline.address["evidence"] == "0"
+    timeline.wait_for_address("evidence", "0")
     page.go_back()
     timeline.wait_for("t.chosenEvidence?.evidence === 1")
 
@@ -327,7 +325,7 @@ def test_the_search_goes_from_match_to_match(timeline: Timeline, sample: Analysi
     assert int(status.inner_text().split(" of ")[0]) == number + 1
     timeline.press("p")
     timeline.wait_for(f"t.selected?.id === '{first['id']}'")
-    assert timeline.address["search"] == "AllReduce"
+    timeline.wait_for_address("search", "AllReduce")
 
 
 def test_a_search_in_vain(timeline: Timeline) -> None:
@@ -383,7 +381,7 @@ def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
         page.get_by_text(f"{UTC + 4001} ns").wait_for()
         assert "0.000 004 001 s" in timeline.panel
         assert "5.00 µs (5 002 ns)" in timeline.panel
-        assert timeline.address["start"] == str(UTC + 4000)
+        timeline.wait_for_address("start", str(UTC + 4000))
         page.goto("about:blank")  # before the server goes
 
 
