@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _OTHER_SAMPLES = {path.stem for path in SAMPLES} - QUICK_SAMPLES
-# On a busy machine nsys may not answer, and a browser draws when it likes: its tests look at pages,
-# whose numbers are held elsewhere. They run once more; what has a cause of its own fails again.
-_TIMED_OUT = [subprocess.TimeoutExpired]
+_FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
+# No wrong result is among them: those are assertions.
+_TIMED_OUT = [subprocess.TimeoutExpired, r"^TimeoutError: .*Timeout \d+ms exceeded"]
 # On any machine the same examples, and none is too slow.
 settings.register_profile(
     "same everywhere",
@@ -72,16 +72,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow, by what it takes, and what runs once more; keep the part asked for."""
+    """Mark what is slow, by what it takes, and what may time out; keep the part asked for."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if _SLOW_FIXTURES.intersection(fixtures) or _is_of_another_sample(item):
             item.add_marker(pytest.mark.slow)
-        if not config.pluginmanager.hasplugin("rerunfailures"):
-            continue
-        if "browser" in fixtures:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-        elif "nsys" in fixtures:
+        if _FOREIGN_PROGRAMS.intersection(fixtures) and config.pluginmanager.hasplugin(
+            "rerunfailures"
+        ):
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=_TIMED_OUT))
     if config.option.part:
         number, _, count = config.option.part.partition("/")
