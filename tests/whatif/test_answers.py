@@ -135,9 +135,8 @@ def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
     reports = sorted((traces / "jacobi_mpi").glob("*.sqlite"))
     asked = whatif(*reports, assume=["no-sync", "no-kernel-sync"]).whatif
     without_waits, without_kernel_waits, _ = (-(one.change_ns or 0) / _MS for one in asked.answers)
-    # What the host's other waits cost, by its finding.
-    assert without_waits == pytest.approx(109, rel=0.1)
-    assert 0 <= without_kernel_waits <= without_waits
+    # All waits of the host cost 109 ms, by its finding.
+    assert 0 <= without_kernel_waits <= without_waits <= 109
 
 
 # -- simulated changes ----------------------------------------------------------------------------
@@ -199,6 +198,22 @@ def test_every_assumption_can_be_written(text: str) -> None:
     assert parse(text).text == text
 
 
+def test_what_is_written_to_a_file_is_waited_for(traces: Path) -> None:
+    """Copies to the host, then 350 ms in which the thread writes: the next kernels cannot hide it.
+
+    The change, which took out the waits after each kernel, left these, and 108 ms less idle time.
+    """
+    path = traces / "pairs/v100_mpas_0_noasync.sqlite"
+    with closing(analyze(path)) as analysis:
+        variants = [Variant(), Variant(parse("no-sync"))]
+        graph = run_graph(analysis, variants, keeps_processes=True)
+        (waits,) = (kept.process.host_waits for kept in graph.kept)
+        steps, _ = replayed_steps(graph)
+    assert 0 < waits.is_needed.sum() < 0.01 * len(waits.call)
+    (before, after), *_ = steps.tolist()
+    assert 100 < (before - after) / _MS < 125
+
+
 def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
     """Of a solver's waits those for its halo stay."""
     path = tmp_path / "run.sqlite"
@@ -208,7 +223,7 @@ def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
         graph = run_graph(analysis, variants, keeps_processes=True)
         waits = [kept.process.host_waits for kept in graph.kept]
         steps, _ = replayed_steps(graph)
-    assert sum(int(one.is_before_mpi.sum()) for one in waits) == 2 * 20
+    assert sum(int(one.is_needed.sum()) for one in waits) == 2 * 20
     (before, after), *_ = steps.tolist()
     assert before - after < 0.01 * before
 

@@ -330,8 +330,8 @@ _KINDS = (
           "", _fixed(without_slowdown)),
     _Kind("no-launch-stall", None, "the launch queue is never full", False, "", _fixed(_no_stall)),
     _Kind("no-sync", None, "the host never waits for the GPU", False,
-          "results that the host needs are taken to be read later, but for those that MPI is"
-          " called with right after", _fixed(_no_sync)),
+          "results are taken to be read later, but for those after which the host calls MPI or"
+          " sleeps: these it likely sends or writes", _fixed(_no_sync)),
     _Kind("no-kernel-sync", None, "the host waits for copies, whose data it may need, and not for"
           " kernels", False, "", _fixed(_no_kernel_sync)),
     _Kind("no-data-loading", None, "the next batch is always there", False,

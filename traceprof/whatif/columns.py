@@ -74,6 +74,7 @@ class GpuWork:
         call: int64[n], the call that launched it, an index into `HostCalls`; -1 for none.
         kind: int64[n], `COMPUTE`, `COMMUNICATION` or `COPY`.
         blocks: bool[n], whether the launching call returns only when the operation is over.
+        is_to_host: bool[n], whether it copies to the host's memory.
         num_cut: of how many streams something was left out before the first operation here, which
             is taken to begin when it did.
     """
@@ -88,6 +89,7 @@ class GpuWork:
     call: Int64
     kind: Int64
     blocks: Mask
+    is_to_host: Mask
     num_cut: int
 
     def __len__(self) -> int:
@@ -109,6 +111,7 @@ class GpuWork:
 # A call that stays longer than this with a copy of pageable memory waits for it; CUDA stages
 # smaller ones and returns (measured: 98 % of those that return at once take under 15 us).
 MIN_BLOCKING_NS = 20_000
+_TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 # Of more streams each is taken to have had operations before the steps that are replayed.
 _MAX_STREAMS = 64
 
@@ -166,7 +169,7 @@ def gpu_work(
         for number in range(len(rank.operations.groups))
     ]
     joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    rank_of, group, place, start, end, stream, call, kind, blocks = joined
+    rank_of, group, place, start, end, stream, call, kind, blocks, to_host = joined
     asked = np.where(call >= 0, calls.in_time[call] if len(calls) else 0, -1)
     order = np.lexsort((end, start, asked, stream, rank_of))
     changes = np.ones(len(order), np.bool_)
@@ -181,7 +184,7 @@ def gpu_work(
         call[first], blocks[first] = -1, False
     return GpuWork(
         rank_of[order], group[order], place[order], start[order], end[order], stream[order],
-        np.cumsum(changes) - 1, call, kind[order], blocks, num_cut,
+        np.cumsum(changes) - 1, call, kind[order], blocks, to_host[order], num_cut,
     )  # fmt: skip
 
 
@@ -210,7 +213,7 @@ def _of_group(
     calls: HostCalls,
     shift_ns: int,
     span: tuple[int, int] | None,
-) -> tuple[Int64, ...]:
+) -> tuple[Int64 | Mask, ...]:
     group, launched_by = rank.operations.groups[number], rank.launched_by[number]
     start, call = group.start_ns, calls.place_of(launched_by)
     place = np.arange(len(group), dtype=np.int64)
@@ -220,7 +223,7 @@ def _of_group(
         place = np.flatnonzero(inside)  # before more is made: they are few of many
         start, call = start[place], call[place]
     kind = np.full(len(place), COMPUTE, np.int64)
-    blocks = np.zeros(len(place), np.int64)
+    blocks, to_host = np.zeros(len(place), np.int64), np.zeros(len(place), np.bool_)
     if number == 0:
         kind[rank.is_communication_kernel[place]] = COMMUNICATION
     elif number in {1, 2}:
@@ -228,10 +231,11 @@ def _of_group(
     if number == 1:
         kind[rank.is_peer_copy[place]] = COMMUNICATION
         blocks = _blocks(rank, launched_by)[place].astype(np.int64)
+        to_host = np.isin(rank.operations.copies.kind[place], _TO_HOST)
     return (
         np.full(len(place), index, np.int64), np.full(len(place), number, np.int64), place,
         start + shift_ns, group.ends(place) + shift_ns, group.packed_stream.at(place), call, kind,
-        blocks,
+        blocks, to_host,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from traceprof.run.launching_calls import calls_with
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 from traceprof.whatif.event_waits import awaited
-from traceprof.whatif.mpi_waits import before_mpi
+from traceprof.whatif.needed_waits import needed_at_once
 from traceprof.whatif.possible_waits import possible_waits
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class HostWaits:
         own_ns: int64[m], what the call takes by itself.
         tail_ns: int64[m], how long after the operation it returns.
         is_stall: bool[m], whether the launch queue was full.
-        is_before_mpi: bool[m], whether MPI, which comes next, may need what was waited for.
+        is_needed: bool[m], whether the host likely uses at once what it waited for.
     """
 
     call: Int64
@@ -70,7 +70,7 @@ class HostWaits:
     own_ns: Int64
     tail_ns: Int64
     is_stall: Mask
-    is_before_mpi: Mask
+    is_needed: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +211,14 @@ def host_waits(
     shortest = np.full(len(calls), np.iinfo(np.int64).max)
     np.minimum.at(shortest, call[is_last], tail[is_last])
     tail = np.minimum(tail, shortest[call])
-    call = call[possible]
+    call, operation = call[possible], operation[possible]
+    is_for_copy = np.zeros(len(calls), np.bool_)
+    is_for_copy[call[work.is_to_host[operation]]] = True
     return HostWaits(
-        call, operation[possible], own[possible], tail[possible], is_stall[possible],
-        before_mpi(rank, calls, call, shift_ns),
+        call, operation, own[possible], tail[possible], is_stall[possible],
+        needed_at_once(
+            rank, calls, work.call[work.call >= 0], call, is_for_copy[call], shift_ns
+        ),
     )  # fmt: skip
 
 

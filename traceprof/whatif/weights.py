@@ -31,7 +31,7 @@ class Durations:
         in_call_ns: float64[calls], how much less each call takes, waits apart.
         transfer: float64[operations], by what the transfers of collectives are multiplied.
         is_free_of_stream: bool[operations], which do not wait for the one before on their stream.
-        waits_for_gpu: whether the host's waits hold it; those right before MPI always do.
+        waits_for_gpu: whether the host's waits hold it; those for what it uses at once always do.
         waits_for_kernels: whether those for kernels do; others are for copies, whose data the host
             may need.
         stalls: whether a full queue holds the host.
@@ -202,7 +202,7 @@ class Weigher:
             is_gone[:] = True
         elif not durations.waits_for_kernels:
             is_gone[:] = self._process.is_kernel_awaited[edges.at]
-        tails[is_gone & ~waits.is_before_mpi[edges.at]] = NEVER
+        tails[is_gone & ~waits.is_needed[edges.at]] = NEVER
         return tails
 
     def _locked(self, edges: Edges) -> Float64:
