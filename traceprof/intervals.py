@@ -70,15 +70,27 @@ def union(start_ns: Int64, end_ns: Int64) -> Intervals:
     covering = end_ns > start_ns
     if not covering.all():
         start_ns, end_ns = start_ns[covering], end_ns[covering]
+    return joined(start_ns, end_ns, 0)
+
+
+def joined(start_ns: Int64, end_ns: Int64, max_between_ns: int) -> Intervals:
+    """Return arbitrary intervals, those of no length too, joined where little lies between them.
+
+    Args:
+        start_ns: int64[n], in any order.
+        end_ns: int64[n], none before its start.
+        max_between_ns: up to which distance two are joined.
+    """
     if len(start_ns) == 0:
         return empty()
     if (start_ns[1:] < start_ns[:-1]).any():
         order = np.argsort(start_ns, kind="stable")
         start_ns, end_ns = start_ns[order], end_ns[order]
     reach = np.maximum.accumulate(end_ns)
+    limit = reach[:-1] + max_between_ns if max_between_ns else reach[:-1]
     first = np.empty(len(start_ns) + 1, np.bool_)
     first[0] = first[-1] = True
-    np.greater(start_ns[1:], reach[:-1], out=first[1:-1])
+    np.greater(start_ns[1:], limit, out=first[1:-1])
     return Intervals(start_ns[first[:-1]], reach[first[1:]])
 
 

@@ -98,16 +98,8 @@ def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
         start_ns: int64[n], in any order.
         end_ns: int64[n], none before its start.
     """
-    if len(start_ns) == 0:
-        return Runs(start_ns, end_ns)
-    if (start_ns[1:] < start_ns[:-1]).any():
-        order = np.argsort(start_ns, kind="stable")
-        start_ns, end_ns = start_ns[order], end_ns[order]
-    reach = np.maximum.accumulate(end_ns)
-    first = np.empty(len(start_ns) + 1, np.bool_)
-    first[0] = first[-1] = True
-    np.greater_equal(start_ns[1:], reach[:-1] + MAX_BETWEEN_MARKERS_NS, out=first[1:-1])
-    return Runs(start_ns[first[:-1]], reach[first[1:]])
+    runs = intervals.joined(start_ns, end_ns, MAX_BETWEEN_MARKERS_NS - 1)
+    return Runs(runs.start_ns, runs.end_ns)
 
 
 def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:

@@ -60,14 +60,7 @@ class Nsys:
             MissingToolError: it does not start.
         """
         try:
-            done = subprocess.run(
-                [self.path, *arguments],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
+            done = _captured(self.path, *arguments)
         except OSError as error:
             raise MissingToolError(
                 f"cannot use {self.path}",
@@ -103,13 +96,8 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
         Why there is none; None where there is one.
     """
     try:
-        done = subprocess.run(
-            [importer, "--input-file", recorded, "--output-file", report, "--force-overwrite"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
+        done = _captured(
+            importer, "--input-file", recorded, "--output-file", report, "--force-overwrite"
         )
     except OSError as error:
         return f"it does not start ({error.strerror})"
@@ -150,3 +138,15 @@ def parse_may_sample(text: str) -> bool | None:
     """Read from `nsys status --environment` whether processes may be sampled; None if unsaid."""
     checks = dict(_CHECK.findall(text))
     return None if "process-tree" not in checks else checks["process-tree"] == "OK"
+
+
+def _captured(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that reads nothing, and keep what it prints."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
