@@ -48,6 +48,22 @@ from traceprof.kernel_names import CommunicationPatterns, function_name, user_pa
         ("void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)", "AllReduce"),
         ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)", "AlltoAll"),
         ("void deep_ep::internode_ll::combine<true, 7168>(void*)", "AlltoAll"),
+        ("void company::ep::internode::dispatch<false, 8, true, 8>(int4*, float*)", "AlltoAll"),
+        ("void company::ep::internode::cached_notify<false>(int, int)", "AlltoAll"),
+        ("void deep_ep::elastic::hybrid_dispatch_impl<8>(void*)", "AlltoAll"),
+        ("void deep_ep::elastic::barrier_impl<8>(void*)", "Unknown"),
+        ("void mori::moe::EpDispatchIntraNodeKernel<float>(mori::moe::EpDispatchArgs)", "AlltoAll"),
+        ("void aiter::cross_device_reduce_2stage_naive<float, 8>(aiter::RankData*)", "AllReduce"),
+        ("void aiter::reduce_scatter_cross_device_store<float, 8>(int)", "ReduceScatter"),
+        ("void aiter::allgather_vec<float, 8>(int)", "AllGather"),
+        (
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport()",
+            "AllReduce",
+        ),
+        ("void tensorrt_llm::mnnvl::oneshotAllreduceFusionKernel<4, float>(float*)", "AllReduce"),
+        ("void moeA2ADispatchKernel<int>(void*)", "AlltoAll"),
+        ("void c10d::nvshmem_extension::allToAllV_2d(void*)", "AlltoAll"),
+        ("void mscclpp::collective::allreduceRsAg<float>(float*)", "Unknown"),
         ("void nvshmemi_transfer_put<0>(void*)", "Unknown"),
     ],
 )
@@ -63,6 +79,8 @@ def test_communication_kernels(name: str, operation: str) -> None:
         "void consume<ncclDevKernelArgsStorage<4096ul>>(ncclComm*)",  # only its arguments say nccl
         "void my_nccl_free_kernel(float*)",
         "void dispatch<3>(int)",
+        "void moe::combine<3>(int)",
+        "triton_poi_fused_all_reduce_wait_tensor_3",  # what is computed with the result
         "void at::native::(anonymous namespace)::cat_array_batched_copy(float*)",
         "",
     ],

@@ -99,12 +99,15 @@ def function_name(demangled: str) -> str:
 def default_is_communication(short: str | None, demangled: str | None) -> bool:
     """NCCL, RCCL, symmetric-memory and custom all-reduce, NVSHMEM and DeepEP kernels, by name."""
     pattern = (
-        r"nccl|rccl|nvshmem|cross_device_reduce_[12]stage"
+        r"nccl|rccl|nvshmem|cross_device_reduce_[12]stage|msccl"
         r"|(one_shot|two_shot|multimem)_(\w*_)?all_?(reduce|gather)"
     )
     names = (short or "", function_name(demangled or ""))
     return any(
-        name.startswith("deep_ep::") or re.match(pattern, name) or re.match(pattern, last)
+        name.startswith("deep_ep::")
+        or re.search(r"\b(inter|intra)node(_ll)?::", name)
+        or re.match(pattern, name)
+        or re.match(pattern, last)
         for name in names
         for last in name.split("::")[-1:]
     )

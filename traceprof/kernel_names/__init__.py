@@ -53,19 +53,38 @@ PATTERNS: tuple[Pattern, ...] = (
     _pattern(r"(?:.*::)?oneRankReduce", "AllReduce"),
     # The rest of NCCL, and RCCL's ncclDevKernel_Generic_4, which hides the operation
     _pattern(r"(?:.*::)?(?:nccl|rccl)\w*"),
-    # PyTorch symmetric memory (torch/csrc/distributed/c10d/symm_mem)
-    _pattern(r"(?:.*::)?(?:multimem_)?(?:one|two)_shot_all_reduce(?:_\w+)?", "AllReduce"),
+    # PyTorch symmetric memory (torch/csrc/distributed/c10d/symm_mem), and fused with a norm
+    _pattern(
+        r"(?:.*::)?(?:multimem_|lamport_style_)?(?:one|two)_shot_(?:prenorm_)?all_reduce(?:_\w+)?",
+        "AllReduce",
+    ),
     _pattern(r"(?:.*::)?multimem_all_reduce(?:_\w+)?", "AllReduce"),
     _pattern(r"(?:.*::)?multimem_all_gather(?:_\w+)?", "AllGather"),
-    # Custom all-reduce of vLLM and SGLang; of TensorRT-LLM
-    _pattern(r"(?:.*::)?cross_device_reduce_[12]stage", "AllReduce"),
-    _pattern(r"(?:.*::)?(?:oneShot|twoShot)AllReduceKernel", "AllReduce"),
-    _pattern(r"(?:.*::)?allreduce_fusion_kernel\w*", "AllReduce"),
-    # DeepEP: dispatch and combine of mixture-of-experts, which are all-to-all
+    _pattern(r"c10d::(?:nvshmem|nccl)_extension::(?:.*::)?allToAllV\w*", "AlltoAll"),
+    _pattern(r"c10d::(?:(?:nvshmem|nccl)_extension|symmetric_memory)::.*"),
+    # Custom all-reduce of vLLM, SGLang and AITER; of TensorRT-LLM and FlashInfer
+    _pattern(r"(?:.*::)?cross_device_reduce_[12]stage(?:_\w+)?", "AllReduce"),
+    _pattern(r"(?:.*::)?allreduce_prototype_(?:one|two)shot", "AllReduce"),
+    _pattern(r"aiter::reduce_scatter_(?:cross_device|split)_\w+", "ReduceScatter"),
+    _pattern(r"aiter::allgather_\w+", "AllGather"),
+    _pattern(r"(?:.*::)?(?:one|two)(?:S|s)hotAll(?:R|r)educe(?:Fusion)?Kernel", "AllReduce"),
+    _pattern(r"(?:.*::)?\w*allreduce_fusion_kernel\w*", "AllReduce"),
+    # All-to-all of mixtures of experts: TensorRT-LLM and FlashInfer
+    _pattern(r"(?:.*::)?(?:moe|helix)AllToAllKernel", "AlltoAll"),
+    _pattern(r"(?:.*::)?moeA2A(?:Dispatch|Combine)Kernel", "AlltoAll"),
+    # DeepEP, in whichever namespace it was built into
     _pattern(
-        r"deep_ep::(?:.*::)?(?:dispatch|combine|notify_dispatch|cached_notify\w*)", "AlltoAll"
+        r"(?:.*::)?(?:internode|intranode|internode_ll)::"
+        r"(?:dispatch|combine|notify_dispatch|cached_notify\w*)",
+        "AlltoAll",
     ),
+    _pattern(r"deep_ep::(?:.*::)?(?:hybrid_)?(?:dispatch|combine)_impl", "AlltoAll"),
     _pattern(r"deep_ep::.*"),
+    # MORI, AMD's
+    _pattern(r"mori::(?:.*::)?Ep(?:Dispatch|Combine)\w*", "AlltoAll"),
+    _pattern(r"mori::.*"),
+    # MSCCL and MSCCL++, whose plans are run by one kernel
+    _pattern(r"mscclKernel_\w+|mscclpp::.*"),
     # NVSHMEM's own kernels
     _pattern(r"(?:.*::)?nvshmem\w*(?:::.*)?"),
     # Transformer Engine's user buffers (tensor-parallel overlap)
