@@ -10,8 +10,10 @@ from dashboards.widgets.components import card, nothing
 from dashboards.widgets.finding_card import saving_text
 from dashboards.widgets.terms import meaning
 from traceprof.analyses import breakdown
+from traceprof.analyses.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
+from traceprof.reports.headline_text import without_gains
 from traceprof.reports.time_text import two_groups, where_it_went
 from traceprof.units import between, duration, percent, ranks_text
 
@@ -42,7 +44,7 @@ def headline_card(view: View, what_if: str) -> Component | None:
     return html.Section(
         [
             html.P(_takes(found), className="takes"),
-            _could_take(found, what_if),
+            _could_take(found, largest_limit(view.findings, found.step_ns), what_if),
             html.P(_made_of(found), className="note"),
             _causes(view, groups) if groups else _no_finding(view),
         ],
@@ -57,11 +59,12 @@ def _takes(found: Headline) -> list[Component | str]:
         how = f"on rank {result.rank}; no training step is known"
     else:
         text = "A step takes "
-        how = f"on rank {result.rank}, the slowest: the median of {lengths.num_steps}"
+        steps = f"the median of {lengths.num_steps}" if lengths.num_steps > 1 else "one step"
+        how = f"on rank {result.rank}, the slowest: {steps}"
     return [text, html.Strong(duration(found.step_ns)), html.Span(f" {how}", className="note")]
 
 
-def _could_take(found: Headline, what_if: str) -> Component:
+def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Component:
     """Say what a step could take, and what brings it there: nothing counts twice."""
     asking = dcc.Link("Ask what if …", href=what_if)
     savings = found.savings
@@ -76,7 +79,7 @@ def _could_take(found: Headline, what_if: str) -> Component:
         return html.P(parts, className="could-take")
     source = html.Span(f" {_source(savings)} ", className="note")
     if not savings.gains:
-        text = "Without any finding that can be taken out of a replay it takes as long."
+        text = f"{without_gains(limit)}."
         return html.P([text, source, asking], className="could-take")
     possible = duration(savings.possible_ns)
     limits = between(savings.low_ns or 0, savings.high_ns or 0)

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analysis import analyze
 from traceprof.reports import html, text
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +55,18 @@ def test_every_real_export_is_shown(real_trace: Path) -> None:
     evidence = [line for line in shown_text.splitlines() if line.startswith("   at ")]
     assert not any(line.endswith("…") for line in evidence)  # nothing is cut
     assert len(shown_text.splitlines()) < 76  # half a minute of reading
+
+
+def test_where_only_a_limit_is_known_the_headline_says_it(opened: list[Analysis]) -> None:
+    said = " ".join(shown(SAMPLE_FOLDER / "launch-bound.sqlite", opened).split())
+    idle = [finding.saving for finding in opened[0].findings if finding.id == "gpu-idle"]
+    at_most = duration(max(saving.high_ns for saving in idle if saving is not None))
+    assert f". At most {at_most} less without gpu-idle: launch=0, a limit (a replay" in said
+
+
+def test_a_single_step_is_no_median(opened: list[Analysis], tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(10, 500).nvtx("step 1", 0, 600)
+    assert "(one step):" in shown(builder.write(tmp_path / "t.sqlite"), opened)
 
 
 def test_the_same_finding_on_many_ranks_is_told_once(

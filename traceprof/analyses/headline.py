@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.step_lengths import slowest_rank, step_lengths, step_ns
-from traceprof.findings import by_id, worst_of
+from traceprof.findings import Basis, by_id, worst_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,3 +54,21 @@ def headline(results: Sequence[BreakdownResult], findings: Sequence[Finding]) ->
     costly.sort(key=lambda finding: (-finding.impact_fraction, finding.id))
     lengths = step_lengths(breakdown)
     return Headline(breakdown, step_ns(breakdown), lengths, tuple(costly[:MAX_CAUSES]))
+
+
+def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
+    """Return the finding without which a step would gain most, by a limit no change reaches.
+
+    Args:
+        findings: of the run, with their savings.
+        step_ns: what a step takes; what is less than a hundredth of it is no limit that matters.
+    """
+    limits = [
+        (finding.saving.high_ns, finding)
+        for finding in findings
+        if finding.saving is not None
+        and finding.saving.basis is Basis.BOUND
+        and finding.saving.assume is not None
+        and finding.saving.high_ns >= MIN_SHARE * step_ns
+    ]
+    return max(limits, key=lambda pair: pair[0])[1] if limits else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
 from traceprof.units import between, duration, percent
@@ -27,7 +28,8 @@ def headline_lines(analysis: RunResult) -> list[str]:
         causes = "; ".join(_cause(finding) for finding in headline.causes)
         lines.append(f"What costs most, of the {kind}: {causes}.")
     if headline.savings is not None:
-        lines.append(_what_it_could_take(headline.savings))
+        limit = largest_limit(analysis.findings, headline.step_ns)
+        lines.append(_what_it_could_take(headline.savings, limit))
     return lines
 
 
@@ -37,10 +39,11 @@ def _what_it_takes(headline: Headline) -> str:
     if lengths is None:
         return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps"
     mean = f", mean {duration(lengths.mean_ns)}" if lengths.groups else ""
-    return f"A step takes {duration(headline.step_ns)}{where} (median of {lengths.num_steps}{mean})"
+    steps = f"median of {lengths.num_steps}{mean}" if lengths.num_steps > 1 else "one step"
+    return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
 
 
-def _what_it_could_take(savings: Savings) -> str:
+def _what_it_could_take(savings: Savings, limit: Finding | None) -> str:
     if savings.possible_ns is None:
         how = f"; {one_line(savings.how_to_collect)}" if savings.how_to_collect else ""
         return f"What it could take cannot be said: {one_line(savings.refused or '')}{how}."
@@ -48,7 +51,7 @@ def _what_it_could_take(savings: Savings) -> str:
     whole = "all of it" if num == 1 else f"{num} steps"
     source = f"a replay of {whole}, {percent(abs(misfit))} off"
     if not savings.gains:
-        return f"Without any finding that can be taken out of a replay it takes as long ({source})."
+        return f"{without_gains(limit)} ({source})."
     gains = ", then ".join(
         f"{duration(gain.gain_ns)} less without {gain.finding}" for gain in savings.gains
     )
@@ -56,6 +59,18 @@ def _what_it_could_take(savings: Savings) -> str:
     limits = between(savings.low_ns or 0, savings.high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     return f"It could take {possible}{span}: {gains} ({source})."
+
+
+def without_gains(limit: Finding | None) -> str:
+    """Say what a step could take where no finding has a gain that a replay could estimate.
+
+    Args:
+        limit: the finding with the largest limit, None without one.
+    """
+    if limit is None or limit.saving is None:
+        return "Nothing that a replay can take out makes it shorter"
+    at_most = duration(limit.saving.high_ns)
+    return f"At most {at_most} less without {limit.id}: {limit.saving.assume}, a limit"
 
 
 def _cause(finding: Finding) -> str:
