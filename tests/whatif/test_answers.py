@@ -104,7 +104,7 @@ def test_a_loader_that_is_waited_for(traces: Path) -> None:
 
 def test_a_cropped_window_refuses(traces: Path) -> None:
     asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
-    assert "launched before the capture" in (asked.refused or "")
+    assert "made before the capture" in (asked.refused or "")
     assert asked.how_to_collect
     assert all(one.refused and one.step_ns is None for one in asked.answers)
 

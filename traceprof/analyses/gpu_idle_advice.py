@@ -169,8 +169,9 @@ _QUEUED = (
 )
 _UNLAUNCHED = (
     "The call that launched the operation after some gaps is not in the report, or stands in it"
-    " after the operation began: the capture may have begun later, or the clocks of host and GPU"
-    " disagree"
+    " after the operation began: the capture may have begun later, the operation may be pages of"
+    " unified memory that moved (no call launches these: the host or a kernel missed them), or the"
+    " clocks of host and GPU disagree"
 )
 
 

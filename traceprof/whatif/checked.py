@@ -191,8 +191,9 @@ def checked_replay(
     baseline = _baseline(graph, measured, replayed)
     if num_unlaunched > MAX_UNLAUNCHED * num_operations:
         why = (
-            f"{num_unlaunched} of {num_operations} operations were launched before the capture"
-            " began: what held them is not known"
+            f"the calls that launched {num_unlaunched} of {num_operations} operations are not in"
+            " the report: they were made before the capture began, or pages of unified memory"
+            " moved, which no call launches; what held these operations is not known"
         )
         how = "record from the beginning of the training, or begin the capture between two steps"
         return Refusal(why, how, baseline)
