@@ -38,6 +38,7 @@ _START_SPREAD_NS = 400_000
 
 # Ranks differ less than steps do, so that the last to arrive is not always the same one.
 _RANK_SPREAD = 0.002
+_MACHINE = 1  # chooses the speeds
 _STEP_SPREAD = 0.008
 _WORK_SPREAD = 0.02  # of one kernel's duration
 _HOST_SPREAD = 0.2
@@ -76,7 +77,9 @@ def run_steps(
     The launch queue has no limit here: with many more than a thousand kernels in a step, a real
     host would block before it.
     """
-    speed = _varied(np.ones((num_ranks, 1)), _RANK_SPREAD, rng)
+    # The GPUs stay the same from run to run: seeds are runs of one program on one machine.
+    speed = _varied(np.ones((num_ranks, 1)), _RANK_SPREAD, np.random.default_rng(_MACHINE))
+    rng.random(num_ranks)  # once drawn for the speeds; what follows is as it was
     range_start = _FIRST_STEP_NS + _whole(_START_SPREAD_NS * rng.random(num_ranks))
     for number, programme in enumerate(programmes):
         timeline = _run_step(number, programme, range_start, speed, rng)
