@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,6 +63,11 @@ def test_where_only_a_limit_is_known_the_headline_says_it(opened: list[Analysis]
     idle = [finding.saving for finding in opened[0].findings if finding.id == "gpu-idle"]
     at_most = duration(max(saving.high_ns for saving in idle if saving is not None))
     assert f". At most {at_most} less without gpu-idle: launch=0, a limit (a replay" in said
+
+
+def test_time_that_two_findings_are_about_is_said_to_be_the_same(opened: list[Analysis]) -> None:
+    said = " ".join(shown(SAMPLE_FOLDER / "host-sync.sqlite", opened).split())
+    assert re.search(r"gpu-idle [\d.]+ %[^;]*; host-sync [\d.]+ % \(in gpu-idle, too\)", said)
 
 
 def test_a_single_step_is_no_median(opened: list[Analysis], tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
 from traceprof.units import between, duration, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceprof.analyses.headline import Headline
     from traceprof.analyses.run_result import RunResult
     from traceprof.analyses.savings import Savings
@@ -25,7 +27,11 @@ def headline_lines(analysis: RunResult) -> list[str]:
     kind = judged_kind(analysis.breakdown)
     lines = [f"{_what_it_takes(headline)}: {where_it_went(headline.breakdown.judged)}."]
     if headline.causes:
-        causes = "; ".join(_cause(finding) for finding in headline.causes)
+        ids = [finding.id for finding in headline.causes]
+        causes = "; ".join(
+            _cause(finding) + _same_time(finding.id, ids[:place])
+            for place, finding in enumerate(headline.causes)
+        )
         lines.append(f"What costs most, of the {kind}: {causes}.")
     if headline.savings is not None:
         limit = largest_limit(analysis.findings, headline.step_ns)
@@ -59,6 +65,16 @@ def _what_it_could_take(savings: Savings, limit: Finding | None) -> str:
     limits = between(savings.low_ns or 0, savings.high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     return f"It could take {possible}{span}: {gains} ({source})."
+
+
+# What both may hold: the host waits while the GPU idles; pageable copies are seldom hidden.
+_SHARED = ({"gpu-idle", "host-sync"}, {"exposed-copy", "pageable-copy"})
+
+
+def _same_time(id_: str, named: Sequence[str]) -> str:
+    """Say that a finding is about time that one named before it is about, too."""
+    shared = [one for one in named if any({id_, one} == pair for pair in _SHARED)]
+    return f" (in {shared[0]}, too)" if shared else ""
 
 
 def without_gains(limit: Finding | None) -> str:
