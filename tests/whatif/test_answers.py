@@ -268,5 +268,5 @@ def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
     (only,) = whatif(path, assume=["no-data-loading"]).whatif.answers
     assert only.step_ns is None
     assert "may be data loading" in (only.refused or "")
-    others = whatif(path).whatif.answers
-    assert "no-data-loading" not in {one.assume for one in others}
+    assert "--cpuctxsw=process-tree" in (only.how_to_collect or "")
+    assert answer_of(whatif(path).whatif, "no-data-loading") == only

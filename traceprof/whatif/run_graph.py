@@ -111,6 +111,11 @@ class RunGraph:
     meetings: tuple[_Meeting, ...]
     kept: tuple[Kept, ...] = ()
 
+    @property
+    def has_event_records(self) -> bool:
+        """Whether what streams waited for is told of all processes."""
+        return all(facts.has_event_records for facts in self.facts)
+
 
 class _Meeting(NamedTuple):
     """The m collectives of a group of r members, as they were.
