@@ -213,7 +213,10 @@ def _steps(asked: WhatIf) -> Component:
             html.P(f"Changes nothing, or too little to be told: {', '.join(map(one_line, same))}.")
         )
     parts += [
-        html.P(f"{one_line(answer.assume)}: cannot be said: {one_line(answer.refused or '')}")
+        html.P(
+            f"{one_line(answer.assume)}: cannot be said: {one_line(answer.refused or '')}"
+            + (f" → {one_line(how)}" if (how := answer.how_to_collect) else "")
+        )
         for answer in refused
     ]
     return card("What a step would take", *parts)

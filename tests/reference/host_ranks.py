@@ -48,7 +48,7 @@ class Range(NamedTuple):
     thread: int
     pushed: bool
     text: str
-    written_end: int | None  # as the file has it
+    is_open: bool  # when the capture ended
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
             name = text if text is not None else strings[text_id]
             is_open = end is None or any(start <= time <= end for time in stop)
             known = None if is_open else end
-            found[tid >> 24 << 24].append((start, known, tid, kind == 59, name, end))
+            found[tid >> 24 << 24].append((start, known, tid, kind == 59, name, is_open))
     closed = {}
     for process, ranges in found.items():
         last = max(time for start, end, *_ in ranges for time in (start, end) if time is not None)
@@ -146,10 +146,13 @@ def judge(ranges: list[Range], time: int) -> tuple[bool, bool]:
             for bucket in ranges
             if bucket.text.startswith("bucket ") and fact(bucket.text, "last") == "1"
             if bucket.start == max(
-                other.start
-                for other in ranges
-                if other.text.startswith("bucket ") and fact(other.text, "last") == "1"
-                and other.start < work.end
+                (
+                    other.start
+                    for other in ranges
+                    if other.text.startswith("bucket ") and fact(other.text, "last") == "1"
+                    and other.start < work.end
+                ),
+                default=None,
             )
         )  # fmt: skip
         computes |= bool(working) and not (in_tail and flying)
@@ -254,9 +257,7 @@ def host_ranks(path: Path, time_range: tuple[int, int] | None = None) -> list[Ho
         if not steps:  # from optimizer step to optimizer step
             first = min((r.start for r in ranges if r.text in COMPUTES), default=end)
             over = sorted(
-                (r.start, r.written_end)
-                for r in ranges
-                if r.text == "optimizer step" and r.written_end is not None
+                (r.start, r.end) for r in ranges if r.text == "optimizer step" and not r.is_open
             )
             closed: list[int] = []
             for _, until in over:

@@ -185,12 +185,14 @@ class Export:
 
     def _read_ranges(self, db: sqlite3.Connection) -> None:
         columns = ("text", "eventType", "start", "end", "globalTid", "endGlobalTid", "textId")
+        stops = [stop for (stop,) in rows(db, "ANALYSIS_DETAILS", "duration")]
         for text, *others in rows(db, "NVTX_EVENTS", *columns):
             kind, start, end, began, ended, text_id = integers(*others)
             name = text if text is not None else self.strings.get(text_id)
             is_range = kind in {PUSH_POP_RANGE, START_END_RANGE}
             if is_range and name is not None and start is not None and began is not None:
-                until = NEVER if end is None else max(start, end)
+                is_open = end is None or any(start <= stop <= end for stop in stops)
+                until = NEVER if end is None or is_open else max(start, end)
                 # endGlobalTid is 0 or NULL where the range ended on the thread that began it.
                 span = NamedSpan(start, until, ended or began, str(name))
                 self.ranges[began & ~LOW_24_BITS].append(span)

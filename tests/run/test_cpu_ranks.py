@@ -245,6 +245,16 @@ def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path
         ]  # fmt: skip
 
 
+def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Path) -> None:
+    builder = TraceBuilder().machine(end=100)
+    for start, end in ((0, 40), (40, 100)):
+        builder.label("forward", start, start + 20).label("optimizer step", start + 20, end)
+    path = builder.label(call(), 60, 70).write(tmp_path / "t.sqlite")
+    (result,) = analyzed(path).result.breakdown
+    assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 40)]
+    assert_agreement(path)
+
+
 def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
     path = three_steps().write(tmp_path / "t.sqlite")
     analysis = analyzed(path, steps=(1, 2))

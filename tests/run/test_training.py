@@ -96,6 +96,9 @@ MADE = {
     "both optimizers": by_optimizer("optimizer step").nvtx(
         "Optimizer.step#SGD.step", 28 * MS, 29 * MS
     ),
+    "an optimizer cut off": by_optimizer("optimizer step")
+    .nvtx("optimizer step", 79 * MS, 100 * MS)
+    .machine(end=100 * MS),
     "by name": kernels("fill", "ampere_sgemm_128x64_tn", "fill"),
     "by time": kernels("fill", "stencil", "stencil", "fill2"),
     "equal times": kernels("b", "a"),
@@ -126,6 +129,14 @@ def test_two_devices_of_a_process(tmp_path: Path) -> None:
     trace.kernel(36 * MS, 37 * MS, "gemm", device=1, launch=(35 * MS, 36 * MS))
     trainings = check_all(trace.write(tmp_path / "t.sqlite"))
     assert [training.start_ns for training in trainings] == [10 * MS, 6 * MS]
+
+
+def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Path) -> None:
+    """Nsight lets ranges that are open when the capture ends end with it."""
+    with ranks_of(MADE["an optimizer cut off"].write(tmp_path / "t.sqlite")) as ranks:
+        steps = ranks[0].steps
+    assert steps is not None
+    assert steps.number.tolist() == [0, 1, 2]
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:

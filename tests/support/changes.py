@@ -151,14 +151,19 @@ def without_launching(setup: Setup) -> Result:
         for action in actions:
             if isinstance(action, Busy) and action.duration_ns < _MAX_LAUNCHING_NS:
                 continue
-            is_launch = isinstance(action, Call) and action.until is None and not action.blocking
-            if isinstance(action, Call) and is_launch and "Memcpy" not in action.api:
+            if isinstance(action, Call) and _is_launch(action):
                 kept.append(replace(action, cost_ns=0))
             else:
                 kept.append(action)
         return kept
 
     return setup.run(change)
+
+
+def _is_launch(call: Call) -> bool:
+    """Say whether a call only launches; one that takes long loads its kernel."""
+    waits = call.until is not None or call.blocking
+    return not waits and call.cost_ns < _MAX_LAUNCHING_NS and "Memcpy" not in call.api
 
 
 def each_on_its_own_stream(setup: Setup) -> Result:

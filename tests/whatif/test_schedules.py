@@ -113,8 +113,10 @@ def test_orders_of_a_recorded_run(tmp_path: Path) -> None:
     assert (
         whatif(path, assume=["no-sync"]).whatif.schedules == ()
     )  # the last stage sends to the first one: no line
-    path = recorded(program(np.random.default_rng(0), "1f1b", slowdown), tmp_path / "b")
-    told = whatif(path, assume=["no-sync"]).whatif.schedules
+    setup = program(np.random.default_rng(0), "1f1b", slowdown)
+    told = whatif(recorded(setup, tmp_path / "b"), assume=["no-sync"]).whatif.schedules
+    path = recorded(setup, tmp_path / "c", has_events=False)
+    assert whatif(path, assume=["no-sync"]).whatif.schedules == told
     assert [one.order for one in told] == list(ORDERS)
     for one in told:
         truth = step_ns(program(np.random.default_rng(1), one.order, slowdown).run())

@@ -92,6 +92,9 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
         bool | None, Meta(description="Whether the change is smaller than what the replay misses.")
     ] = None
     refused: str | None = None
+    how_to_collect: Annotated[
+        str | None, Meta(description="What to record for an answer; none where nothing would help.")
+    ] = None
     note: str | None = None
     orders: Annotated[
         list[StreamOrder] | None,
@@ -150,6 +153,9 @@ class Document(Struct):
     refused: Annotated[str | None, Meta(description="Why nothing can be said of the run at all.")]
     how_to_collect: str | None
     blocked_sends: Annotated[list[BlockedSend], Meta(description="The worst first; at most 20.")]
+    unknown_sends: Annotated[
+        str | None, Meta(description="Why `blocked_sends` is not known; null where it is.")
+    ]
     schedules: Annotated[
         list[Schedule], Meta(description="Of the stages of a pipeline in other orders.")
     ]

@@ -48,6 +48,7 @@ def render(asked: Asked) -> str:
         refused=whatif.refused,
         how_to_collect=whatif.how_to_collect,
         blocked_sends=[blocked_record(blocked) for blocked in whatif.blocked_sends],
+        unknown_sends=whatif.unknown_sends,
         schedules=[schedule_record(one) for one in whatif.schedules],
         step_paths=[_step_path(path) for path in asked.paths],
     )  # fmt: skip
@@ -73,7 +74,8 @@ def _baseline(baseline: Replayed) -> Baseline:
 def _answer(answer: Answered) -> Answer:
     kind: Kind = "bound" if answer.is_bound else "estimate"
     if answer.refused is not None:
-        return Answer(answer.assume, kind, refused=answer.refused)
+        how = answer.how_to_collect
+        return Answer(answer.assume, kind, refused=answer.refused, how_to_collect=how)
     return Answer(
         assume=answer.assume, kind=kind, step_ns=answer.step_ns, low_ns=answer.low_ns,
         high_ns=answer.high_ns, change_ns=answer.change_ns, is_too_small=answer.is_too_small,

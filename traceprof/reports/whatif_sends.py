@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from traceprof.errors import one_line
 from traceprof.reports.tables import new_table
 from traceprof.reports.whatif_document import BlockedSend, Schedule, Send, StreamOrder
 from traceprof.units import duration
@@ -68,6 +69,9 @@ def _time(time_ns: int | None) -> str:
 
 def blocked_lines(whatif: WhatIf) -> list[RenderableType]:
     """Say which sends waited behind which, and which stage waited for them."""
+    if whatif.unknown_sends is not None:
+        why = one_line(whatif.unknown_sends)
+        return [Text(f"Which sends wait behind others of their stream cannot be said: {why}")]
     if not whatif.blocked_sends:
         return []
     table = new_table(

@@ -13,6 +13,8 @@ from traceprof.reports.whatif_sends import blocked_lines, order_lines, schedule_
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from traceprof.whatif.answers import Answer, WhatIf
@@ -45,11 +47,7 @@ def report(asked: Asked) -> RenderableType:
     shown = [
         answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None
     ]
-    parts += [
-        Text(f"{answer.assume} cannot be said: {one_line(answer.refused)}")
-        for answer in whatif.answers
-        if answer.refused is not None
-    ]
+    parts += _refused(whatif.answers)
     same = [answer.assume for answer in whatif.answers if answer.is_too_small]
     if shown:
         parts += [Text(""), _answers(shown)]
@@ -63,6 +61,17 @@ def report(asked: Asked) -> RenderableType:
     parts += _path(whatif)
     parts += [line for path in asked.paths for line in _step_path(path)]
     return Group(*parts)
+
+
+def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
+    """Say what cannot be said, and what to record for it once."""
+    refused = [answer for answer in answers if answer.refused is not None]
+    lines: list[RenderableType] = [
+        Text(f"{answer.assume} cannot be said: {one_line(answer.refused or '')}")
+        for answer in refused
+    ]
+    hows = dict.fromkeys(answer.how_to_collect for answer in refused if answer.how_to_collect)
+    return [*lines, *(Text(f"→ {one_line(how)}", "italic") for how in hows)]
 
 
 def _checks(baseline: Baseline) -> list[RenderableType]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.whatif.assumptions import singles
+from traceprof.whatif.cannot_change import CannotChange
 from traceprof.whatif.checked import CheckedReplay, Refusal, checked_replay
 from traceprof.whatif.critical_path import RankPath, critical_paths
 from traceprof.whatif.pipeline import pipeline_of
-from traceprof.whatif.run_changes import CannotChange
 from traceprof.whatif.schedules import ScheduleTime, schedule_times
 from traceprof.whatif.sends import blocked_sends, sends_of
 
@@ -56,6 +56,7 @@ class Answer:
         change_ns: what a step gains, as a negative number.
         is_too_small: whether the change is smaller than what the replay misses.
         refused: why nothing can be said.
+        how_to_collect: what to record for an answer, None where no recording of it would help.
         note: what the answer leaves out.
         orders: in which order streams run their sends then, where that is another one.
     """
@@ -68,6 +69,7 @@ class Answer:
     change_ns: int | None = None
     is_too_small: bool = False
     refused: str | None = None
+    how_to_collect: str | None = None
     note: str = ""
     orders: tuple[StreamOrder, ...] = ()
 
@@ -83,6 +85,7 @@ class WhatIf:
         refused: why nothing can be said of the run at all, None where it can.
         how_to_collect: what to record for an answer, None where there is one.
         blocked_sends: which sends waited behind others of their stream, the worst first.
+        unknown_sends: why that is not known, None where it is.
         schedules: what the stages of a pipeline would take in other orders of their passes.
     """
 
@@ -92,6 +95,7 @@ class WhatIf:
     refused: str | None
     how_to_collect: str | None
     blocked_sends: tuple[BlockedSend, ...] = ()
+    unknown_sends: str | None = None
     schedules: tuple[ScheduleTime, ...] = ()
 
 
@@ -108,11 +112,14 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
         refused = tuple(Answer(one.text, one.is_bound, refused=replay.why) for one in asked)
         return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
     answers = [answered(replay, place, one) for place, one in enumerate(asked)]
-    if not assumptions:  # what cannot be assumed of this run is no answer then
-        answers = [one for one in answers if one.refused is None]
+    if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
+        answers = [one for one in answers if one.refused is None or one.how_to_collect]
+    blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(
         replay.baseline, tuple(answers), critical_paths(replay.graph), None, None,
-        blocked_sends(analysis, replay.graph), _schedules(analysis, replay.graph),
+        blocked_sends=() if isinstance(blocked, CannotChange) else blocked,
+        unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
+        schedules=_schedules(analysis, replay.graph),
     )  # fmt: skip
 
 
@@ -132,7 +139,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     """
     under, before = replay.of(place, one), replay.as_it_is
     if isinstance(under, CannotChange):
-        return Answer(one.text, one.is_bound, refused=under.why)
+        how = under.how_to_collect
+        return Answer(one.text, one.is_bound, refused=under.why, how_to_collect=how)
     lengths = under.steps
     step = float(np.median(replay.measured))
     kept_before, removed_before = np.median(before, axis=0).tolist()[:2]

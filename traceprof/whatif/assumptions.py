@@ -11,6 +11,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.errors import UsageError, closest
 from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.thread_evidence import host_evidence
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.whatif.columns import COMMUNICATION, COPY
 from traceprof.whatif.slowdown import with_shorter_communication, without_slowdown
@@ -18,6 +19,8 @@ from traceprof.whatif.slowdown import with_shorter_communication, without_slowdo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from traceprof.host.thread_evidence import HostEvidence
+    from traceprof.intervals import Int64
     from traceprof.whatif.graph import Process
     from traceprof.whatif.weights import Durations
 
@@ -198,23 +201,39 @@ def _no_data_loading(process: Process, durations: Durations) -> Durations:
 
 
 def _no_launch_time(process: Process, durations: Durations) -> Durations:
-    """Let the host launch at once: no time in launches and between calls close to each other."""
+    """Let the host launch at once: no time in launches and between calls close to each other.
+
+    What a graph leaves is left: MPI, and what is done once, such as to load a kernel.
+    """
     calls = process.calls
+    rank = process.ranks[0][1]
     inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
-    ids = [
-        key
-        for key, name in process.ranks[0][1].trace.api_names.items()
-        if api_call_kind(name) in _LAUNCHING
-    ]
-    columns = process.ranks[0][1].calls
+    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) in _LAUNCHING]
+    columns, evidence = rank.calls, host_evidence(rank)
     assert columns is not None  # noqa: S101
-    launches = columns.packed_name.isin(ids)[calls.index] & calls.is_outer & ~process.is_held
+    assert evidence is not None  # noqa: S101
+    launches = columns.packed_name.isin(ids) & ~evidence.is_setup
+    launches = launches[calls.index] & calls.is_outer & ~process.is_held
     inside[launches] = (calls.end_ns - calls.start_ns)[launches]
     outer = np.flatnonzero(calls.is_outer)
     gap = calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]]
     is_short = (calls.thread[outer[1:]] == calls.thread[outer[:-1]]) & (gap < MAX_LAUNCHING_NS)
-    before[outer[1:][is_short]] = gap[is_short]
+    short = outer[1:][is_short]
+    before[short] = gap[is_short] - _busy_ns(evidence, calls.index[short], gap[is_short])
     return replace(durations, in_call_ns=inside, before_call_ns=before)
+
+
+def _busy_ns(evidence: HostEvidence, call: Int64, gap_ns: Int64) -> Int64:
+    """Return how long threads did what is no launching in gaps right before calls, int64[n]."""
+    busy = np.zeros(len(call), np.int64)
+    threads = evidence.calls.packed_thread.at(call)
+    until_ns = evidence.calls.start_ns[call]
+    for thread in np.unique(threads).tolist():
+        rows, of_thread = np.flatnonzero(threads == thread), evidence.thread(thread)
+        spans = intervals.merge(of_thread.mpi, of_thread.setup)
+        since_ns = until_ns[rows] - gap_ns[rows]
+        busy[rows] = intervals.covered_within(spans, since_ns, until_ns[rows])
+    return busy
 
 
 _LAUNCHING = (
@@ -330,10 +349,11 @@ _KINDS = (
           "", _fixed(without_slowdown)),
     _Kind("no-launch-stall", None, "the launch queue is never full", False, "", _fixed(_no_stall)),
     _Kind("no-sync", None, "the host never waits for the GPU", False,
-          "results are taken to be read later, but for those after which the host calls MPI or"
-          " sleeps: these it likely sends or writes", _fixed(_no_sync)),
+          "results are taken to be read later, but for those that the host, as far as is recorded,"
+          " sends, writes, works on or copies back at once", _fixed(_no_sync)),
     _Kind("no-kernel-sync", None, "the host waits for copies, whose data it may need, and not for"
-          " kernels", False, "", _fixed(_no_kernel_sync)),
+          " kernels", False, "kernels are taken to be as fast as they were, also where the change"
+          " compiles them anew", _fixed(_no_kernel_sync)),
     _Kind("no-data-loading", None, "the next batch is always there", False,
           "", _fixed(_no_data_loading)),
     _Kind("no-straggler", None, "no rank is late again and again", False,

@@ -10,9 +10,10 @@ import numpy as np
 from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
 from traceprof.communication.messages import messages
+from traceprof.whatif.cannot_change import CannotChange, without_event_records
 from traceprof.whatif.graph import EdgeKind
 from traceprof.whatif.longest_path import NEVER, solve
-from traceprof.whatif.run_changes import CannotChange, RunChange
+from traceprof.whatif.run_changes import RunChange
 from traceprof.whatif.run_graph import groups_that_meet, meeting_members
 from traceprof.whatif.sends import edges_of_graph
 
@@ -66,10 +67,9 @@ def with_bucket_cap(
         graph: of the whole run.
         value: the size, in MiB, as `bucket_cap_mb` has it.
     """
-    if not all(facts.has_event_records for facts in graph.facts):
-        return CannotChange(
-            "when gradients were ready is told by event records, and there are none"
-        )
+    unknown = without_event_records(analysis, graph, "when gradients were ready")
+    if unknown is not None:
+        return unknown
     edges = edges_of_graph(graph)
     buckets = _buckets(analysis, graph, edges)
     if buckets is None:

@@ -19,10 +19,11 @@ from traceprof.analyses.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.trace.model.parts import Part
 from traceprof.whatif.assumptions import Variant
+from traceprof.whatif.cannot_change import CannotChange
 from traceprof.whatif.longest_path import CircularError
 from traceprof.whatif.replay import by_number, measured_steps, replayed_steps
 from traceprof.whatif.run_assumptions import run_changes
-from traceprof.whatif.run_changes import CannotChange, changed_steps
+from traceprof.whatif.run_changes import changed_steps
 from traceprof.whatif.run_graph import reweighed, run_graph
 
 if TYPE_CHECKING:
@@ -126,9 +127,9 @@ class CheckedReplay:
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
         if "no-data-loading" in assumption.atoms:
-            why = _unknown_idle(self.analysis)
-            if why is not None:
-                return CannotChange(why)
+            unknown = _unknown_idle(self.analysis)
+            if unknown is not None:
+                return unknown
         num_ways = self.as_it_is.shape[1]
         low, high = num_ways * place, num_ways * (place + 1)
         under = StepsUnder(self.lengths[:, low:high])
@@ -149,7 +150,7 @@ class CheckedReplay:
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
-        graph = reweighed(self.graph, _variants(assumption, _has_events(self.graph)))
+        graph = reweighed(self.graph, _variants(assumption, self.graph.has_event_records))
         return replace(self, graph=graph, lengths=replayed_steps(graph)[1], first=0)
 
 
@@ -237,10 +238,6 @@ def _variants(assumption: Assumption | None, has_events: bool) -> list[Variant]:
     return ways if has_events else [*ways, Variant(assumption, has_possible_waits=False)]
 
 
-def _has_events(graph: RunGraph) -> bool:
-    return all(facts.has_event_records for facts in graph.facts)
-
-
 def _impossible(analysis: OpenAnalysis) -> Refusal | None:
     """Return why a run cannot be replayed, None where it may."""
     ranks = analysis.run.ranks
@@ -266,15 +263,16 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
     return None
 
 
-def _unknown_idle(analysis: OpenAnalysis) -> str | None:
+def _unknown_idle(analysis: OpenAnalysis) -> CannotChange | None:
     """Return why it cannot be told what data loading costs: most of it may be of unknown cause."""
     for result in analysis.result.of(gpu_idle):
         unknown_ns = result.by_cause[IdleCause.UNKNOWN]
         share = unknown_ns / max(result.window.length_ns, 1)
         if share > MAX_UNEXPLAINED and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
-            return (
+            return CannotChange(
                 f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"
-                " the report does not tell, which may be data loading"
+                " the report does not tell, which may be data loading",
+                analysis.run.ranks[0].trace.how_to_collect(Part.THREAD_SWITCHES),
             )
     return None
 
@@ -282,7 +280,7 @@ def _unknown_idle(analysis: OpenAnalysis) -> str | None:
 def _baseline(graph: RunGraph, measured: Float64, replayed: Float64) -> Baseline:
     step = float(np.median(measured))
     kept, removed = float(np.median(replayed[:, 0])), float(np.median(replayed[:, 1]))
-    has_events = _has_events(graph)
+    has_events = graph.has_event_records
     limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS
     misfit = removed / step - 1 if step else None
     unexplained = abs(kept - removed) / kept if kept else None
@@ -335,7 +333,7 @@ def _why_not(gate: Gate) -> str:
 
 
 def _how_to(analysis: OpenAnalysis, graph: RunGraph) -> str | None:
-    if _has_events(graph):
+    if graph.has_event_records:
         return None
     return analysis.run.ranks[0].trace.how_to_collect(Part.EVENT_RECORDS)
 

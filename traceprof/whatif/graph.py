@@ -174,7 +174,7 @@ def observe(
     calls = host_calls(first, shift_ns, span)
     work = gpu_work(ranks, calls, shift_ns, span)
     events = event_waits(ranks, calls, work)
-    waits = host_waits(first, calls, work, events, shift_ns)
+    waits = host_waits(ranks, calls, work, events, shift_ns)
     between = stream_waits(events, work)
     if between is None:
         latencies = measured_latencies(calls, work, NO_STREAM_WAITS)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import straggler
+from traceprof.whatif.cannot_change import CannotChange
 from traceprof.whatif.graph import EdgeKind
 from traceprof.whatif.longest_path import NEVER
-from traceprof.whatif.run_changes import CannotChange, RunChange
+from traceprof.whatif.run_changes import RunChange
 from traceprof.whatif.run_graph import meeting_members
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.whatif.bucket_cap import with_bucket_cap
+from traceprof.whatif.cannot_change import CannotChange
 from traceprof.whatif.no_straggler import without_stragglers
-from traceprof.whatif.run_changes import CannotChange
 from traceprof.whatif.send_order import best, ready_first
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ _MAKERS: dict[str, Make] = {
     "no-straggler": lambda analysis, graph, _: without_stragglers(analysis, graph),
 }
 
+_TWICE = {
+    "bucket-cap-mb": "buckets cannot have two sizes",
+    "send-order": "sends cannot have two orders",
+}
+
 
 def run_changes(
     analysis: OpenAnalysis, graph: RunGraph, texts: Sequence[str]
@@ -37,13 +42,15 @@ def run_changes(
         graph: of the run.
         texts: the assumptions as written: `no-straggler`.
     """
+    names = [text.partition("=")[0] for text in set(texts)]
+    twice = next((why for name, why in _TWICE.items() if names.count(name) > 1), None)
+    if twice is not None:
+        return CannotChange(twice)
     changes = []
-    for text in texts:
+    for text in dict.fromkeys(texts):
         name, _, value = text.partition("=")
         change = _MAKERS[name](analysis, graph, value)
         if isinstance(change, CannotChange):
             return change
         changes.append(change)
-    if sum(change.num_new_nodes > 0 for change in changes) > 1:
-        return CannotChange("buckets cannot have two sizes")
     return changes

@@ -65,17 +65,6 @@ class RunChange:
     otherwise: tuple[RunChange, ...] = ()
 
 
-@dataclass(frozen=True)
-class CannotChange:
-    """Why something cannot be assumed of a run.
-
-    Attributes:
-        why: in a few words.
-    """
-
-    why: str
-
-
 def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> RunGraph:
     """Return some variants of a graph with all of some changes.
 

@@ -111,6 +111,11 @@ class RunGraph:
     meetings: tuple[_Meeting, ...]
     kept: tuple[Kept, ...] = ()
 
+    @property
+    def has_event_records(self) -> bool:
+        """Whether what streams waited for is told of all processes."""
+        return all(facts.has_event_records for facts in self.facts)
+
 
 class _Meeting(NamedTuple):
     """The m collectives of a group of r members, as they were.
@@ -306,6 +311,8 @@ def _part(
     ]
     if sample is not None:
         marks = [mark.compared(sample) for mark in marks]
+    elif all(len(mark.others) for mark in marks):
+        marks = _begun_together(marks)
     for _, rank in ranks:
         rank.release()
     return _Part(Kept(process, edges, met, places), weighed, scales, marks)
@@ -385,6 +392,23 @@ def _marks(
         is_marked=rank.step_ranges is not None,
         others=process.end_node(others),
     )
+
+
+def _begun_together(marks: Sequence[Marks]) -> list[Marks]:
+    """Return the marks of ranks without steps, all beginning when the first of them does.
+
+    One host launches for all: where an assumption lets it reach a later GPU sooner, that one's
+    training would seem to become longer.
+    """
+    first = min(marks, key=lambda mark: int(mark.limits_ns[0]))
+    return [
+        replace(
+            mark, nodes=np.append(first.nodes[:1], mark.nodes[1:]),
+            limits_ns=np.append(first.limits_ns[:1], mark.limits_ns[1:]),
+            launched_ns=np.append(first.launched_ns[:1], mark.launched_ns[1:]),
+        )
+        for mark in marks
+    ]  # fmt: skip
 
 
 def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:

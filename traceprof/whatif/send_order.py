@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.whatif.cannot_change import CannotChange, without_event_records
 from traceprof.whatif.graph import EdgeKind
 from traceprof.whatif.longest_path import NEVER, CircularError, solve
 from traceprof.whatif.replay import replayed_steps
-from traceprof.whatif.run_changes import CannotChange, RunChange, StreamOrder, changed
-from traceprof.whatif.sends import edges_of_graph, ready_ns, sends_of
+from traceprof.whatif.run_changes import RunChange, StreamOrder, changed
+from traceprof.whatif.sends import READINESS, edges_of_graph, ready_ns, sends_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,6 +103,9 @@ class _Orders:
         sends = sends_of(analysis, graph)
         if sends is None:
             return CannotChange("no two sends or receives follow each other on a stream")
+        unknown = without_event_records(analysis, graph, READINESS)
+        if unknown is not None:
+            return unknown
         first = np.flatnonzero(np.append(True, np.diff(sends.unit) != 0))
         units = tuple(np.split(np.arange(len(sends)), first[1:]))
         numbers = [rank.rank for rank in analysis.run.ranks]

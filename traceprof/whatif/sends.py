@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO, messages
+from traceprof.whatif.cannot_change import CannotChange, without_event_records
 from traceprof.whatif.graph import EdgeKind
 from traceprof.whatif.longest_path import NEVER, solve
 from traceprof.whatif.run_graph import groups_that_meet, meeting_members
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from traceprof.whatif.longest_path import Float64
     from traceprof.whatif.run_graph import RunGraph
 
+READINESS = "when sends were ready"
 MAX_NAMED = 20
 """So many blocked sends are told, the worst first."""
 _MIN_BLOCKED = 0.001  # of a step
@@ -186,8 +188,12 @@ def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) 
     return ready
 
 
-def blocked_sends(analysis: OpenAnalysis, graph: RunGraph) -> tuple[BlockedSend, ...]:
+def blocked_sends(
+    analysis: OpenAnalysis, graph: RunGraph
+) -> tuple[BlockedSend, ...] | CannotChange:
     """Return which sends waited behind others that need not come first, the worst ones.
+
+    Or why that is not known.
 
     Args:
         analysis: of the run.
@@ -196,6 +202,9 @@ def blocked_sends(analysis: OpenAnalysis, graph: RunGraph) -> tuple[BlockedSend,
     sends = sends_of(analysis, graph)
     if sends is None:
         return ()
+    unknown = without_event_records(analysis, graph, READINESS)
+    if unknown is not None:
+        return unknown
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
     ready = ready_ns(sends, edges_of_graph(graph), graph.weights.of(0), times)
     start = times[sends.node]

@@ -156,7 +156,7 @@ class _Walk:
         elif edges.kind in {EdgeKind.HOST_WAIT, EdgeKind.STALL}:
             call = int(kept.process.host_waits.call[at])
             name = f"return from {_call_name(kept, call)}"
-            self._put(kept.process.ranks[0][1], "delay", begin, name)
+            self._put(kept.process.ranks[0][1], "host", begin, name)
         else:
             words = {
                 EdgeKind.THREAD: "between calls",

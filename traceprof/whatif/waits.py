@@ -9,13 +9,20 @@ import numpy as np
 
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.run.launching_calls import calls_with
-from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
+from traceprof.trace.model.kinds import (
+    ApiCallKind,
+    SynchronizationKind,
+    api_call_kind,
+    waits_for_gpu,
+)
 from traceprof.trace.model.special_values import NULL
 from traceprof.whatif.event_waits import awaited
 from traceprof.whatif.needed_waits import needed_at_once
 from traceprof.whatif.possible_waits import possible_waits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
     from traceprof.whatif.columns import GpuWork, HostCalls
@@ -62,7 +69,8 @@ class HostWaits:
         own_ns: int64[m], what the call takes by itself.
         tail_ns: int64[m], how long after the operation it returns.
         is_stall: bool[m], whether the launch queue was full.
-        is_needed: bool[m], whether the host likely uses at once what it waited for.
+        is_needed: bool[m], whether the host likely uses at once what it waited for, or CUDA waits
+            by itself.
     """
 
     call: Int64
@@ -130,6 +138,27 @@ class _Chains:
             chosen[rows[at >= 0]] = place[at[at >= 0]]
         return chosen
 
+    def all_before(self, call: Int64, calls: HostCalls) -> tuple[Int64, Int64]:
+        """Return calls and what was put last on every stream before each, int64[k] both."""
+        pairs = [
+            (call, self.last_before(np.full(len(call), stream), calls.in_time[call]))
+            for stream in self.streams
+        ]
+        waiting, last = (np.concatenate([_NOTHING, *column]) for column in zip(*pairs, strict=True))
+        return waiting[last >= 0], last[last >= 0]
+
+
+def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
+    """Return the calls that free memory, and what each has to wait for: all of every stream."""
+    columns = rank.calls
+    assert columns is not None  # noqa: S101
+    ids = [
+        key for key, name in rank.trace.api_names.items()
+        if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
+    ]  # fmt: skip
+    freeing = np.unique(calls.outer[columns.packed_name.isin(ids)[calls.index]])
+    return _Chains(work, calls).all_before(freeing, calls)
+
 
 def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
     """Return what streams waited for; None where no event records are told.
@@ -175,25 +204,33 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
 
 
 def host_waits(
-    rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None, shift_ns: int = 0
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    work: GpuWork,
+    events: EventWaits | None,
+    shift_ns: int = 0,
 ) -> HostWaits:
     """Return what the host of a process waited for: synchronizing calls, copies, full queues.
 
     A call whose operation cannot be told waits for nothing here: it takes as long as it took.
 
     Args:
-        rank: one rank of the process.
+        ranks: of the process, each with its index among those of the run.
         calls: of the process.
         work: of all its ranks.
         events: what streams waited for, where that is told.
         shift_ns: what was added to times of the report.
     """
+    rank = ranks[0][1]
     call, operation = _synchronized(rank, calls, work, events)
     blocked = np.flatnonzero(work.blocks)
+    free_call, freed_after = _freeing(rank, calls, work)
     stall_call, stall_operation, stalled_ns = _stalled(rank, calls, work)
-    is_stall = np.repeat([False, True], [len(call) + len(blocked), len(stall_call)])
-    call = np.concatenate((call, calls.outer[work.call[blocked]], stall_call))
-    operation = np.concatenate((operation, blocked, stall_operation))
+    counts = [len(call) + len(blocked), len(free_call), len(stall_call)]
+    is_freeing = np.repeat([False, True, False], counts)
+    is_stall = np.repeat([False, False, True], counts)
+    call = np.concatenate((call, calls.outer[work.call[blocked]], free_call, stall_call))
+    operation = np.concatenate((operation, blocked, freed_after, stall_operation))
     length = calls.end_ns[call] - calls.start_ns[call]
     own = np.minimum(length, OWN_WAIT_NS)
     if len(stall_call):
@@ -202,6 +239,9 @@ def host_waits(
     # What was over before the call began did not hold it: then it took what it takes.
     latest = np.full(len(calls), NULL)
     np.maximum.at(latest, call, work.end_ns[operation])
+    # To free memory takes what it takes, after the wait.
+    waited = np.clip(latest[call] - calls.start_ns[call], 0, length)
+    own[is_freeing] = (length - waited)[is_freeing]
     is_free = latest[call] <= calls.start_ns[call]
     own = np.where(is_free, length, own)
     tail = np.where(is_free | (tail > length), 0, tail)
@@ -212,14 +252,9 @@ def host_waits(
     np.minimum.at(shortest, call[is_last], tail[is_last])
     tail = np.minimum(tail, shortest[call])
     call, operation = call[possible], operation[possible]
-    is_for_copy = np.zeros(len(calls), np.bool_)
-    is_for_copy[call[work.is_to_host[operation]]] = True
-    return HostWaits(
-        call, operation, own[possible], tail[possible], is_stall[possible],
-        needed_at_once(
-            rank, calls, work.call[work.call >= 0], call, is_for_copy[call], shift_ns
-        ),
-    )  # fmt: skip
+    is_needed = needed_at_once(ranks, calls, work, call, operation, shift_ns)
+    is_needed |= is_freeing[possible]
+    return HostWaits(call, operation, own[possible], tail[possible], is_stall[possible], is_needed)
 
 
 def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> HandOvers:
@@ -308,12 +343,8 @@ def _synchronized(
         of_device = (rows.kind == SynchronizationKind.HOST_FOR_DEVICE) & (place >= 0)
         asked.is_device_wide[place[of_device]] = True
     chains = _Chains(work, calls)
-    waits, operations = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    by_device = waiting[asked.is_device_wide[waiting]]
-    for number in chains.streams:
-        last = chains.last_before(np.full(len(by_device), number), calls.in_time[by_device])
-        waits.append(by_device[last >= 0])
-        operations.append(last[last >= 0])
+    by_device = chains.all_before(waiting[asked.is_device_wide[waiting]], calls)
+    waits, operations = [by_device[0]], [by_device[1]]
     rest = waiting[~asked.is_device_wide[waiting]]
     if events is not None:
         call, operation = _behind_events(rest, asked, calls, events)

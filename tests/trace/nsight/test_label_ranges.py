@@ -101,7 +101,7 @@ def test_the_captures_end_in_utc(tmp_path: Path) -> None:
 
 def test_without_the_domain_nothing_is_read() -> None:
     nothing_to_ask = None
-    assert read_label_ranges(nothing_to_ask, {(1, 1): "NCCL"}, 100) == {}  # type: ignore[arg-type]
+    assert read_label_ranges(nothing_to_ask, {(1, 1): "NCCL"}) == {}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("column", ["domainId", "textId"])

@@ -174,7 +174,11 @@ class NsightTrace:
         """The NVTX events, read again where they were released; None where there is no table."""
         if self._events is None:
             columns = self._named_ranges.events or read_events(self._database)
-            self._events = None if columns is None else Events(self._database, columns)
+            self._events = (
+                None
+                if columns is None
+                else Events(self._database, columns, self.target.capture_end_ns)
+            )
         return self._events
 
     @cached_property

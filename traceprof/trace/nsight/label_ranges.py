@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 
 def read_label_ranges(
-    events: Events, domains: Mapping[tuple[int, int], str], capture_end_ns: int | None
+    events: Events, domains: Mapping[tuple[int, int], str]
 ) -> dict[int, LabelRanges]:
     """Return the ranges of the domain `traceprof` by process (globalPid).
 
     Args:
         events: of the export.
         domains: names of NVTX domains by process and id.
-        capture_end_ns: when the capture ended; Nsight lets ranges that are open then end with it,
-            or, on a busy machine, up to 0.2 s later, with the program.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -48,8 +46,7 @@ def read_label_ranges(
     rows, start, end, thread = rows[said], start[said], end[said], thread[said]
     domain, event = columns.domain.at(rows), columns.kind.at(rows)
     end = np.maximum(start, end)
-    if capture_end_ns is not None:
-        end[(start <= capture_end_ns) & (end >= capture_end_ns)] = OPEN_END
+    end = np.where(events.known_ends(rows) == OPEN_END, OPEN_END, end)
     is_open = end == OPEN_END
     check_times(database, schema.NVTX.name, start, np.where(is_open, start, end))
     process = schema.process_of_thread(thread)

@@ -83,10 +83,12 @@ class Events:
     Attributes:
         database: the export.
         columns: what is kept of them; texts with digits are read again, a few at a time.
+        capture_end_ns: when the capture ended, None where that is not told.
     """
 
     database: Database
     columns: EventColumns
+    capture_end_ns: int | None
 
     @cached_property
     def is_range(self) -> Mask:
@@ -103,6 +105,16 @@ class Events:
         """Return when these ranges were over, `OPEN_END` where they were not."""
         length = self.columns.length_ns.at(chosen)
         return np.where(length == NULL, OPEN_END, self.columns.start_ns[chosen] + length)
+
+    def known_ends(self, chosen: Int64) -> Int64:
+        """Return the same, `OPEN_END` also for ranges that were open when the capture ended.
+
+        Nsight lets these end with it, or, on a busy machine, up to 0.2 s later, with the program.
+        """
+        start, end = self.columns.start_ns[chosen], self.ends(chosen)
+        if self.capture_end_ns is not None:
+            end[(start <= self.capture_end_ns) & (end >= self.capture_end_ns)] = OPEN_END
+        return end
 
     def matching(self, matching: re.Pattern[str]) -> tuple[Int64, list[str]]:
         """Return the ranges in whose names an expression is found: int64[m], and m names."""

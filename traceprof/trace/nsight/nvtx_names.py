@@ -42,7 +42,7 @@ def ranges_named(events: Events, matching: re.Pattern[str]) -> dict[int, NamedRa
     """
     rows, names = events.matching(matching)
     columns = events.columns
-    start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
+    start, end, thread = columns.start_ns[rows], events.known_ends(rows), columns.thread.at(rows)
     end_thread = columns.end_thread.at(rows)
     rank = {name: place for place, name in enumerate(sorted({*names}))}
     of_name = np.array([rank[name] for name in names], np.int64)
@@ -77,7 +77,7 @@ def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
     of_process = np.isin(schema.process_of_thread(columns.thread.distinct), process)
     threads = columns.thread.distinct[of_process].tolist()
     rows = np.flatnonzero(events.is_range & has_name & columns.thread.isin(threads))
-    end = events.ends(rows)
+    end = events.known_ends(rows)
     is_over = end != OPEN_END
     rows, end = rows[is_over], end[is_over]
     return np.maximum(end, columns.start_ns[rows]), columns.end_thread.at(rows)

@@ -75,8 +75,8 @@ def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedR
     columns = read_events(database)
     if columns is None:
         return NamedRangesData(None, {}, {}, {})
-    events = Events(database, columns)
+    events = Events(database, columns, capture_end_ns)
     domains = domain_names(events)
-    label_ranges = read_label_ranges(events, domains, capture_end_ns)
+    label_ranges = read_label_ranges(events, domains)
     calls = read_communication_calls(events, domains, label_ranges)
     return NamedRangesData(columns, domains, label_ranges, calls)
