@@ -3,6 +3,7 @@
 import { drawAxis, drawGrid, gridOf } from "./axis.js";
 import { HATCHED, INK, hatching, shadesByKind, themeOf } from "./colors.js";
 import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
+import { drawMarks } from "./marks.js";
 import { drawPath, drawPathRow } from "./path_drawing.js";
 import { drawArea, drawBands, drawLinks, drawOutlines, drawPointer, drawTogether } from "./overlay.js";
 import { drawStrip } from "./strips.js";
@@ -13,6 +14,7 @@ const FONT = "11.5px system-ui, 'Liberation Sans', sans-serif";
 const MIN_WIDTH = 0.7; // of a block or an event
 const MIN_LABELLED = 22; // width of an event that may have its name in it
 const MIN_ROOM = 14; // for a name
+const MARKS = "marks"; // the kind of a row
 const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to show
 
 const NUMBERED = /^\w+[ #](\d+)$/; // "step 12": of which the number says most
@@ -142,6 +144,10 @@ export class TimelinePainter {
     if (!tile) {
       this.context.fillStyle = this.theme.sunken;
       this.context.fillRect(GUTTER, row.top + 2, this.plotWidth, row.height - 4);
+      return;
+    }
+    if (row.track.kind === MARKS) {
+      drawMarks(this, tile, row, this.shades[MARKS][0]);
       return;
     }
     this.#blocks(tile, row, row.track.kind);

@@ -2,14 +2,14 @@
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
 import { button, make } from "./elements.js";
-import { areaContent, collectiveContent, eventsContent, pathContent } from "./lists.js";
+import { areaContent, collectiveContent, eventsContent, pathContent, takesTime } from "./lists.js";
 import { duration, exactly, grouped, seconds } from "./time.js";
 
 /** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, Listed, Matches, Statistics, StepPath,
  *   Summary, Together } from "./types.d.ts" */
 
 const LEGEND = [["compute", "compute"], ["communication", "communication"],
-  ["copy", "copies"], ["host", "API calls"], ["nvtx", "ranges"]];
+  ["copy", "copies"], ["host", "API calls"], ["nvtx", "ranges"], ["marks", "marks"]];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
   ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
@@ -33,7 +33,7 @@ export class TimelinePanel {
     this.actions = actions;
     this.allKeys = false;
     this.query = make("input", {
-      type: "search", placeholder: "kernel, call or range", "aria-label": "search by name",
+      type: "search", placeholder: "kernel, call, range, mark", "aria-label": "search by name",
       maxlength: 200, spellcheck: "false",
     });
     this.matches = make("span", { class: "note", role: "status" });
@@ -46,6 +46,7 @@ export class TimelinePanel {
       swatch.style.backgroundColor = colors[kind];
       return make("li", {}, swatch, text);
     });
+    this.marksLegend = /** @type {HTMLElement} */ (legend.at(-1));
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
       "aria-label": `timeline; ${KEYS.map(([key, what]) => `${key}: ${what}`).join("; ")}`,
@@ -159,6 +160,11 @@ export class TimelinePanel {
     this.hidden.setAttribute("aria-label", `show the ${count} hidden rows (U)`);
   }
 
+  /** @param {boolean} isShown whether the legend has marks: most runs have none */
+  showMarksInLegend(isShown) {
+    this.marksLegend.hidden = !isShown;
+  }
+
   /** @param {string} text */
   showMessage(text) {
     this.#show(make("p", { class: "note" }, text));
@@ -168,8 +174,8 @@ export class TimelinePanel {
   showEvent(event) {
     /** @type {[string, string][]} */
     const facts = [
-      ["start", `${seconds(event.begin)} · ${event.start} ns`],
-      ["duration", exactly(event.length)],
+      [event.kind === "marks" ? "time" : "start", `${seconds(event.begin)} · ${event.start} ns`],
+      event.kind === "marks" ? ["what", "a mark of the program"] : ["duration", exactly(event.length)],
       ...event.facts,
     ];
     const links = event.links.map((other) =>
@@ -197,17 +203,18 @@ export class TimelinePanel {
       this.showMessage(`${summary.said.join("; ")}; in ${duration(block.end - block.start)}`);
       return;
     }
+    const hasLength = takesTime(summary);
     const rows = summary.names.map(({ name, count, total, longest }) =>
       make("tr", {}, make("td", {}, name),
-        ...[grouped(count), duration(Number(total)), duration(Number(longest))]
+        ...[grouped(count), ...(hasLength ? [total, longest].map((ns) => duration(Number(ns))) : [])]
           .map((text) => make("td", { class: "number" }, text))));
-    const heads = ["name", "events", "time together", "longest"].map((text, index) =>
+    const heads = ["name", "events", ...(hasLength ? ["time together", "longest"] : [])].map((text, index) =>
       make("th", index ? { class: "number", scope: "col" } : { scope: "col" }, text));
     const rest = summary.num_names - summary.names.length;
     this.#show(
       make("header", {}, make("h2", {}, `${grouped(summary.count)} events`),
-        make("span", { class: "note" }, `in ${duration(block.end - block.start)},`
-          + ` ${(block.share / 10).toFixed(1)} % covered`),
+        make("span", { class: "note" }, `in ${duration(block.end - block.start)}`
+          + (hasLength ? `, ${(block.share / 10).toFixed(1)} % covered` : "")),
         button("zoom in", "zoom to these events", this.actions.fit)),
       make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)),
       ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),

@@ -8,7 +8,7 @@ import { withTimeline } from "../address.js";
 import { actionsOf } from "./actions.js";
 import { TimelineData } from "./data.js";
 import { TimelineAreas } from "./areas.js";
-import { bandsOf, marksOf, namedEvidence } from "./evidence.js";
+import { bandsOf, flagsOf, namedEvidence } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
 import { TimelineLayout } from "./layout.js";
@@ -19,9 +19,9 @@ import { TimelinePointer } from "./pointer.js";
 import { TimelineSearch } from "./search.js";
 import { stripTexts } from "./strips.js";
 import { TimelineTogether } from "./together.js";
-import { ViewHistory, bringingIn, clamped, extentOf, framed, panned, zoomed } from "./view.js";
+import { ViewHistory, bringingIn, centered, clamped, extentOf, framed, panned, zoomed } from "./view.js";
 
-/** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Interval, Mark, RankRows, Row, View } from "./types.d.ts" */
+/** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Flag, Interval, RankRows, Row, View } from "./types.d.ts" */
 
 const NOTE_MS = 250;
 const EVIDENCE_SHARE = 0.5; // of the view; the same for links from other pages
@@ -67,8 +67,8 @@ export class Timeline {
     /** @type {View | null} */
     this.view = null;
     this.showsWhole = false;
-    /** @type {Mark[]} */
-    this.marks = [];
+    /** @type {Flag[]} */
+    this.flags = [];
     /** @type {Band[]} */
     this.bands = [];
     this.frameAsked = 0;
@@ -203,9 +203,15 @@ export class Timeline {
 
   fit() {
     const { selected, block, chosenEvidence } = this;
-    if (selected) this.frame(selected.begin, selected.begin + selected.length);
+    if (selected && !selected.length) this.#center(selected.begin);
+    else if (selected) this.frame(selected.begin, selected.begin + selected.length);
     else if (block) this.frame(block.start, block.end, BLOCK_SHARE);
     else if (chosenEvidence) this.frame(chosenEvidence.start, chosenEvidence.end, EVIDENCE_SHARE);
+  }
+
+  /** @param {number} time */
+  #center(time) {
+    if (this.view) this.setView(centered(this.view, time), { jump: true });
   }
 
   /** @param {number} x */
@@ -271,14 +277,15 @@ export class Timeline {
       this.painter.resize(width, height);
     }
     this.#place();
-    this.marks = marksOf(this.opened, this.data.ranks, this.chosenEvidence);
-    this.bands = bandsOf(this.marks, this.rows, this.chosenEvidence);
+    this.panel.showMarksInLegend(this.rows.some(({ track }) => track?.kind === "marks"));
+    this.flags = flagsOf(this.opened, this.data.ranks, this.chosenEvidence);
+    this.bands = bandsOf(this.flags, this.rows, this.chosenEvidence);
     this.painter.draw({
       view: this.view,
       rows: this.rows,
       rowOf: (key) => this.layout.rowOf(key),
       tiles: this.data.tiles,
-      marks: this.marks,
+      flags: this.flags,
       bands: this.bands,
       hover: this.pointer.hover ?? this.block,
       selected: this.selected,

@@ -197,5 +197,5 @@ def test_real_exports(real_trace: Path) -> None:
             " AND start IS NOT NULL AND globalTid IS NOT NULL"
         )
         rows = database.connection.execute(query).fetchone()[0]
-    assert sum(len(table) for table in trace._range_tables.values()) == rows
+    assert sum(len(table) for table in trace._nvtx_tables.ranges.values()) == rows
     trace.close()
