@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from dashboards.timeline.events import Events
     from dashboards.timeline.model import RankTimeline
+    from dashboards.timeline.source import TimelineSource
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.ranges import RangeTable
@@ -42,14 +42,14 @@ _MAX_BYTES = 600_000_000  # of the rows that are kept
 
 
 class Timelines:
-    """The timelines of an analysis; numbers of ranks are those of `numbers`."""
+    """The timelines of a run; numbers of ranks are those of `numbers`."""
 
-    def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
+    def __init__(self, source: TimelineSource) -> None:
+        self.source = source
         self._ranks = {
-            rank.rank: rank for rank in sorted(analysis.run.ranks, key=lambda rank: rank.rank)
+            rank.rank: rank for rank in sorted(source.run.ranks, key=lambda rank: rank.rank)
         }
-        self._steps = {result.rank: result.steps for result in analysis.result.breakdown}
+        self._steps = source.steps
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._events: dict[int, Mapping[str, Events]] = {}
         self._of_gpu: dict[int, Mapping[str, Events]] = {}

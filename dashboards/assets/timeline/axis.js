@@ -1,7 +1,7 @@
 // @ts-check
 // Draws the axis of time: grid lines, their times, and the flags of findings.
 import { AXIS, FLAGS, GUTTER, flagSpan } from "./geometry.js";
-import { duration, ticks } from "./time.js";
+import { duration, ticks, ticksFromZero } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Flag, Grid, State, View } from "./types.d.ts" */
@@ -13,11 +13,12 @@ const LABEL_PIXELS = 24; // which half a label takes
  * The grid lines of a view, none before it is known what there is to show.
  * @param {View | null} view
  * @param {number} plotWidth
+ * @param {boolean} isFromZero whether the clock is 0 where a step begins
  * @returns {Grid}
  */
-export function gridOf(view, plotWidth) {
+export function gridOf(view, plotWidth, isFromZero) {
   if (!view) return { list: [], anchor: null };
-  return ticks(view.start, view.span, (view.span * TICK_PIXELS) / plotWidth);
+  return (isFromZero ? ticksFromZero : ticks)(view.start, view.span, (view.span * TICK_PIXELS) / plotWidth);
 }
 
 /**

@@ -177,7 +177,7 @@ function listenToKeys(timeline) {
     ",": () => goToNeighbour(timeline, "previous"), ".": () => goToNeighbour(timeline, "next"),
     b: () => timeline.back(), backspace: () => timeline.back(),
     t: () => timeline.areas.statistics(), e: () => timeline.areas.list(),
-    c: () => showCollective(timeline), k: () => timeline.path.toggle(),
+    ...(timeline.linked ? {} : { c: () => showCollective(timeline), k: () => timeline.path.toggle() }),
     o: () => goToNamesake(timeline, "next"),
     "[": () => moveRow(timeline, -1), "]": () => moveRow(timeline, 1),
     "?": () => timeline.panel.toggleKeys(),
@@ -190,6 +190,7 @@ function listenToKeys(timeline) {
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || isText(event.target)) return;
+    if (timeline.linked && timeline.linked.active !== timeline) return;
     const key = event.key.toLowerCase();
     const act = key === "o" && event.shiftKey ? () => goToNamesake(timeline, "previous") : keys[key];
     if (!act || !timeline.view) return;

@@ -1,7 +1,7 @@
 // @ts-check
 // Draws what lies over the rows: evidence, what is selected and linked to it, and the pointer.
 import { AXIS, FLAGS, GUTTER, NEAR_MARK } from "./geometry.js";
-import { duration, seconds } from "./time.js";
+import { duration, fromZero, seconds } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Band, BriefEvent, Interval, Row, State } from "./types.d.ts" */
@@ -150,7 +150,8 @@ export function drawPointer(painter, { view, pointerX, chosen }) {
   context.globalAlpha = 0.6;
   context.fillRect(Math.round(pointerX), AXIS - FLAGS, 1, height);
   context.globalAlpha = 1;
-  drawTag(painter, seconds(painter.timeAt(pointerX)), pointerX, 18);
+  const time = painter.timeAt(pointerX);
+  drawTag(painter, painter.isFromZero ? fromZero(time) : seconds(time), pointerX, 18);
 }
 
 /**

@@ -36,12 +36,14 @@ export function fitting(text, room, measure) {
 
 export class TimelinePainter {
   /**
-   * colors: by kind of row, from palette.py.
+   * colors: by kind of row, from palette.py; isFromZero: whether the clock is 0 where a step begins.
    * @param {HTMLCanvasElement} canvas
    * @param {Record<string, string>} colors
+   * @param {boolean} isFromZero
    */
-  constructor(canvas, colors) {
+  constructor(canvas, colors, isFromZero) {
     this.canvas = canvas;
+    this.isFromZero = isFromZero;
     this.context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     this.width = 0;
     this.height = 0;
@@ -94,7 +96,7 @@ export class TimelinePainter {
     context.font = FONT;
     context.textBaseline = "middle";
     this.view = state.view ?? BEFORE_VIEW;
-    const grid = gridOf(state.view, this.plotWidth);
+    const grid = gridOf(state.view, this.plotWidth, this.isFromZero);
     drawGrid(this, grid);
     this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
       drawBands(this, state.bands);

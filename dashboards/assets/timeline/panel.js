@@ -22,18 +22,27 @@ const KEYS = [
 ];
 const FIRST_KEYS = 5; // that are always said
 
+/** @param {Record<string, string>} colors by kind of row */
+const legendOf = (colors) => LEGEND.map(([kind, text]) => {
+  const swatch = make("span", { class: `swatch ${kind}` });
+  swatch.style.backgroundColor = colors[kind];
+  return make("li", {}, swatch, text);
+});
+
 export class TimelinePanel {
   /**
    * actions: what buttons do; see timeline.js.
    * @param {HTMLElement} root
    * @param {Record<string, string>} colors
    * @param {Actions} actions
+   * @param {boolean} isLinked whether it is one of several that move together
    */
-  constructor(root, colors, actions) {
+  constructor(root, colors, actions, isLinked) {
     this.actions = actions;
+    this.isLinked = isLinked;
     this.allKeys = false;
     this.query = make("input", {
-      type: "search", placeholder: "kernel, call, range, mark", "aria-label": "search by name",
+      type: "search", placeholder: "search by name", "aria-label": "search by name",
       maxlength: 200, spellcheck: "false",
     });
     this.matches = make("span", { class: "note", role: "status" });
@@ -41,11 +50,7 @@ export class TimelinePanel {
     this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
     this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
-    const legend = LEGEND.map(([kind, text]) => {
-      const swatch = make("span", { class: `swatch ${kind}` });
-      swatch.style.backgroundColor = colors[kind];
-      return make("li", {}, swatch, text);
-    });
+    const legend = legendOf(colors);
     this.marksLegend = /** @type {HTMLElement} */ (legend.at(-1));
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
@@ -67,12 +72,14 @@ export class TimelinePanel {
         this.hidden,
         button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
         button("events", "the events in the area or in the view, one by one (E)", actions.events),
-        button("critical path", "what the end of the step waited for (K)", actions.path),
+        ...(isLinked ? [] :
+          [button("critical path", "what the end of the step waited for (K)", actions.path)]),
         button("back", "back to the view before (B)", actions.back),
         button("−", "zoom out (S)", () => actions.zoom(2)),
         button("+", "zoom in (W)", () => actions.zoom(0.5)),
         button("fit", "fit the selection (F)", actions.fit),
-        button("whole run", "show the whole run (Home)", actions.home),
+        isLinked ? button("whole step", "show the whole step (Home)", actions.home)
+          : button("whole run", "show the whole run (Home)", actions.home),
       ),
       this.scroller, this.tooltip, this.detail, this.said, this.folded,
     );
@@ -82,12 +89,17 @@ export class TimelinePanel {
 
   /** @param {...HTMLElement} inside */
   #show(...inside) {
+    this.detail.hidden = false;
     const isHelp = inside[0].className === "timeline-keys";
     this.detail.classList.toggle("help", isHelp); // low, and higher once something is selected
     this.detail.replaceChildren(...inside);
   }
 
   showNothing() {
+    if (this.isLinked && !this.allKeys) { // the page says how to use several
+      this.detail.hidden = true;
+      return;
+    }
     const shown = this.allKeys ? KEYS : KEYS.slice(0, FIRST_KEYS);
     const text = this.allKeys ? "fewer keys" : "all keys";
     const toggle = make("button", {
@@ -181,7 +193,7 @@ export class TimelinePanel {
     const links = event.links.map((other) =>
       button(`${other.relation} ${other.label}`,
         `show both, and select ${other.label}`, () => this.actions.follow(other)));
-    const together = event.kind === "communication" && event.id.includes(".op.")
+    const together = event.kind === "communication" && event.id.includes(".op.") && !this.isLinked
       ? [button("on all ranks", "show this collective on all of its ranks (C)", this.actions.collective)]
       : [];
     this.#show(

@@ -91,6 +91,7 @@ export class TimelinePointer {
       hit.id === hover.id;
     if (!isSame) this.hover = hit ?? null;
     const part = this.#partAt(row, x);
+    timeline.linked?.pointed(timeline, this.x);
     const isButton = hit || finding || row?.foldable || part;
     canvas.style.cursor = isButton ? "pointer" : x < GUTTER ? "default" : "grab";
     timeline.refresh();
@@ -120,6 +121,7 @@ export class TimelinePointer {
 
   leave() {
     this.x = this.last = null;
+    this.timeline.linked?.pointed(this.timeline, null);
     this.forget();
     this.timeline.refresh();
   }
