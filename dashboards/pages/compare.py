@@ -183,11 +183,13 @@ def _two_timelines(compared: Compared) -> list[Component]:
     parts: list[Component] = [html.Div(id="compare-timelines", **attributes)]
     if len(described) < len(sides):
         parts.append(html.P("The other side's reports are not here: its steps cannot be drawn."))
+    shown = [side for _, _, side in sides if side is not None]
+    title = "A step of each" if any(side.step is not None for side in shown) else "Both trainings"
     note = (
-        "each on its own clock, which is 0 where the step begins; both zoom and move together"
+        "each on a clock of its own, which is 0 where it begins; both zoom and move together"
         " (wheel, drag; W A S D)"
     )
-    return [card("A step of each", *parts, note=note)]
+    return [card(title, *parts, note=note)]
 
 
 def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
