@@ -1,6 +1,7 @@
 // @ts-check
 // What the page's address says of the timeline, and what of it is noted there.
-import { withTimeline } from "../address.js";
+import { withTime, withTimeline } from "../address.js";
+import { go } from "../navigation.js";
 import { namedEvidence } from "./evidence.js";
 
 /** @import { Timeline } from "./timeline.js" */
@@ -53,6 +54,17 @@ export class PageAddress {
     }
     timeline.path.restore(parameter("path"));
     if (panel.query.value) timeline.search.count();
+  }
+
+  /**
+   * Have all pages show a piece of time.
+   * @param {number} start
+   * @param {number} end
+   */
+  choose(start, end) {
+    const { data } = this.timeline;
+    const [first, last] = [data.toTime(start), data.toTime(Math.max(end, start + 1))];
+    go(withTime(location.href, String(first), String(last)), { stay: true });
   }
 
   /**

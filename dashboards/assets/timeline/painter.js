@@ -102,13 +102,15 @@ export class TimelinePainter {
       drawBands(this, state.bands);
       for (const row of state.rows) if (row.track && !row.pinned) this.#row(row, state.tiles);
       drawArea(this, state);
-      drawTogether(this, state);
       drawPath(this, state);
       drawOutlines(this, state);
     });
     this.clip(0, AXIS, width, height - AXIS, () => this.#names(state));
     this.#pinned(state);
-    this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => drawLinks(this, state));
+    this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
+      drawTogether(this, state); // of which rows stay on top
+      drawLinks(this, state);
+    });
     drawAxis(this, grid, state);
     drawPointer(this, state);
   }

@@ -14,7 +14,7 @@ const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
   ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
   ["K", "critical path"],
-  ["Ctrl + drag", "zoom to a piece"], ["B", "view before"], ["Home", "whole run"],
+  ["Ctrl + drag", "zoom to a piece"], ["drag the time axis", "choose that time, on all pages"], ["B", "view before"], ["Home", "whole run"],
   ["↑ ↓", "scroll"], [", .", "previous, next event"], ["O", "next kernel of this name"],
   ["F", "fit the selection"], ["T E", "statistics, events"], ["C", "collective on all ranks"],
   ["I H U", "pin a row, hide it, show all"], ["[ ] · drag a name", "move a row"],

@@ -22,6 +22,15 @@ class LinkedPlace {
   }
 
   note() { /* the page that holds it does */ }
+
+  /**
+   * A piece of a step's time is nothing that other pages could show: it is zoomed to.
+   * @param {number} start
+   * @param {number} end
+   */
+  choose(start, end) {
+    this.timeline.frame(start, end, 1);
+  }
 }
 
 /**

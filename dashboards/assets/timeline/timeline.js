@@ -284,7 +284,7 @@ export class Timeline {
     this.chosenEvidence = null;
     this.chosen = null;
     this.areas.area = null;
-    this.together.shown = null;
+    this.together.forget();
     this.panel.showNothing();
   }
 

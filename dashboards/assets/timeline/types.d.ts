@@ -249,6 +249,8 @@ export interface Collective {
   group: string | null;
   last: number | null;
   num_members: number;
+  /** Of the members: each has a clock of its own. */
+  num_reports: number;
   members: Member[];
 }
 
