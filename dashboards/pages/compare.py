@@ -182,7 +182,13 @@ def _two_timelines(compared: Compared) -> list[Component]:
     }
     parts: list[Component] = [html.Div(id="compare-timelines", **attributes)]
     if len(described) < len(sides):
-        parts.append(html.P("The other side's reports are not here: its steps cannot be drawn."))
+        parts.append(
+            html.P(
+                "Before: its reports are not here."
+                if compared.comparison.before.num_captures == 1
+                else "Before: there are several recordings, of which none is drawn."
+            )
+        )
     shown = [side for _, _, side in sides if side is not None]
     title = "A step of each" if any(side.step is not None for side in shown) else "Both trainings"
     note = (

@@ -99,7 +99,11 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
     assert here.before.ranks == compared_with(analysis, QUESTION).before.ranks  # type: ignore[union-attr]
     assert away.before is None
     shown = text(compare.answers(Asked(away, is_over=True)))
-    assert "The other side's reports are not here" in shown
+    assert "Before: its reports are not here." in shown
+    several = compared_with(analysis, CompareQuestion((str(saved), str(saved)), Options()))
+    assert several.before is None
+    shown = text(compare.answers(Asked(several, is_over=True)))
+    assert "Before: there are several recordings, of which none is drawn." in shown
 
 
 def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None:
