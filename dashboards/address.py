@@ -85,6 +85,8 @@ class Address:
         pinned: rows of the timeline that stay on top, by key, separated by commas.
         hidden: rows of the timeline that are not shown, likewise.
         moved: rows of the timeline in the order in which they were put, likewise.
+        before: the step of the other side that is compared, as `rank.step`, or the rank alone.
+        after: the step of this run that is compared, likewise.
         step_path: the step whose critical path is drawn, `all` for the whole training.
     """
 
@@ -102,6 +104,8 @@ class Address:
     hidden: str | None = None
     moved: str | None = None
     step_path: str | None = None
+    before: str | None = None
+    after: str | None = None
     scope: Scope | None = None
 
     @property
@@ -127,6 +131,8 @@ class Address:
             "hidden": self.hidden,
             "moved": self.moved,
             "path": self.step_path,
+            "before": self.before,
+            "after": self.after,
             "scope": None if self.scope is None else self.scope.query(),
         }
         query = _query(values)
@@ -240,6 +246,12 @@ def _step_path(key: str, text: str) -> str:
     return text
 
 
+def _compared(key: str, text: str) -> str:
+    for number in text.split(".", 1):
+        _index(key, number)
+    return text
+
+
 def _scope(_key: str, text: str) -> Scope:
     scope = Scope(**_values(text, _CHOSEN))
     _check_order(scope)
@@ -265,6 +277,8 @@ _FIELDS: dict[str, Field] = {
     "hidden": ("hidden", _rows),
     "moved": ("moved", _rows),
     "path": ("step_path", _step_path),
+    "before": ("before", _compared),
+    "after": ("after", _compared),
     "scope": ("scope", _scope),
 }
 """By the name in a query: the field of `Address`, and how it is read."""

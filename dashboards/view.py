@@ -85,6 +85,14 @@ class View:
         """The findings of the ranks chosen, in the analysis' order."""
         return tuple(finding for finding in self.analysis.findings if finding.rank in self.numbers)
 
+    @property
+    def unit(self) -> str:
+        """What a saving is of: a step; where none is known, all that findings are about."""
+        found = self.analysis.result.headline
+        if found is None or found.lengths is not None:
+            return "a step"
+        return f"the {found.breakdown.judged_kind}"
+
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
         """Return what of these findings, or of all, could not be judged on the ranks chosen."""
         return tuple(

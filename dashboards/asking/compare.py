@@ -1,28 +1,27 @@
-"""What changed from another recording to this one, with a step of each to look at."""
+"""What changed from another recording to this one, with the steps of each to look at."""
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from traceprof import intervals
-from traceprof.analyses.step_lengths import slowest_rank, training_steps
-from traceprof.analysis import analyze
+from traceprof.analyses.breakdown import Measures, StepMeasures
 from traceprof.compare.ask import compared
 from traceprof.compare.sides import loaded
-from traceprof.errors import TraceprofError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.analyses.document.model import Document
     from traceprof.analysis import Analysis
     from traceprof.compare.document import Comparison
+    from traceprof.compare.sides import LoadedSide
     from traceprof.execution.options import Options
-    from traceprof.intervals import Intervals
 
-_PIECES = 600  # of a step that is drawn
+_MEASURED = tuple(field.name for field in fields(Measures) if field.name != "window_start_ns")
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,36 +37,52 @@ class CompareQuestion:
     options: Options
 
 
-class StepStrips(NamedTuple):
-    """What the GPU of one rank did in one step, on the step's own clock.
+class ComparedRank(NamedTuple):
+    """A rank of a side that has a GPU.
 
     Attributes:
-        rank: the rank's number.
-        step: the step's number; None where all that is judged is one step.
-        start_ns: of the step, in the own time of the rank's report.
-        length_ns: of the step.
-        shares: by the field of `Measures`, how much of each piece of the step was covered, 0 to 1.
+        rank: its number.
+        device: its GPU's.
+        gpu: the name of its GPU.
+        steps: its training steps, in the own time of its report.
+        judged: start and end of what findings are about.
     """
 
     rank: int
+    device: int
+    gpu: str | None
+    steps: tuple[StepMeasures, ...]
+    judged: Span
+
+
+class ComparedSide(NamedTuple):
+    """The recording of a side, to be drawn.
+
+    Attributes:
+        reports: its files, which are there.
+        ranks: those with a GPU, at least one.
+        rank: the number of the slowest.
+        step: its step in the middle; None where all that is judged is one step.
+    """
+
+    reports: tuple[str, ...]
+    ranks: tuple[ComparedRank, ...]
+    rank: int
     step: int | None
-    start_ns: int
-    length_ns: int
-    shares: dict[str, list[float]]
 
 
 class Compared(NamedTuple):
-    """A comparison, and a step of each side.
+    """A comparison, and the recordings of its sides.
 
     Attributes:
         comparison: what changed.
-        before: a step in the middle of the other side; None where its reports are not there.
-        after: of this run.
+        before: the other side; None where its reports are not there, or are of several recordings.
+        after: this run.
     """
 
     comparison: Comparison
-    before: StepStrips | None
-    after: StepStrips | None
+    before: ComparedSide | None
+    after: ComparedSide | None
 
 
 def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
@@ -76,42 +91,57 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
     Raises:
         TraceprofError: the other side cannot be read.
     """
-    comparison = compared(loaded(question.before, question.options), loaded([analysis]))
-    before = None
-    if comparison.before.num_captures == 1:
-        paths = [path for path in comparison.before.reports if Path(path).is_file()]
-        with suppress(TraceprofError):  # a saved analysis, whose reports are elsewhere
-            if paths:
-                with closing(analyze(*paths, options=question.options)) as other:
-                    before = strips(other)
-    return Compared(comparison, before, strips(analysis))
+    before, after = loaded(question.before, question.options), loaded([analysis])
+    return Compared(compared(before, after), recording(before), recording(after))
 
 
-def strips(analysis: Analysis) -> StepStrips | None:
-    """Return what the slowest rank's GPU did in the step in the middle; None without a rank."""
-    results = analysis.result.breakdown
-    if not results:
+def recording(side: LoadedSide) -> ComparedSide | None:
+    """Return what can be drawn of a side; None where its reports are not there."""
+    if len(side.captures) != 1:
         return None
-    result = slowest_rank(results)
-    steps = training_steps(result)
-    number, measures = None, result.judged
-    if steps:
-        ordered = sorted(steps, key=lambda step: step.measures.window_ns)
-        number, measures = (middle := ordered[len(ordered) // 2]).number, middle.measures
-    rank = next(rank for rank in analysis.run.ranks if rank.rank == result.rank)
-    start, end = measures.window_start_ns, measures.window_start_ns + measures.window_ns
-    covered = {
-        "compute_ns": rank.compute,
-        "exposed_communication_ns": rank.communication,
-        "exposed_copy_ns": rank.copy,
+    (capture,) = side.captures
+    reports = tuple(report.path for report in capture.reports)
+    ranks = tuple(_ranks(capture))
+    if not ranks or not all(Path(path).is_file() for path in reports):
+        return None
+    slowest = max(ranks, key=lambda rank: (_length(_middle(rank.steps), rank.judged), -rank.rank))
+    step = _middle(slowest.steps)
+    return ComparedSide(reports, ranks, slowest.rank, None if step is None else step.number)
+
+
+def _ranks(capture: Document) -> list[ComparedRank]:
+    steps: dict[int, list[StepMeasures]] = {}
+    judged: dict[int, Span] = {
+        whole.rank: (whole.window_start_ns, whole.window_start_ns + whole.window_ns)
+        for whole in capture.breakdown
     }
-    shares = {name: _shares(spans, start, end) for name, spans in covered.items()}
-    rank.release()
-    return StepStrips(result.rank, number, start, measures.window_ns, shares)
+    judged |= {one.rank: (one.start_ns, one.end_ns) for one in capture.training}
+    for row in capture.steps:
+        parts = {name: getattr(row, name) for name in _MEASURED}
+        start, end = judged[row.rank]
+        measures = Measures(window_start_ns=row.start_ns, **parts)
+        is_training = start <= row.start_ns and row.end_ns <= end
+        steps.setdefault(row.rank, []).append(StepMeasures(row.step, measures, is_training))
+    return [
+        ComparedRank(
+            rank.rank, rank.device, rank.gpu, tuple(steps.get(rank.rank, ())), judged[rank.rank]
+        )
+        for rank in sorted(capture.ranks, key=lambda rank: rank.rank)
+        if rank.device is not None and rank.rank in judged
+    ]
 
 
-def _shares(covered: Intervals, start_ns: int, end_ns: int) -> list[float]:
-    limits = start_ns + np.arange(_PIECES + 1) * (end_ns - start_ns) // _PIECES
-    within = intervals.covered_within(covered, limits[:-1], limits[1:])
-    shares: list[float] = (within / np.maximum(np.diff(limits), 1)).tolist()
-    return shares
+def _middle(steps: Sequence[StepMeasures]) -> StepMeasures | None:
+    """Return the step of median length, one of the training where there are some."""
+    chosen = [step for step in steps if step.is_training] or list(steps)
+    ordered = sorted(chosen, key=lambda step: step.measures.window_ns)
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _length(step: StepMeasures | None, judged: Span) -> int:
+    return judged[1] - judged[0] if step is None else step.measures.window_ns
+
+
+def steps_by_rank(side: ComparedSide) -> Mapping[int, tuple[StepMeasures, ...]]:
+    """Return the training steps of a side, by rank."""
+    return {rank.rank: rank.steps for rank in side.ranks}

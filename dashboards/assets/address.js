@@ -169,3 +169,15 @@ export function withTimes(href, base, start, end) {
   put(url, "end", BigInt(base) + BigInt(Math.round(end)));
   return text(url);
 }
+
+/**
+ * The address of the comparison with the steps that are shown: `rank.step` by side.
+ * @param {string} here
+ * @param {Record<string, string>} steps
+ */
+export function withSteps(here, steps) {
+  const url = new URL(here);
+  if (url.pathname !== "/compare") return text(url); // the reader went on
+  for (const [side, step] of Object.entries(steps)) put(url, side, step);
+  return text(url);
+}

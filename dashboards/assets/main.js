@@ -2,6 +2,7 @@
 // All of ours that runs in the browser; Dash starts once this is loaded (dashboards/shell.py). The
 // globals are where Dash and dash-ag-grid look for functions by name.
 import { mountCharts } from "./charts/mount.js";
+import { mountComparison } from "./compare/mount.js";
 import * as shell from "./shell.js";
 import { Place, saved } from "./tables.js";
 import { mountTimelines } from "./timeline/mount.js";
@@ -13,3 +14,4 @@ Object.assign((page.dashAgGridComponentFunctions ??= {}), { Place });
 
 mountCharts();
 mountTimelines();
+mountComparison();

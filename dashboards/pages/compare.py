@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-from dataclasses import replace
+import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.address import Address, Scope
 from dashboards.asking.questions import Asked, questions_about
+from dashboards.pages.timeline import COLORS
+from dashboards.timeline.server import AFTER, BEFORE
+from dashboards.view import device_text
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.tables import Column, table
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.asking.compare import Compared, StepStrips
+    from dashboards.address import Address
+    from dashboards.asking.compare import Compared, ComparedSide
     from traceprof.analysis import Analysis
     from traceprof.compare.document import Comparison, Parts
     from traceprof.reports.blocks import Table
@@ -36,11 +37,6 @@ TITLE = "Compare"
 
 _POLL_MS = 700
 _MAX_NAME = 200
-_ROW, _GAP, _WIDTH = 22, 4, 1000  # of a step that is drawn
-_LAST_TICK = 0.96  # of the width, so that its text has room
-_DRAWN = {"compute_ns": "compute", "exposed_communication_ns": "communication"} | {
-    "exposed_copy_ns": "copy"
-}
 _KERNELS = (
     Column("before", "kernel before"),
     Column("after", "kernel after"),
@@ -89,7 +85,7 @@ def answers(asked: Asked) -> list[Component]:
     return [
         _head(head),
         _two_bars(comparison),
-        *_two_steps(compared),
+        *_two_timelines(compared),
         *(_section(section) for section in rest if section.title != "Compute, by kernel"),
         _kernels(comparison, rest),
     ]
@@ -169,93 +165,54 @@ def _bar(parts: Parts, most_ns: int) -> Component:
     )
 
 
-# -- a step of each side --------------------------------------------------------------------------
+# -- the timelines of both sides ------------------------------------------------------------------
 
 
-def _two_steps(compared: Compared) -> list[Component]:
-    sides = [("before", compared.before), ("after", compared.after)]
-    known = [(name, side) for name, side in sides if side is not None]
-    if not known:
-        return []
-    most = max(side.length_ns for _, side in known)
-    parts: list[Component] = []
-    for name, side in known:
-        step = "" if side.step is None else f"step {side.step} of "
-        title = f"{name}: {step}rank {side.rank}, {duration(side.length_ns)}"
-        parts += [html.H4([title, *_timeline_link(name, side)]), drawing(side, most)]
-    parts.append(_axis(most))
-    if len(known) < len(sides):
-        parts.append(html.P("The other side's reports are not here: its steps cannot be drawn."))
-    note = "a step in the middle of each, on its own clock, to the same scale: 0 is its beginning"
-    return [card("A step of each", *parts, note=note)]
-
-
-def _timeline_link(name: str, side: StepStrips) -> list[Any]:
-    """Return where the step is on the timeline, which shows the run after the change only."""
-    if name != "after":
-        return []
-    start, end = side.start_ns, side.start_ns + side.length_ns
-    place = Address(addresses.TIMELINE, rank=(side.rank,), start_ns=start, end_ns=end)
-    return [" · ", dcc.Link("on the timeline", href=replace(place, scope=Scope()).href())]
-
-
-def _axis(most_ns: int) -> Component:
-    """Return the times below the pictures of steps, which begin at 0."""
-    step = 10 ** int(np.log10(max(most_ns, 1)))
-    step = next(wide for wide in (step // 5, step // 2, step, 2 * step) if 8 * wide >= most_ns)
-    ticks = range(0, most_ns + 1, max(step, 1))
-    labels = [
-        html.Span(duration(tick), style={"left": f"{100 * tick / max(most_ns, 1):.3f}%"})
-        for tick in ticks
-        if tick < _LAST_TICK * most_ns
+def _two_timelines(compared: Compared) -> list[Component]:
+    """Return a step of each side, one below the other, which `assets/compare` draws."""
+    sides = [("before", BEFORE, compared.before), ("after", AFTER, compared.after)]
+    described = [
+        _side(name, f"/{prefix}", side) for name, prefix, side in sides if side is not None
     ]
-    return html.Div([html.Div(className="strip-names"), html.Div(labels)], className="strips axis")
-
-
-def drawing(side: StepStrips, most_ns: int) -> Component:
-    """Return a picture of a step: a row for compute, communication and copies.
-
-    Args:
-        side: the step.
-        most_ns: the time that is as wide as the picture.
-    """
-    width = _WIDTH * side.length_ns / max(most_ns, 1)
-    colors = {measure: color for measure, _, color in PARTS}
-    shapes = [
-        f'<rect x="0" y="{row * (_ROW + _GAP)}" width="{width:.2f}" height="{_ROW}"'
-        ' fill="#888" fill-opacity="0.12"/>'
-        for row in range(len(_DRAWN))
-    ]
-    for row, measure in enumerate(_DRAWN):
-        shares = side.shares[measure]
-        piece = width / max(len(shares), 1)
-        shapes += [
-            f'<rect x="{first * piece:.2f}" y="{row * (_ROW + _GAP)}"'
-            f' width="{(stop - first) * piece:.2f}" height="{_ROW}" fill="{colors[measure]}"'
-            f' fill-opacity="{level / 8:.3f}"/>'
-            for first, stop, level in _runs(shares)
-        ]
-    height = len(_DRAWN) * (_ROW + _GAP)
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
-        f' preserveAspectRatio="none">{"".join(shapes)}</svg>'
+    if not described:
+        return []
+    attributes: dict[str, Any] = {
+        "data-sides": json.dumps(described),
+        "data-colors": json.dumps(COLORS),
+    }
+    parts: list[Component] = [html.Div(id="compare-timelines", **attributes)]
+    if len(described) < len(sides):
+        parts.append(
+            html.P(
+                "Before: its reports are not here."
+                if compared.comparison.before.num_captures == 1
+                else "Before: there are several recordings, of which none is drawn."
+            )
+        )
+    shown = [side for _, _, side in sides if side is not None]
+    title = "A step of each" if any(side.step is not None for side in shown) else "Both trainings"
+    note = (
+        "each on a clock of its own, which is 0 where it begins; both zoom and move together"
+        " (wheel, drag; W A S D)"
     )
-    names = html.Div([html.Span(name) for name in _DRAWN.values()], className="strip-names")
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-    picture = html.Img(src=source, alt="when compute, communication and copies ran", height=height)
-    return html.Div([names, picture], className="strips")
+    return [card(title, *parts, note=note)]
 
 
-def _runs(shares: Sequence[float]) -> list[tuple[int, int, int]]:
-    """Return the pieces that are covered alike: first, one past the last, eighths covered."""
-    runs: list[tuple[int, int, int]] = []
-    for place, share in enumerate(shares):
-        level = min(8, -(-int(share * 8000) // 1000))
-        if runs and runs[-1][1] == place and runs[-1][2] == level:
-            runs[-1] = runs[-1][0], place + 1, level
-        elif level:
-            runs.append((place, place + 1, level))
-    return runs
+def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
+    """Return what the browser must know of a side: where to ask for it, and what to show first."""
+    return {
+        "name": name,
+        "path": path,
+        "rank": side.rank,
+        "step": side.step,
+        "ranks": [
+            {
+                "number": rank.rank,
+                "label": f"rank {rank.rank} · {device_text(rank.device, rank.gpu)}",
+            }
+            for rank in side.ranks
+        ],
+    }
 
 
 # -- kernels side by side -------------------------------------------------------------------------

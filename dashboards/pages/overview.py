@@ -96,7 +96,7 @@ def _findings(view: View) -> Component | None:
         for severity in reversed(Severity)
         if severity in severities
     )
-    cards = [finding_card(group, view.address, view.clock, judged) for group in groups]
+    cards = [finding_card(group, view.address, view.clock, judged, view.unit) for group in groups]
     return html.Section(
         [html.Header([html.H2("Findings"), html.P(counts, className="note")]), *cards],
         className="findings",

@@ -60,7 +60,7 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     return card(
         "Step time by rank",
         plots("steps-heat", drawn, "how long each step took, by rank and step"),
-        note="a dark row is a slow rank, a dark column a slow step",
+        note="a strong row is a slow rank, a strong column a slow step",
     )
 
 

@@ -31,6 +31,7 @@ COLORS = {
     timeline_model.COPY: palette.COPY,
     timeline_model.HOST: palette.HOST,
     timeline_model.NVTX: palette.NVTX,
+    timeline_model.MARKS: palette.MARK,
     timeline_model.STEPS: palette.IDLE,
     timeline_model.COUNTER: palette.SELECTED,
 }

@@ -33,6 +33,7 @@ SEPARATOR = ";"
 """Between assumptions in an address."""
 
 _POLL_MS = 700
+_BEST_ORDER = "sends are in the best order that was found"
 _EXAMPLES = "link=4x; kernel:gemm=0.5x; no-sync+no-data-loading"
 _PATH_COLORS = {
     "compute": COMPUTE,
@@ -106,7 +107,7 @@ def answers(question: Asked) -> list[Component]:
 
 def _form(assumed: Sequence[str]) -> Component:
     alone = [one.text for one in singles()]
-    meanings = names()
+    meanings = {**names(), "send-order=best": _BEST_ORDER}
     others = [text for text in assumed if text not in alone]
     options = [
         {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline.detail import event_id
-from dashboards.timeline.model import SOURCES
+from dashboards.timeline.model import MARK, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +43,8 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
     Returns:
         `count` of the events; `names`, by source, then those that take most time first: `source`,
         `name`, `count`, `total`, `longest` and `share` of the time of all events of the source
-        (0 to 1); `num_names`; and `rows`: for each `row` its `count`, `busy` and `idle`. Times are
-        ns, as text.
+        (0 to 1); `num_names`; and `rows`: for each `row` its `count`, `busy` and `idle`, but for
+        marks, which take no time. Times are ns, as text.
     """
     by_name: defaultdict[tuple[str, str], _OfName] = defaultdict(_OfName)
     of_rows = []
@@ -53,14 +53,15 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
         limits = np.array([start_ns, end_ns])
         covered = track.row.covered_before(limits, track.row.started_before(limits))
         busy = int(covered[1] - covered[0])
-        of_rows.append(
-            {
-                "row": key,
-                "count": len(inside),
-                "busy": str(busy),
-                "idle": str(end_ns - start_ns - busy),
-            }
-        )
+        if track.source != MARK:
+            of_rows.append(
+                {
+                    "row": key,
+                    "count": len(inside),
+                    "busy": str(busy),
+                    "idle": str(end_ns - start_ns - busy),
+                }
+            )
         events = timeline.events[track.source]
         numbers, of_name, count = np.unique(
             events.numbers(track.index[inside].astype(np.int64)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from flask import abort, request
 
-from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.model import SOURCES
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def one_of(name: str, choices: tuple[str, ...]) -> str:
 def event_id(name: str) -> tuple[int, str, int]:
     """Return the rank, the source and the number of an event."""
     parts = text(name).split(".")
-    if len(parts) != 3 or parts[1] not in {OPERATION, CALL, RANGE, STEP}:
+    if len(parts) != 3 or parts[1] not in SOURCES:
         refuse(name, "it is no event")
     return whole_number(name, parts[0], 0), parts[1], whole_number(name, parts[2], 0, _MAX_INDEX)
 

@@ -27,7 +27,8 @@ def collective(analysis: Analysis, number: int, kernel: int) -> dict[str, Any] |
 
     Returns:
         None where the kernel communicates with nobody or was not matched; else `operation`,
-        `group`, `last` (the rank that came last; None where the clocks leave that open) and
+        `group`, `last` (the rank that came last; None where the clocks leave that open),
+        `num_members`, `num_reports` (each of which has a clock of its own) and
         `members`, by rank: `rank`, the `id` of its kernel, its `start` and `end` (in its report's
         time) and `wait` for the last one (ns, as text), None where that is not known.
     """
@@ -84,5 +85,6 @@ def _described(
         "group": group.name,
         "last": last if is_told else None,
         "num_members": len(group.members),
+        "num_reports": len({by_number[analysis.ranks.ranks[one]].report for one in group.members}),
         "members": sorted(members, key=lambda entry: entry["rank"]),
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.model import CALL, MARK, OPERATION, RANGE, STEP
 from dashboards.timeline.stream_order import awaited_by, launching_call, picked, waiting_for
 from dashboards.widgets.palette import PARTS
 from traceprof.communication.messages import messages
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dashboards.timeline.model import RankTimeline, Track
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import Copies, Operations
 
 Fact = tuple[str, str]
@@ -63,6 +64,8 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         facts = _call_facts(timeline, index, len(links))
     elif source == RANGE:
         facts = _range_facts(timeline, index)
+    elif source == MARK:
+        facts = _mark_facts(timeline, index)
     elif source == STEP:
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
@@ -266,6 +269,16 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
         around = _ranges_around(timeline, thread, start, inside_of=index)
         if around:
             yield "inside", " > ".join(around)
+
+
+def _mark_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
+    rank = timeline.rank
+    marks: Marks = rank.trace.marks(rank.process)  # type: ignore[assignment]  # it is one of them
+    thread = int(marks.thread[index])
+    yield "thread", str(rank.trace.thread_number(thread))
+    around = _ranges_around(timeline, thread, int(marks.time_ns[index]))
+    if around:
+        yield "inside", " > ".join(around)
 
 
 def _ranges_around(

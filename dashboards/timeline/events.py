@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import RangeTable
 
@@ -167,6 +168,12 @@ def range_events(ranges: RangeTable, names: NameTable) -> Events:
     """Return the NVTX ranges of a process, under the names of the report."""
     numbers = np.arange(len(names))
     return Events(names, (Part(pack(ranges.name), numbers, numbers, ranges.start_ns),))
+
+
+def mark_events(marks: Marks, names: NameTable) -> Events:
+    """Return the marks of a process, under the names of the report."""
+    numbers = np.arange(len(names))
+    return Events(names, (Part(pack(marks.name), numbers, numbers, marks.time_ns),))
 
 
 def step_events(steps: Sequence[StepMeasures]) -> Events:

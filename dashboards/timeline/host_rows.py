@@ -1,4 +1,4 @@
-"""The rows of what one rank's host threads did: NVTX ranges and API calls, by how they nest."""
+"""The rows of what one rank's host threads did: marks, NVTX ranges and API calls, as they nest."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.timeline.events import call_events, range_events
+from dashboards.timeline.events import call_events, mark_events, range_events
 from dashboards.timeline.model import (
     CALL,
     COUNTER,
     HOST,
+    MARK,
+    MARKS,
     NVTX,
     RANGE,
     SAMPLE,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.ranges import RangeTable
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
@@ -50,7 +53,8 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
 
     Args:
         timeline: of a rank's GPU.
-        range_names: the names of the report's NVTX ranges, where they are shared with other ranks.
+        range_names: the names of the report's NVTX ranges and marks, where they are shared with
+            other ranks.
 
     Raises:
         TraceFormatError: the report is damaged where the analysis had not read it yet.
@@ -60,9 +64,12 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
     events = dict(timeline.events)
     if ranges is not None:
         events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names))
+    marks = rank.trace.marks(rank.process)
+    if marks is not None:
+        events[MARK] = mark_events(marks, range_names or NameTable(marks.names))
     if calls is not None:
         events[CALL] = call_events(calls, rank.trace.api_names)
-    busiest, others = _threads(rank, calls, ranges)
+    busiest, others = _threads(rank, calls, ranges, marks)
     folded = (replace(other, is_folded=True) for other in others)
     tracks = (*timeline.tracks, *_counter_tracks(rank), *busiest, *folded)
     return RankTimeline(rank, tracks, events, ranges, timeline.steps, has_host=True)
@@ -77,11 +84,12 @@ def _counter_tracks(rank: Rank) -> Iterator[Track]:
 
 
 def _threads(
-    rank: Rank, calls: ApiCalls | None, ranges: RangeTable | None
+    rank: Rank, calls: ApiCalls | None, ranges: RangeTable | None, marks: Marks | None
 ) -> tuple[list[Track], list[Track]]:
     """Return the rows of the busiest threads, the main one first, and those of the others."""
     calls_of = _by_thread(calls.thread) if calls is not None else {}
     ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
+    marks_of = _by_thread(marks.thread) if marks is not None else {}
     nothing = np.empty(0, np.int32)
 
     def busyness(thread: int) -> tuple[int, int, int]:
@@ -98,15 +106,18 @@ def _threads(
     def tracks(threads: Sequence[int]) -> Iterator[Track]:
         for thread in threads:
             group = _thread_label(rank, thread)
+            if marks is not None and thread in marks_of:
+                yield _mark_track(group, marked, marks, marks_of[thread])
             if ranges is not None and thread in ranges_of:
                 yield from _range_tracks(group, named, ranges, ranges_of[thread], latest)
             if calls is not None and thread in calls_of:
                 yield from _call_tracks(group, api, calls, calls_of[thread])
 
-    named = "annotations" if rank.trace.origin == "torch.profiler" else "NVTX"
+    is_of_torch = rank.trace.origin == "torch.profiler"
+    named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
     is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
     api = "HIP API" if is_hip else "CUDA API"
-    threads = sorted({*calls_of, *ranges_of}, key=busyness)
+    threads = sorted({*calls_of, *ranges_of, *marks_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
     busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
@@ -143,6 +154,11 @@ def _range_tracks(
             lane = split(start[chosen], end[chosen], most)
             times = start[chosen], end[chosen]
             yield from _lanes(group, label, NVTX, RANGE, lane, index[chosen], *times)
+
+
+def _mark_track(group: str, label: str, marks: Marks, index: Int32) -> Track:
+    time = marks.time_ns[index]
+    return Track(group, label, MARKS, MARK, index, Row.of(time, time))
 
 
 def _lanes(

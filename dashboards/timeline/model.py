@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     Int32 = npt.NDArray[np.int32]
 
-OPERATION, CALL, RANGE, STEP, SAMPLE = "op", "call", "range", "step", "sample"
+OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "step", "sample"
 """Where an event is found: see `dashboards.timeline.events`."""
 
-SOURCES = (STEP, OPERATION, CALL, RANGE)
+SOURCES = (STEP, OPERATION, CALL, RANGE, MARK)
 """Of events, in the order in which their rows stand on the screen; samples are no events."""
 
-COMPUTE, COMMUNICATION, COPY, HOST, NVTX, STEPS, COUNTER = (
-    "compute", "communication", "copy", "host", "nvtx", "step", "counter",
+COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER = (
+    "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter",
 )  # fmt: skip
 """What a row holds, and with it its colour."""
 
@@ -42,8 +42,8 @@ class Track:
     Attributes:
         group: what it belongs to, such as a thread or the GPU.
         label: what it is called there; empty where it goes on with the row above.
-        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `STEPS` or
-            `COUNTER`.
+        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`
+            or `COUNTER`.
         source: where its events are found.
         index: int32[n], the events in order of their start, as the source counts them.
         row: their times.

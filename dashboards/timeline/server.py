@@ -22,7 +22,9 @@ from dashboards.timeline.collective import collective
 from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.model import OPERATION
+from dashboards.timeline.other_side import OtherSide
 from dashboards.timeline.search import Place, after, namesake, place_of, search
+from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from dashboards.timeline.strips import strip
 from dashboards.timeline.tiles import tiles
@@ -38,7 +40,11 @@ if TYPE_CHECKING:
 
     Answer = Callable[[Timelines], dict[str, Any] | str]
 
+BEFORE, AFTER = "timeline-before", "timeline"
+"""Below which addresses the sides of a comparison are answered: what was before, and the run."""
+
 _log = logging.getLogger("traceprof.dashboard")
+_NOT_ANALYSED = "the other side of a comparison is not analysed here"
 _UNKNOWN_PATH = (
     "it needs a step that every rank has, and of every rank a GPU and the API calls that launch to"
     " it: record all ranks with --trace=cuda,nvtx, the same steps of each"
@@ -46,13 +52,17 @@ _UNKNOWN_PATH = (
 
 
 def register(server: Flask, analysis: Analysis) -> None:
-    """Have a server answer what the timeline asks for, below `/timeline/`."""
-    store = Timelines(analysis)
-    routes = Blueprint("timeline", __name__, url_prefix="/timeline")
-    routes.register_error_handler(TraceprofError, _unreadable)
-    for name, answer in _ANSWERS.items():
-        routes.add_url_rule(f"/{name}", name, partial(_answered, answer, store))
-    server.register_blueprint(routes)
+    """Have a server answer what timelines ask for.
+
+    Below `/timeline/` of the run itself, below `/timeline-before/` of that it is compared with.
+    """
+    store, other = Timelines(TimelineSource.of(analysis)), OtherSide(analysis)
+    for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
+        routes = Blueprint(prefix, __name__, url_prefix=f"/{prefix}")
+        routes.register_error_handler(TraceprofError, _unreadable)
+        for name, answer in _ANSWERS.items():
+            routes.add_url_rule(f"/{name}", name, partial(_answered, answer, timelines))
+        server.register_blueprint(routes)
 
 
 def _rank(store: Timelines) -> dict[str, Any]:
@@ -63,6 +73,23 @@ def _rank(store: Timelines) -> dict[str, Any]:
     part = asked.one_of("part", ("gpu", "host")) if "part" in request.args else "host"
     number = asked.known(store, asked.integer("rank", 0))
     return described(store, number, with_host=part == "host")
+
+
+def _steps(store: Timelines) -> dict[str, Any]:
+    """Return the training steps of a rank; where it has none, all that is judged as one."""
+    number = asked.known(store, asked.integer("rank", 0))
+    steps = [
+        (step.number, step.measures.window_start_ns, step.measures.window_ns)
+        for step in store.steps(number)
+    ]
+    if not steps:
+        start, end = store.source.judged.get(number) or abort(404, "nothing of it was measured")
+        return {"steps": [{"number": None, "start": str(start), "length": end - start}]}
+    return {
+        "steps": [
+            {"number": step, "start": str(start), "length": length} for step, start, length in steps
+        ]
+    }
 
 
 def _tiles(store: Timelines) -> str:
@@ -131,7 +158,8 @@ def _collective(store: Timelines) -> dict[str, Any]:
     number, source, index = asked.event_id("id")
     if source != OPERATION:
         abort(404, "it is no operation of the GPU")
-    members = collective(store.analysis, asked.known(store, number), index)
+    analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
+    members = collective(analysis, asked.known(store, number), index)
     if members is None:
         abort(404, "it was not matched with other ranks")
     for member in members["members"]:
@@ -152,7 +180,8 @@ def _path(store: Timelines) -> dict[str, Any]:
     else:
         number = asked.known(store, asked.integer("rank", 0))
         step = step_at(store.steps(number), asked.integer("at", -BEYOND_NS, BEYOND_NS))
-    question = questions_about(store.analysis).about(PathQuestion(step))
+    analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
+    question = questions_about(analysis).about(PathQuestion(step))
     named = WHOLE_PATH if step is None else str(step)
     if not question.is_over:
         return {"state": "asked", "step": named}
@@ -184,6 +213,7 @@ def _search(store: Timelines) -> dict[str, Any]:
 
 _ANSWERS: dict[str, Answer] = {
     "rank": _rank,
+    "steps": _steps,
     "tiles": _tiles,
     "strips": _strips,
     "event": _event,
@@ -208,6 +238,8 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
     """
     timeline = store.whole(number) if with_host else store.gpu(number)
     extent = timeline.extent_ns
+    analysis = store.source.analysis
+    findings = analysis.findings if analysis is not None else ()
     return {
         "rank": number,
         "start": None if extent is None else str(extent[0]),
@@ -235,15 +267,15 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
                 "start": str(interval.start_ns),
                 "end": str(interval.end_ns),
             }
-            for number_of_finding, finding in enumerate(store.analysis.findings)
+            for number_of_finding, finding in enumerate(findings)
             if finding.rank == number
             for index, interval in enumerate(finding.evidence)
         ],
     }
 
 
-def _answered(answer: Answer, store: Timelines) -> Response:
-    said = answer(store)
+def _answered(answer: Answer, timelines: Callable[[], Timelines | None]) -> Response:
+    said = answer(timelines() or abort(404, "there is no other side"))
     written = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
     return Response(written, mimetype="application/json")
 

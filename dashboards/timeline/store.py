@@ -12,10 +12,16 @@ from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
 from dashboards.timeline.event_reader import EventReader
-from dashboards.timeline.events import call_events, operation_events, range_events, step_events
+from dashboards.timeline.events import (
+    call_events,
+    mark_events,
+    operation_events,
+    range_events,
+    step_events,
+)
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
-from dashboards.timeline.model import CALL, OPERATION, RANGE, STEP
+from dashboards.timeline.model import CALL, MARK, OPERATION, RANGE, STEP
 from dashboards.timeline.names import NameTable
 
 if TYPE_CHECKING:
@@ -23,9 +29,10 @@ if TYPE_CHECKING:
 
     from dashboards.timeline.events import Events
     from dashboards.timeline.model import RankTimeline
+    from dashboards.timeline.source import TimelineSource
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.ranges import RangeTable
 
 MAX_WAIT_S = 0.2
@@ -35,14 +42,14 @@ _MAX_BYTES = 600_000_000  # of the rows that are kept
 
 
 class Timelines:
-    """The timelines of an analysis; numbers of ranks are those of `numbers`."""
+    """The timelines of a run; numbers of ranks are those of `numbers`."""
 
-    def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
+    def __init__(self, source: TimelineSource) -> None:
+        self.source = source
         self._ranks = {
-            rank.rank: rank for rank in sorted(analysis.run.ranks, key=lambda rank: rank.rank)
+            rank.rank: rank for rank in sorted(source.run.ranks, key=lambda rank: rank.rank)
         }
-        self._steps = {result.rank: result.steps for result in analysis.result.breakdown}
+        self._steps = source.steps
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._events: dict[int, Mapping[str, Events]] = {}
         self._of_gpu: dict[int, Mapping[str, Events]] = {}
@@ -127,6 +134,9 @@ class Timelines:
             ranges = rank.trace.range_table(rank.process)
             if ranges is not None and names is not None:
                 events[RANGE] = range_events(ranges, names)
+            marks = rank.trace.marks(rank.process)
+            if marks is not None and names is not None:
+                events[MARK] = mark_events(marks, names)
         with self._lock:
             return self._events.setdefault(number, events)
 
@@ -176,10 +186,12 @@ class Timelines:
         return read_gpu(rank, self._steps.get(rank.rank, ()))
 
     def _names(self, rank: Rank) -> NameTable | None:
-        """Return the names of a report's ranges, which its ranks share."""
+        """Return the names of a report's ranges and marks, which its ranks share."""
         if rank.report not in self._range_names:
-            ranges: RangeTable | None = rank.trace.range_table(rank.process)
-            if ranges is None:
+            named: RangeTable | Marks | None = rank.trace.range_table(rank.process)
+            if named is None:
+                named = rank.trace.marks(rank.process)
+            if named is None:
                 return None
-            self._range_names[rank.report] = NameTable(ranges.names)
+            self._range_names[rank.report] = NameTable(named.names)
         return self._range_names[rank.report]

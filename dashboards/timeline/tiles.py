@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline import viewport
-from dashboards.timeline.model import COMMUNICATION, OPERATION
+from dashboards.timeline.model import COMMUNICATION, MARKS, OPERATION
 from traceprof.communication.messages import messages
 from traceprof.units import size_text
 
@@ -23,6 +23,7 @@ MAX_BYTES = 290_000
 """Of a reply: below 300 kB, with room for HTTP's own headers."""
 
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
+_SYMBOL_COLUMNS = 10  # that a mark is wide
 _MAX_ALONE = 20_000
 _UNKNOWN = "Unknown"  # what a kernel does whose name does not tell
 
@@ -73,6 +74,8 @@ def tiles(
 def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: int) -> View:
     if row[1].samples is not None:
         return row[1].samples.view(start_ns, end_ns, columns)
+    if row[1].kind == MARKS:
+        return viewport.moments(row[1].row, start_ns, end_ns, -(-columns // _SYMBOL_COLUMNS))
     # Where events overlap, more of them may be long than there are columns.
     return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MAX_ALONE))
 
@@ -103,7 +106,8 @@ def _row(
     index = track.index[view.event].astype(np.int64)
     name = events.numbers(index)
     # Of the screen's columns: a row can be cut into fewer, and into none narrower than 1 ns.
-    roomy = length >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // columns)
+    room = _gaps(view, begin, end_ns) if track.kind == MARKS else length
+    roomy = room >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // columns)
     written: dict[str, Any] = {
         "labels": _messages(timeline, track, index[roomy]),
         "columns": view.columns,
@@ -119,6 +123,13 @@ def _row(
         },
     }
     return json.dumps(written, separators=(",", ":"))
+
+
+def _gaps(view: View, begin: Int64, end_ns: int) -> Int64:
+    """Return how far it is from each event to what is shown next: its name stands there."""
+    places = np.sort(np.concatenate((begin, view.edges_ns[view.column], [end_ns])))
+    gaps: Int64 = places[np.searchsorted(places, begin, side="right")] - begin
+    return gaps
 
 
 def _blocks_only(view: View) -> str:

@@ -3,7 +3,8 @@
 A row is cut into columns as wide as a pixel. Events at least as long as a column are shown one by
 one; shorter ones are merged into blocks, one for each column, that say how many events start there
 and how much of the column is covered. Every event in view is in exactly one of the two, and the
-cover is that of the union of all the row's events, to the nanosecond.
+cover is that of the union of all the row's events, to the nanosecond. Of events without length
+there is a symbol for each or, where they lie too near, for several.
 
 Times are int64 nanoseconds below `intervals.BEYOND_NS`; intervals are half-open.
 """
@@ -75,6 +76,23 @@ def edges(start_ns: int, end_ns: int, columns: int) -> Int64:
     whole, rest = divmod(span, columns)
     places: Int64 = start_ns + whole * index + rest * index // columns
     return places
+
+
+def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
+    """Return what a screen shows of a row whose events have no length.
+
+    Args:
+        row: the events.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last, after the start.
+        columns: how many there is room for: of several in one column a block is made.
+    """
+    borders = edges(start_ns, end_ns, columns)
+    started = row.started_before(borders)
+    count = np.diff(started)
+    column = np.flatnonzero(count > 1)
+    covered = np.zeros(len(column), np.int64)
+    return View(borders, started[:-1][count == 1], column, covered, count[column])
 
 
 def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -> View:

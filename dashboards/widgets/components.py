@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     Children = Child | Sequence[Child] | None
 
 UNKNOWN = "–"  # noqa: RUF001  (what tables show where there is no number)
+
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def page(title: str, lead: Children, *children: Children) -> Component:
@@ -120,18 +123,27 @@ def _href(place: Address | None) -> str | None:
 
 
 def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
-    """Say once what could not be judged in the same way, why, and how to collect it."""
+    """Say once what could not be judged in the same way, why, and how to collect it.
+
+    Reasons that differ in their numbers only are those of the first rank.
+    """
+    alike: dict[tuple[Any, ...], list[NotApplicable]] = {}
+    for same in by_reason(not_applicable):
+        ids = tuple(dict.fromkeys(gap.id for gap in same))
+        reason = _NUMBER.sub("#", same[0].reason)
+        alike.setdefault((ids, reason, same[0].how_to_collect), []).extend(same)
     entries = []
-    for group in by_reason(not_applicable):
-        ids = dict.fromkeys(gap.id for gap in group)
+    for (ids, *_), group in alike.items():
         ranks = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(ranks)}" if ranks else ""
+        differ = len({gap.reason for gap in group}) > 1
+        first = f"rank {group[0].rank}: " if differ and group[0].rank is not None else ""
         names: list[Child] = [html.Code(id_) for id_ in ids]
         entries.append(
             html.Li(
                 [
                     html.Div([*_joined(names), where], className="subject"),
-                    html.P(one_line(group[0].reason)),
+                    html.P(f"{first}{one_line(group[0].reason)}"),
                     html.P(["→ ", html.Code(group[0].how_to_collect)], className="how"),
                 ]
             )

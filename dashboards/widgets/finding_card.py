@@ -24,7 +24,7 @@ _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
 
 def finding_card(
-    group: Sequence[Finding], address: Address, clock: Clock, judged: str
+    group: Sequence[Finding], address: Address, clock: Clock, judged: str, unit: str = "a step"
 ) -> Component:
     """Return the card of one finding.
 
@@ -33,6 +33,7 @@ def finding_card(
         address: of the page that the card is on.
         clock: of the run.
         judged: what its share is of, such as `training`.
+        unit: what its saving is of, such as `a step`.
     """
     worst = worst_of(group)
     severity = str(worst.severity)
@@ -49,7 +50,7 @@ def finding_card(
         [
             head,
             html.P(f"{where}{one_line(worst.title)}.", className="title"),
-            *_saving(worst.saving),
+            *_saving(worst.saving, unit),
             html.Div(
                 [
                     html.Div([*_evidence(worst, address, clock), *_ranks(group, address, judged)]),
@@ -100,15 +101,15 @@ def _cost(finding: Finding, judged: str) -> str:
     return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the {judged}"
 
 
-def _saving(saving: Saving | None) -> list[Component]:
-    """Say what a step would gain, and how that is known."""
+def _saving(saving: Saving | None, unit: str) -> list[Component]:
+    """Say what would be gained, and how that is known."""
     if saving is None:
         return []
     if saving.step_ns is None:
-        text = f"Without it a step gains {saving_text(saving)}."
+        text = f"Without it {unit} gains {saving_text(saving)}."
     else:
         limits = between(saving.low_ns or 0, saving.high_ns)
-        text = f"Without it a step gains {saving_text(saving)} ({limits}), by a replay."
+        text = f"Without it {unit} gains {saving_text(saving)} ({limits}), by a replay."
     return [html.P(text, className="note")]
 
 

@@ -145,7 +145,7 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
         html.Th("what was found, on the rank where it costs most", scope="col"),
         html.Th("on", scope="col"),
         html.Th(f"of the {judged}", scope="col", colSpan=2, className="number"),
-        html.Th("a step gains without it", scope="col", className="number"),
+        html.Th(f"{view.unit} gains without it", scope="col", className="number"),
     ]
     table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="causes")
     rest = len(worst) - _MAX_ROWS

@@ -72,7 +72,8 @@ class Column:
             "headerName": self.head,
             "headerTooltip": self.tip or self.head,
         }
-        if self.is_hidden or (rows and self.is_empty(rows)):
+        is_shown = not self.is_hidden and not (rows and self.is_empty(rows))
+        if not is_shown:
             taken["hide"] = True
         taken |= {"minWidth": width or self.least_width(rows), "flex": self.width or 300}
         if self.leads:
@@ -80,7 +81,7 @@ class Column:
         if self.is_wrapped or self.may_be_cut:
             taken |= {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
         if self.decimals is None:
-            if self.is_filtered:
+            if self.is_filtered and is_shown:  # else there is a row of filters without any
                 taken |= {"filter": "agTextColumnFilter", "floatingFilter": True}
             return taken | {"tooltipField": self.field}
         taken["type"] = "rightAligned"

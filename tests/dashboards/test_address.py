@@ -51,6 +51,8 @@ def addresses(draw: st.DrawFn) -> Address:
         hidden=draw(st.none() | rows),
         moved=draw(st.none() | rows),
         step_path=draw(st.sampled_from([None, "all", "0", "17"])),
+        before=draw(st.sampled_from([None, "0", "3.12"])),
+        after=draw(st.sampled_from([None, "1", "0.0"])),
         scope=draw(st.none() | scopes()),
     )
 
@@ -79,7 +81,8 @@ def test_anything_else_is_an_address_or_an_error(query: str) -> None:
         "finding=nothing", "finding=../../etc/passwd", "evidence=-1", "rank=1&rank=2", "path=/x",
         "__class__=1", "search=" + "x" * 1001, "scope=select%3Dx", "scope=rank%3D-1",
         "scope=start%3D5%26end%3D5", "scope=scope%3D", "scope=&scope=",
-        "path=-1", "path=", "pinned=", "pinned=0", "hidden=0.1,", "moved=0.1;0.2", "moved=a.b",
+        "before=", "before=1.", "after=1.2.3", "after=-1", "after=1.x", "path=-1", "path=",
+        "pinned=", "pinned=0", "hidden=0.1,", "moved=0.1;0.2", "moved=a.b",
         "pinned=" + ",".join(["0.1"] * 9999), "&".join(["rank=1"] * 99), "select=a" * 20_000,
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
+from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown, launch_queue
 from traceprof.analysis import Options, analyze
@@ -131,6 +132,26 @@ def test_following_evidence_chooses_nothing(page: Page, sample_url: str) -> None
     shown = query(page)
     go(page, "Launch queue")
     assert query(page) == {"start": shown["start"], "end": shown["end"]}
+
+
+def test_dragging_the_axis_of_the_timeline_chooses_that_time(page: Page, sample_url: str) -> None:
+    timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
+    canvas = page.locator("#timeline canvas").bounding_box()
+    assert canvas is not None
+    expected = timeline.ask("[500, 700].map((x) => String(t.data.toTime(t.timeAt(x))))")
+    page.mouse.move(canvas["x"] + 700, canvas["y"] + 15)
+    page.mouse.down()
+    page.mouse.move(canvas["x"] + 500, canvas["y"] + 20, steps=3)
+    page.mouse.up()
+    expect(page.locator("#chosen-time")).to_contain_text(" to ")
+    timeline.wait()
+    start, span = timeline.view
+    assert [str(round(start)), str(round(start + span))] == expected
+    go(page, "Launch queue")
+    assert query(page) == {"rank": "0", "start": expected[0], "end": expected[1]}
+    page.go_back()
+    page.go_back()
+    expect(page.locator("#chosen-time")).to_have_text("all of the time")
 
 
 def test_a_link_is_copied_with_its_token(context: BrowserContext, analysis: Analysis) -> None:

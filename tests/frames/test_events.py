@@ -20,7 +20,7 @@ from traceprof.errors import TraceFileError, TraceFormatError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-FRAMES = ("kernels", "copies", "api_calls", "ranges", "communication")
+FRAMES = ("kernels", "copies", "api_calls", "ranges", "marks", "communication")
 KERNEL_COLUMNS = [
     "rank", "start_ns", "end_ns", "duration_ns", "stream", "name", "category", "precision",
     "tensor_cores", "operation", "grid", "block", "correlation",
@@ -78,6 +78,22 @@ def test_frames_hold_what_is_in_a_real_report(name: str, num_kernels: int, trace
     assert check_against_report(traces / f"{name}.sqlite") == num_kernels
 
 
+def test_marks_are_those_of_the_report() -> None:
+    path = SAMPLE.with_stem("marks")
+    with traceprof.open_run(path) as run:
+        marks, of_one = run.marks(), run.marks(1)
+    expected = in_report(
+        path,
+        "SELECT start AS time_ns, value AS name, globalTid & 0xFFFFFF AS thread FROM NVTX_EVENTS"
+        " JOIN StringIds ON id = textId WHERE eventType = 34 ORDER BY globalTid, start",
+    )
+    assert [*marks.columns] == ["rank", "time_ns", "thread", "name"]
+    for column in expected:
+        assert marks[column].tolist() == expected[column].tolist()
+    assert len(marks) == 30
+    assert of_one["time_ns"].tolist() == marks["time_ns"][marks["rank"] == 1].tolist()
+
+
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_counts_are_those_of_the_breakdown(path: Path) -> None:
     with closing(traceprof.analyze(path)) as analysis:
@@ -99,7 +115,7 @@ def test_counts_are_those_of_the_breakdown(path: Path) -> None:
 
 
 def test_a_rank_is_a_part_of_all_ranks() -> None:
-    with traceprof.open_run(SAMPLE) as run:
+    with traceprof.open_run(SAMPLE.with_stem("marks")) as run:
         for name in FRAMES:
             make = getattr(run, name)
             parts = [make(rank=rank) for rank in run.ranks]
@@ -107,6 +123,9 @@ def test_a_rank_is_a_part_of_all_ranks() -> None:
             assert set(make()["rank"]) == {0, 1}
             for part in parts:
                 assert [*part.columns] == [*make().columns]
+                if name == "marks":
+                    assert part["time_ns"].is_monotonic_increasing
+                    continue
                 assert part["start_ns"].is_monotonic_increasing
                 assert part["end_ns"].equals(part["start_ns"] + part["duration_ns"])
 

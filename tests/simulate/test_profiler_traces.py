@@ -10,6 +10,7 @@ import pytest
 from tests.support.cli import run
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+from traceprof.frames.open_run import open_run
 from traceprof.simulate import RUN_SCENARIOS, simulate_run, simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.trace.model.parts import Part
@@ -68,6 +69,16 @@ def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
     simulate_scenario(name, export)
     traces = write_traces(export, tmp_path, "run", ".json.gz")
     assert_same(analyze_reports([export]), analyze_reports(traces))
+
+
+def test_marks_are_the_same_in_both_formats(tmp_path: Path) -> None:
+    export = tmp_path / "run.sqlite"
+    truth = json.loads(simulate_scenario("marks", export).read_text())["marks"]
+    assert len(truth) == 30
+    for reports in ([export], write_traces(export, tmp_path, "run")):
+        with open_run(*reports) as run:
+            marks = run.marks()[["rank", "time_ns", "name"]]
+        assert marks.to_dict("records") == truth
 
 
 @pytest.mark.parametrize(

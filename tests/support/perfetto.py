@@ -35,6 +35,7 @@ class ReadTrace:
         processes: tracks that are processes.
         slices: by track, by start.
         values: by track, (time, value).
+        instants: by track, (time, name, category).
         utc_ns: what UTC was at the time of the snapshot, and that time.
     """
 
@@ -43,6 +44,9 @@ class ReadTrace:
     processes: list[int] = field(default_factory=list)
     slices: dict[int, list[Slice]] = field(default_factory=lambda: defaultdict(list))
     values: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    instants: dict[int, list[tuple[int, str, str]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     utc_ns: tuple[int, int] | None = None
 
     def tracks(self, process: int, *names: str) -> list[int]:
@@ -120,6 +124,9 @@ def _add_events(
         stack = open_slices[event.track_uuid]
         if event.type == TrackEvent.TYPE_COUNTER:
             trace.values[event.track_uuid].append((time_ns, event.counter_value))
+        elif event.type == TrackEvent.TYPE_INSTANT:
+            moment = time_ns, names[event.name_iid], categories[event.category_iids[0]]
+            trace.instants[event.track_uuid].append(moment)
         elif event.type == TrackEvent.TYPE_SLICE_END:
             stack.pop().end_ns = time_ns
         else:

@@ -46,6 +46,15 @@ def annotation(
     return event("user_annotation", name, start_us, end_us - start_us, (PID, thread), **args)
 
 
+def instant(
+    name: str, time_us: float | None, *, place: tuple[Any, Any] = (PID, 1), **how: Any
+) -> dict[str, Any]:
+    """Return an event without a length."""
+    return {
+        "ph": "i", "s": "t", "name": name, "pid": place[0], "tid": place[1], "ts": time_us, **how,
+    }  # fmt: skip
+
+
 def text(events: list[dict[str, Any]], **facts: Any) -> str:
     return json.dumps({"schemaVersion": 1, **facts, "traceEvents": events}, indent=1)
 

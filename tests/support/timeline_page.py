@@ -67,7 +67,7 @@ class Timeline:
     @property
     def address(self) -> dict[str, str]:
         """The parameters in the address, once they are settled."""
-        self.wait_for("!t.noting")
+        self.wait_for("!t.place.noting")
         query = parse_qs(urlsplit(self.page.evaluate("location.href")).query)
         return {key: values[0] for key, values in query.items()}
 

@@ -39,7 +39,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     """Write all ranks of a run on one clock as a trace for ui.perfetto.dev.
 
     Each rank is a process: findings with their evidence, steps, streams, counters of links, the
-    launch queue, and threads with their ranges and CUDA calls. Arrows lead from rank to rank
+    launch queue, and threads with their marks, ranges and CUDA calls. Arrows lead from rank to rank
     through operations that are one. Above them are the critical paths of a step of median length
     and of the slowest one, if a replay fits what was measured.
     """
@@ -70,9 +70,9 @@ def _of_tables(ending: str, what: str) -> None:
         ending,
         short_help=f"Tables of events and results, as {what} files.",
         help=f"Write the events of a run and what was measured of it as {what} files, one for each"
-        " table, with units in the names of columns.\n\nkernels, copies, api_calls, ranges and"
-        " communication have a row for each event, in the time of its report; the others, such as"
-        " steps and findings, are the lists of the JSON document; kernels_totals is called"
+        " table, with units in the names of columns.\n\nkernels, copies, api_calls, ranges, marks"
+        " and communication have a row for each event, in the time of its report; the others, such"
+        " as steps and findings, are the lists of the JSON document; kernels_totals is called"
         " kernels there.",
     )
     @reports_argument

@@ -126,14 +126,25 @@ def ranges(rank: Rank) -> Part:
             "name": Names(none, ()),
             "nests": np.empty(0, np.bool_),
         }
-    threads, thread = np.unique(table.thread, return_inverse=True)
-    numbers = [rank.trace.thread_number(number) for number in threads.tolist()]
     return {
         **_open_times(rank, table.start_ns, table.end_ns),
-        "thread": np.array(numbers, np.int64)[thread],
+        "thread": _thread_numbers(rank, table.thread),
         "name": names_at(table.name, table.names),
         "nests": table.nests,
     }
+
+
+def marks(rank: Rank) -> Part:
+    """Return the marks of a rank's process by time."""
+    table = rank.trace.marks(rank.process)
+    if table is None:
+        none = np.empty(0, np.int64)
+        time, thread, name = none, none, Names(none, ())
+    else:
+        time, thread = table.time_ns, _thread_numbers(rank, table.thread)
+        name = names_at(table.name, table.names)
+    ranks = np.broadcast_to(np.int32(rank.rank), len(time))
+    return {"rank": ranks, "time_ns": time, "thread": thread, "name": name}
 
 
 def communication(rank: Rank) -> Part:
@@ -220,6 +231,13 @@ def _times(rank: Rank, start_ns: Int64, end_ns: Int64) -> Part:
 
 def _open_times(rank: Rank, start_ns: Int64, end_ns: Int64) -> Part:
     return {**_times(rank, start_ns, start_ns), "end_ns": Optional.unless(end_ns, OPEN_END)}
+
+
+def _thread_numbers(rank: Rank, threads: Int64) -> Int64:
+    """Return the operating system's numbers of threads, int64[n]."""
+    distinct, index = np.unique(threads, return_inverse=True)
+    numbers = [rank.trace.thread_number(thread) for thread in distinct.tolist()]
+    return np.array(numbers, np.int64)[index]
 
 
 def _both(first: Int64, second: Int64) -> Int64:

@@ -134,6 +134,22 @@ class RunFrames:
         """
         return _frame(events.ranges, self._processes(rank))
 
+    def marks(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the moments that the rank's process named: NVTX marks, instant events.
+
+        Args:
+            rank: of this one; of all where not given, those of a process with several devices once,
+                under the first of its ranks.
+
+        Returns:
+            rank, time_ns, thread (the operating system's number), name.
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return _frame(events.marks, self._processes(rank))
+
     def communication(self, rank: int | None = None) -> pd.DataFrame:
         """Return what was communicated: kernels and copies between GPUs.
 

@@ -34,6 +34,7 @@ class Category(IntEnum):
     COPY = 2
     CALL = 3
     RANGE = 4
+    MARK = 5
 
     def __str__(self) -> str:
         """Return the name as people read it."""
@@ -143,7 +144,9 @@ def host_tracks(rank: Rank) -> Iterator[Track]:
     index, names = _numbered(calls.name, rank.trace.api_names, "(unnamed call)")
     for rows in groups(calls.thread):
         thread = int(calls.thread[rows[0]])
-        yield _host_track(rank, thread, "CUDA calls", True, rows, start, end, index, names)
+        yield _host_track(
+            rank, thread, "CUDA calls", True, rows, start, end, index, names, Category.CALL
+        )
 
 
 def _range_tracks(rank: Rank) -> Iterator[Track]:
@@ -162,13 +165,24 @@ def _range_tracks(rank: Rank) -> Iterator[Track]:
         )
 
 
+def mark_tracks(rank: Rank) -> Iterator[Track]:
+    """Yield the marks of each thread of a rank's process: moments, which end when they begin."""
+    marks = rank.trace.marks(rank.process)
+    if marks is None:
+        return
+    for rows in groups(marks.thread):
+        thread, times = int(marks.thread[rows[0]]), marks.time_ns
+        yield _host_track(
+            rank, thread, "marks", False, rows, times, times, marks.name, marks.names, Category.MARK
+        )
+
+
 def _host_track(
     rank: Rank, thread: int, what: str, nests: bool, rows: Int64, start_ns: Int64, end_ns: Int64,
-    name: Int32 | Int64, names: Sequence[str],
+    name: Int32 | Int64, names: Sequence[str], category: Category = Category.RANGE,
 ) -> Track:  # fmt: skip
     number = rank.trace.thread_number(thread)
     order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
-    category = Category.CALL if what == "CUDA calls" else Category.RANGE
     return Track(
         f"thread {number}: {what}", number, True, nests, start_ns[order], end_ns[order],
         name[order].astype(np.int32), names, np.full(len(order), category, np.int8),

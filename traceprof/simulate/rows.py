@@ -89,6 +89,12 @@ def call(thread: Value, start: Value, end: Value, correlation: Value, name: Valu
     }
 
 
+def mark(thread: Value, time: Value, domain: int, text: Value) -> Row:
+    """Return NVTX marks; the text is the id of a string."""
+    row = {"start": time, "end": None, "eventType": schema.NVTX_MARK, "globalTid": thread}
+    return schema.NVTX.name, {**row, "textId": text, "domainId": domain}
+
+
 def pushed_range(thread: Value, start: Value, end: Value, domain: int, text: Value) -> Row:
     """Return NVTX ranges that nest; the text is the id of a string."""
     row = {"start": start, "end": end, "eventType": schema.NVTX_PUSH_POP, "globalTid": thread}

@@ -11,6 +11,19 @@ const LEFT = 58; // for the numbers of the y axis
 const textColor = () => themeColor("text-2");
 
 /**
+ * Numbers at an axis with as many decimals as tell them apart.
+ * @param {uPlot} _chart
+ * @param {number[]} places
+ * @param {number} _axis
+ * @param {number} _space
+ * @param {number} distance between two of them
+ */
+export const tickTexts = (_chart, places, _axis, _space, distance) => {
+  const decimals = Math.max(0, -Math.floor(Math.log10(distance) + 1e-9));
+  return places.map((place) => place.toFixed(decimals).replace("-", "−"));
+};
+
+/**
  * Options that all rows have.
  * @param {{ height: number, width: number, isLast: boolean, axis: string, unit: string,
  *   top: number, sync: string, zooms: boolean }} row top: of the y axis
@@ -34,7 +47,7 @@ export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms
     axes: [
       {
         stroke: textColor, font: FONT, labelFont: FONT, labelSize: 14, size: isLast ? 20 : 0,
-        show: isLast, label: axis, grid: lines, ticks: { ...lines, size: 4 },
+        show: isLast, label: axis, grid: lines, ticks: { ...lines, size: 4 }, values: tickTexts,
       },
       {
         stroke: textColor, font: FONT, labelFont: FONT, size: LEFT - 16, labelSize: 16, label: unit, gap: 3,

@@ -147,7 +147,7 @@ export class StacksChart {
       ...options.scales,
       x: {
         time: false,
-        range: (_chart, from, to) => (from === to ? [from - 0.5, to + 0.5]
+        range: (_chart, from, to) => (first === last ? [first - half, first + half]
           : [from === first ? from - half : from, to === last ? to + half : to]),
       },
     };

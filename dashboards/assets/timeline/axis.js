@@ -1,10 +1,10 @@
 // @ts-check
-// Draws the axis of time: grid lines, their times, and the marks of findings.
-import { AXIS, GUTTER, MARKS, markSpan } from "./geometry.js";
-import { duration, ticks } from "./time.js";
+// Draws the axis of time: grid lines, their times, and the flags of findings.
+import { AXIS, FLAGS, GUTTER, flagSpan } from "./geometry.js";
+import { duration, ticks, ticksFromZero } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
-/** @import { Grid, Mark, State, View } from "./types.d.ts" */
+/** @import { Flag, Grid, State, View } from "./types.d.ts" */
 
 const TICK_PIXELS = 110; // between grid lines, at least
 const LABEL_PIXELS = 24; // which half a label takes
@@ -13,11 +13,12 @@ const LABEL_PIXELS = 24; // which half a label takes
  * The grid lines of a view, none before it is known what there is to show.
  * @param {View | null} view
  * @param {number} plotWidth
+ * @param {boolean} isFromZero whether the clock is 0 where a step begins
  * @returns {Grid}
  */
-export function gridOf(view, plotWidth) {
+export function gridOf(view, plotWidth, isFromZero) {
   if (!view) return { list: [], anchor: null };
-  return ticks(view.start, view.span, (view.span * TICK_PIXELS) / plotWidth);
+  return (isFromZero ? ticksFromZero : ticks)(view.start, view.span, (view.span * TICK_PIXELS) / plotWidth);
 }
 
 /**
@@ -63,12 +64,12 @@ export function drawAxis(painter, grid, state) {
   }
   context.textAlign = "left";
   context.fillStyle = theme.sunken;
-  context.fillRect(GUTTER, AXIS - MARKS, painter.plotWidth, MARKS);
-  painter.clip(GUTTER, 0, painter.plotWidth, AXIS, () => drawMarks(painter, state.marks));
+  context.fillRect(GUTTER, AXIS - FLAGS, painter.plotWidth, FLAGS);
+  painter.clip(GUTTER, 0, painter.plotWidth, AXIS, () => drawFlags(painter, state.flags));
   context.fillStyle = theme["text-2"];
-  if (state.marks.length) {
+  if (state.flags.length) {
     context.textAlign = "right";
-    context.fillText("findings", GUTTER - 8, AXIS - MARKS / 2);
+    context.fillText("findings", GUTTER - 8, AXIS - FLAGS / 2);
     context.textAlign = "left";
   }
   context.fillStyle = theme.line;
@@ -77,17 +78,17 @@ export function drawAxis(painter, grid, state) {
 
 /**
  * @param {TimelinePainter} painter
- * @param {Mark[]} marks
+ * @param {Flag[]} flags
  */
-function drawMarks(painter, marks) {
+function drawFlags(painter, flags) {
   const { context, theme } = painter;
-  for (const mark of marks.toReversed()) { // the costliest is first, and on top
-    const { left, width } = markSpan(mark, painter.x);
-    context.fillStyle = theme[mark.severity] || theme.info;
-    context.fillRect(left, AXIS - MARKS + 2, width, MARKS - 4);
-    if (!mark.chosen) continue;
+  for (const flag of flags.toReversed()) { // the costliest is first, and on top
+    const { left, width } = flagSpan(flag, painter.x);
+    context.fillStyle = theme[flag.severity] || theme.info;
+    context.fillRect(left, AXIS - FLAGS + 2, width, FLAGS - 4);
+    if (!flag.chosen) continue;
     context.strokeStyle = theme.text;
     context.lineWidth = 1.5;
-    context.strokeRect(left - 1, AXIS - MARKS + 1, width + 2, MARKS - 2);
+    context.strokeRect(left - 1, AXIS - FLAGS + 1, width + 2, FLAGS - 2);
   }
 }

@@ -16,8 +16,8 @@ const MAX_EVENTS = 500; // that are kept
  * @param {AbortSignal} [signal]
  * @returns {Promise<any>}
  */
-async function ask(path, parameters, signal) {
-  const reply = await fetch(`/timeline/${path}?${new URLSearchParams(parameters)}`, { signal });
+export async function ask(path, parameters, signal) {
+  const reply = await fetch(`${path}?${new URLSearchParams(parameters)}`, { signal });
   if (reply.ok) return reply.json();
   const { error } = await reply.json().catch(() => ({}));
   throw new Error(error ?? `the server answered ${reply.status} to ${path}`);
@@ -28,10 +28,12 @@ export class TimelineData {
    * base: BigInt, from which times are counted; changed: called when there is more to draw.
    * @param {bigint} base
    * @param {() => void} changed
+   * @param {string} [prefix] of the addresses at which the server answers
    */
-  constructor(base, changed) {
+  constructor(base, changed, prefix = "/timeline") {
     this.base = base;
     this.changed = changed;
+    this.prefix = prefix;
     /** @type {Map<number, RankRows>} */
     this.ranks = new Map(); // by number: {state: "loading" | "ready" | "failed", …}
     /** @type {Map<string, Promise<RankRows>>} */
@@ -51,6 +53,15 @@ export class TimelineData {
     this.wanted = null;
     /** @type {AbortController | null} */
     this.searching = null;
+  }
+
+  /**
+   * @param {string} what
+   * @param {Record<string, any>} parameters
+   * @param {AbortSignal} [signal]
+   */
+  #ask(what, parameters, signal) {
+    return ask(`${this.prefix}/${what}`, parameters, signal);
   }
 
   /** @param {string} text */
@@ -104,7 +115,7 @@ export class TimelineData {
     /** @type {RankRows} */
     let rank;
     try {
-      const reply = await ask("rank", { rank: number, part });
+      const reply = await this.#ask("rank", { rank: number, part });
       rank = { ...reply, state: "ready", start: undefined, end: undefined };
       if (reply.start !== null) {
         rank.start = this.toOffset(reply.start);
@@ -142,7 +153,7 @@ export class TimelineData {
     const request = requestFor(view, columns);
     this.inFlight = true;
     try {
-      const reply = await ask("tiles", {
+      const reply = await this.#ask("tiles", {
         rows: rows.join(","),
         start: this.toTime(request.start),
         end: this.toTime(request.end),
@@ -175,7 +186,7 @@ export class TimelineData {
     try {
       // One by one: making the first strip of a rank takes a moment.
       const rank = missing[0];
-      const shares = await ask("strips", {
+      const shares = await this.#ask("strips", {
         rank, columns: Math.max(Math.round(columns / 2), 1),
         start: this.toTime(start), end: this.toTime(start + Math.max(span, 1)),
       });
@@ -218,7 +229,7 @@ export class TimelineData {
    * @returns {Promise<EventDetails>}
    */
   async #readEvent(id) {
-    const event = await ask("event", { id });
+    const event = await this.#ask("event", { id });
     for (const timed of /** @type {EventDetails[]} */ ([event, ...event.links])) {
       timed.begin = this.toOffset(timed.start);
       timed.length = Number(timed.duration);
@@ -234,7 +245,7 @@ export class TimelineData {
    * @returns {Promise<Summary>}
    */
   block(row, start, end) {
-    return ask("block", { row, start: this.toTime(start), end: this.toTime(end) });
+    return this.#ask("block", { row, start: this.toTime(start), end: this.toTime(end) });
   }
 
   /**
@@ -245,7 +256,7 @@ export class TimelineData {
    * @returns {Promise<Statistics>}
    */
   area(rows, start, end) {
-    return ask("area", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
+    return this.#ask("area", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
   }
 
   /**
@@ -256,7 +267,7 @@ export class TimelineData {
    * @returns {Promise<Listed>}
    */
   listed(rows, start, end) {
-    return ask("events", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
+    return this.#ask("events", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
   }
 
   /**
@@ -265,7 +276,7 @@ export class TimelineData {
    * @returns {Promise<Collective>}
    */
   collective(id) {
-    return ask("collective", { id });
+    return this.#ask("collective", { id });
   }
 
   /**
@@ -275,7 +286,7 @@ export class TimelineData {
    * @returns {Promise<{ id: string | null }>}
    */
   neighbour(id, direction) {
-    return ask("neighbour", { id, direction });
+    return this.#ask("neighbour", { id, direction });
   }
 
   /**
@@ -285,7 +296,7 @@ export class TimelineData {
    * @returns {Promise<{ id: string | null }>}
    */
   namesake(id, direction) {
-    return ask("namesake", { id, direction });
+    return this.#ask("namesake", { id, direction });
   }
 
   /**
@@ -294,7 +305,7 @@ export class TimelineData {
    * @returns {Promise<PathReply>}
    */
   path(where) {
-    return ask("path", "step" in where ? where : { rank: where.rank, at: this.toTime(where.at) });
+    return this.#ask("path", "step" in where ? where : { rank: where.rank, at: this.toTime(where.at) });
   }
 
   /**
@@ -313,7 +324,7 @@ export class TimelineData {
     this.searching = searching;
     const parameters = { rank: ranks.join(","), text, direction, at: this.toTime(at) };
     try {
-      return await ask("search", from ? { ...parameters, from } : parameters, searching.signal);
+      return await this.#ask("search", from ? { ...parameters, from } : parameters, searching.signal);
     } catch (error) {
       if (searching.signal.aborted) return null;
       throw error;

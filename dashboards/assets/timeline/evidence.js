@@ -1,16 +1,16 @@
 // @ts-check
-// Where the evidence of findings stands: marks on the axis, bands over the rows of one finding.
+// Where the evidence of findings stands: flags on the axis, bands over the rows of one finding.
 import { holds } from "./view.js";
-/** @import { Band, Evidence, Mark, RankRows, Row, View } from "./types.d.ts" */
+/** @import { Band, Evidence, Flag, RankRows, Row, View } from "./types.d.ts" */
 
 /**
- * Marks of all evidence of the ranks that are open.
+ * Flags of all evidence of the ranks that are open.
  * @param {Set<number>} opened
  * @param {Map<number, RankRows>} ranks
  * @param {(Evidence & { rank: number }) | null} shown the one that is selected
- * @returns {Mark[]}
+ * @returns {Flag[]}
  */
-export function marksOf(opened, ranks, shown) {
+export function flagsOf(opened, ranks, shown) {
   const isChosen = (/** @type {Evidence} */ { number, evidence }) =>
     shown?.number === number && shown.evidence === evidence;
   return [...opened].flatMap((rank) =>
@@ -33,16 +33,16 @@ export function namedEvidence(evidence, finding, index, view) {
 
 /**
  * Bands over all rows of a rank, of the finding that is shown.
- * @param {Mark[]} marks
+ * @param {Flag[]} flags
  * @param {Row[]} rows
  * @param {Evidence | null} shown
  * @returns {Band[]}
  */
-export const bandsOf = (marks, rows, shown) =>
-  marks.filter((mark) => mark.number === shown?.number).map((mark) => {
-    const rowsOfRank = rows.filter((row) => row.number === mark.rank);
+export const bandsOf = (flags, rows, shown) =>
+  flags.filter((flag) => flag.number === shown?.number).map((flag) => {
+    const rowsOfRank = rows.filter((row) => row.number === flag.rank);
     return {
-      ...mark,
+      ...flag,
       top: rowsOfRank[0]?.top ?? 0,
       bottom: Math.max(...rowsOfRank.map((row) => row.top + row.height)),
     };

@@ -1,14 +1,15 @@
 // @ts-check
 // Where things stand on the canvas, in pixels.
-/** @import { Interval, Mark, Row, View } from "./types.d.ts" */
+/** @import { Flag, Interval, Row, View } from "./types.d.ts" */
 
 export const GUTTER = 230; // for the names of rows
-export const AXIS = 46; // for the times, and the marks of findings below them
-export const MARKS = 12; // of these, for the marks
+export const AXIS = 46; // for the times, and the flags of findings below them
+export const FLAGS = 12; // of these, for the flags
 export const NEAR = 2; // how far the pointer may be from what is small
+export const NEAR_MARK = 6; // and from the middle of a mark
 
-const MIN_MARK = 5; // of a finding, in width
-const MARK_GAP = 1; // before the next mark
+const MIN_FLAG = 5; // of a finding, in width
+const FLAG_GAP = 1; // before the next flag
 
 /**
  * Where a time stands in a view that fills a plot of this width, and what time stands there.
@@ -35,28 +36,28 @@ export const timeAt = (x, view, plotWidth) =>
 export const rowAt = (rows, y) => rows.find((row) => y >= row.top && y < row.top + row.height);
 
 /**
- * Left end and width of a finding's mark on the axis. x: where a time stands.
- * @param {Interval} mark
+ * Left end and width of a finding's flag on the axis. x: where a time stands.
+ * @param {Interval} flag
  * @param {(time: number) => number} x
  */
-export function markSpan(mark, x) {
-  const left = x(mark.start);
-  return { left, width: Math.max(x(mark.end) - left - MARK_GAP, MIN_MARK) };
+export function flagSpan(flag, x) {
+  const left = x(flag.start);
+  return { left, width: Math.max(x(flag.end) - left - FLAG_GAP, MIN_FLAG) };
 }
 
 /**
- * The mark at a place on the axis, or null.
- * @param {Mark[]} marks
+ * The flag at a place on the axis, or null.
+ * @param {Flag[]} flags
  * @param {(time: number) => number} x
  * @param {number} pointerX
  * @param {number} pointerY
  */
-export function markAt(marks, x, pointerX, pointerY) {
-  if (pointerY < AXIS - MARKS || pointerY >= AXIS) return null;
-  const marked = marks.find((mark) => {
-    const left = x(mark.start);
-    const width = Math.max(x(mark.end) - left, MIN_MARK);
+export function flagAt(flags, x, pointerX, pointerY) {
+  if (pointerY < AXIS - FLAGS || pointerY >= AXIS) return null;
+  const pointed = flags.find((flag) => {
+    const left = x(flag.start);
+    const width = Math.max(x(flag.end) - left, MIN_FLAG);
     return pointerX >= left - NEAR && pointerX <= left + width + NEAR;
   });
-  return marked ?? null;
+  return pointed ?? null;
 }

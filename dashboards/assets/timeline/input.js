@@ -1,7 +1,7 @@
 // @ts-check
 // What mouse and keyboard do to the timeline.
 import { goToNamesake, goToNeighbour, hideRow, moveRow, pinRow, showCollective, showHidden } from "./commands.js";
-import { GUTTER, rowAt } from "./geometry.js";
+import { AXIS, GUTTER, rowAt } from "./geometry.js";
 
 const WHEEL = 1.0018; // zoom per unit of the wheel
 const LINE = 20; // pixels, for wheels that count lines
@@ -15,7 +15,8 @@ const TYPING_MS = 200; // after the last letter
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Chosen, View } from "./types.d.ts" */
 
-/** @typedef {{ x: number, y: number, view: View, scroll: number, selects: "area" | "zoom" | null,
+/** @typedef {"area" | "zoom" | "time" | null} Selects what a drag chooses; null where it moves the view */
+/** @typedef {{ x: number, y: number, view: View, scroll: number, selects: Selects,
  *   moved: boolean, row: string | null }} Drag a drag: where and of what it began */
 
 /** @param {EventTarget | null} element */
@@ -61,6 +62,20 @@ function listenToWheel(timeline) {
   }, { passive: false });
 }
 
+/**
+ * What a drag chooses that begins at a place of the canvas.
+ * @param {number} x
+ * @param {number} y
+ * @param {MouseEvent} event
+ * @returns {Selects}
+ */
+function selectsAt(x, y, event) {
+  if (x < GUTTER) return null;
+  if (event.shiftKey) return "area";
+  if (event.ctrlKey) return "zoom";
+  return y < AXIS ? "time" : null;
+}
+
 /** @param {Timeline} timeline */
 function listenToDrags(timeline) {
   const { pointer } = timeline;
@@ -70,7 +85,7 @@ function listenToDrags(timeline) {
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || !timeline.view) return;
     const [x, y] = placeOn(canvas, event);
-    const selects = x < GUTTER ? null : event.shiftKey ? "area" : event.ctrlKey ? "zoom" : null;
+    const selects = selectsAt(x, y, event);
     const from = { x, y, view: { ...timeline.view }, scroll: scroller.scrollTop };
     const row = x < GUTTER ? rowAt(timeline.rows, y)?.track?.row ?? null : null;
     drag = { ...from, selects, moved: false, row };
@@ -147,14 +162,20 @@ function dragRow(timeline, key, y) {
 }
 
 /**
- * What a drag has chosen: an area of rows that is kept, or a piece of time to zoom to.
+ * What a drag has chosen: an area of rows that is kept, a piece of time to zoom to, or one that all
+ * pages show from now on.
  * @param {Timeline} timeline
  * @param {Chosen} chosen
- * @param {"area" | "zoom" | null} selects
+ * @param {Selects} selects
  */
 function useChosen(timeline, { from, to, top = 0, bottom = 0 }, selects) {
-  if (selects === "area") timeline.areas.select({ x: from, y: top }, { x: to, y: bottom });
-  else timeline.frame(timeline.timeAt(Math.min(from, to)), timeline.timeAt(Math.max(from, to)), 1);
+  if (selects === "area") {
+    timeline.areas.select({ x: from, y: top }, { x: to, y: bottom });
+    return;
+  }
+  const [start, end] = [Math.min(from, to), Math.max(from, to)].map((x) => timeline.timeAt(x));
+  if (selects === "time") timeline.place.choose(start, end);
+  else timeline.frame(start, end, 1);
 }
 
 /** @param {Timeline} timeline */
@@ -177,7 +198,7 @@ function listenToKeys(timeline) {
     ",": () => goToNeighbour(timeline, "previous"), ".": () => goToNeighbour(timeline, "next"),
     b: () => timeline.back(), backspace: () => timeline.back(),
     t: () => timeline.areas.statistics(), e: () => timeline.areas.list(),
-    c: () => showCollective(timeline), k: () => timeline.path.toggle(),
+    ...(timeline.linked ? {} : { c: () => showCollective(timeline), k: () => timeline.path.toggle() }),
     o: () => goToNamesake(timeline, "next"),
     "[": () => moveRow(timeline, -1), "]": () => moveRow(timeline, 1),
     "?": () => timeline.panel.toggleKeys(),
@@ -190,6 +211,7 @@ function listenToKeys(timeline) {
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || isText(event.target)) return;
+    if (timeline.linked && timeline.linked.active !== timeline) return;
     const key = event.key.toLowerCase();
     const act = key === "o" && event.shiftKey ? () => goToNamesake(timeline, "previous") : keys[key];
     if (!act || !timeline.view) return;

@@ -24,6 +24,8 @@ export class TimelineLayout {
     this.compares = compares;
     this.arrangement = new Arrangement();
     this.hasPath = false; // whether the critical path has its row
+    /** @type {string[]} */
+    this.together = []; // rows of one collective, which stay on top
     /** @type {Map<string, boolean>} */
     this.folds = new Map(); // by group: whether the reader folded it
     /** @type {Row[]} */
@@ -46,7 +48,8 @@ export class TimelineLayout {
     if (this.hasPath) {
       add("path", HEIGHTS.path, { label: "critical path", number: -1, pinned: true });
     }
-    for (const key of this.arrangement.pinned) this.#placePinned(key, ranks, add);
+    const onTop = new Set([...this.arrangement.pinned, ...this.together]);
+    for (const key of onTop) this.#placePinned(key, ranks, add);
     if (this.rows.length) y += 4;
     else if (this.numbers.length === 1) y += HEAD;
     for (const number of this.numbers) {

@@ -4,7 +4,7 @@ import { button, make } from "./elements.js";
 import { sharesText } from "./path.js";
 import { duration, grouped, seconds } from "./time.js";
 import { memberText } from "./together.js";
-/** @import { Actions, Area, Listed, Statistics, StepPath, Together } from "./types.d.ts" */
+/** @import { Actions, Area, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
 
 const MAX_PARTS = 30; // of a critical path, that are listed
 
@@ -25,7 +25,13 @@ function table(label, heads, rows) {
 }
 
 /** @type {Record<string, string>} */
-const SOURCES = { op: "GPU", call: "API", range: "NVTX" };
+const SOURCES = { op: "GPU", call: "API", range: "NVTX", mark: "mark" };
+
+/**
+ * Whether some of the events have a length: marks have none.
+ * @param {Summary} summary
+ */
+export const takesTime = ({ names }) => names.some(({ total }) => total !== "0");
 
 const time = (/** @type {string} */ ns) => duration(Number(ns));
 const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(1)} %`;
@@ -47,8 +53,9 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
       button("events", "list these events (E)", actions.events)),
     make("div", { class: "timeline-tables" },
       table("what ran, by name", ["name", "of", "events", "time together", "share", "longest"],
-        names.map((entry) => [entry.name, SOURCES[entry.source] ?? entry.source,
-          grouped(entry.count), time(entry.total), percent(entry.share), time(entry.longest)])),
+        names.map((entry) => [entry.name, SOURCES[entry.source] ?? entry.source, grouped(entry.count),
+          ...(entry.source === "mark" ? ["–", "–", "–"] :
+            [time(entry.total), percent(entry.share), time(entry.longest)])])),
       table("rows", ["row", "events", "busy", "idle", "busy share"],
         rows.map((row) => [nameOf(row.row), grouped(row.count), time(row.busy), time(row.idle),
           percent(Number(row.busy) / Math.max(length, 1))]))),
@@ -71,7 +78,7 @@ export function eventsContent(area, { count, events }, nameOf, actions) {
       button("statistics", "what ran, by name (T)", actions.area)),
     table("events", ["event", "row", "start", "duration"], events.map((event) => [
       button(event.label, `select ${event.label}`, () => actions.select(event.id)),
-      nameOf(event.row), `${grouped(event.start)} ns`, time(event.duration),
+      nameOf(event.row), `${grouped(event.start)} ns`, event.id.includes(".mark.") ? "–" : time(event.duration),
     ])),
   ];
 }
@@ -81,8 +88,9 @@ export function eventsContent(area, { count, events }, nameOf, actions) {
  * @param {Actions} actions
  */
 export function collectiveContent(together, actions) {
-  const { operation, group, last, members, num_members: numMembers } = together;
-  const said = last === null ? "who came last is not known" : `rank ${last} came last`;
+  const { operation, group, last, members, num_members: numMembers, num_reports: numReports } = together;
+  const who = last === null ? "who came last is not known" : `rank ${last} came last`;
+  const said = numReports > 1 ? `${who} · each row is on the clock of its own report: compare waits, not places` : who;
   return [
     make("header", {}, make("h2", {}, `${operation} on ${numMembers} ranks`),
       make("span", { class: "note" }, group ? `${group} · ${said}` : said)),

@@ -1,7 +1,7 @@
 // @ts-check
 // Draws what lies over the rows: evidence, what is selected and linked to it, and the pointer.
-import { AXIS, GUTTER, MARKS } from "./geometry.js";
-import { duration, seconds } from "./time.js";
+import { AXIS, FLAGS, GUTTER, NEAR_MARK } from "./geometry.js";
+import { duration, fromZero, seconds } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Band, BriefEvent, Interval, Row, State } from "./types.d.ts" */
@@ -48,9 +48,10 @@ export function drawOutlines(painter, { hover, selected, rowOf }) {
     if (!row) return;
     const left = painter.x(start);
     const right = Math.max(painter.x(end), left + MIN_WIDTH);
+    const around = end > start ? 1 : NEAR_MARK;
     context.strokeStyle = color;
     context.lineWidth = lineWidth;
-    context.strokeRect(left - 1, row.top, right - left + 2, row.height);
+    context.strokeRect(left - around, row.top, right - left + 2 * around, row.height);
   };
   if (hover) outline(hover, theme["text-2"], 1);
   if (!selected) return;
@@ -147,9 +148,10 @@ export function drawPointer(painter, { view, pointerX, chosen }) {
   }
   context.fillStyle = theme.accent;
   context.globalAlpha = 0.6;
-  context.fillRect(Math.round(pointerX), AXIS - MARKS, 1, height);
+  context.fillRect(Math.round(pointerX), AXIS - FLAGS, 1, height);
   context.globalAlpha = 1;
-  drawTag(painter, seconds(painter.timeAt(pointerX)), pointerX, 18);
+  const time = painter.timeAt(pointerX);
+  drawTag(painter, painter.isFromZero ? fromZero(time) : seconds(time), pointerX, 18);
 }
 
 /**

@@ -3,6 +3,7 @@
 import { drawAxis, drawGrid, gridOf } from "./axis.js";
 import { HATCHED, INK, hatching, shadesByKind, themeOf } from "./colors.js";
 import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
+import { drawMarks } from "./marks.js";
 import { drawPath, drawPathRow } from "./path_drawing.js";
 import { drawArea, drawBands, drawLinks, drawOutlines, drawPointer, drawTogether } from "./overlay.js";
 import { drawStrip } from "./strips.js";
@@ -13,6 +14,7 @@ const FONT = "11.5px system-ui, 'Liberation Sans', sans-serif";
 const MIN_WIDTH = 0.7; // of a block or an event
 const MIN_LABELLED = 22; // width of an event that may have its name in it
 const MIN_ROOM = 14; // for a name
+const MARKS = "marks"; // the kind of a row
 const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to show
 
 const NUMBERED = /^\w+[ #](\d+)$/; // "step 12": of which the number says most
@@ -34,12 +36,14 @@ export function fitting(text, room, measure) {
 
 export class TimelinePainter {
   /**
-   * colors: by kind of row, from palette.py.
+   * colors: by kind of row, from palette.py; isFromZero: whether the clock is 0 where a step begins.
    * @param {HTMLCanvasElement} canvas
    * @param {Record<string, string>} colors
+   * @param {boolean} isFromZero
    */
-  constructor(canvas, colors) {
+  constructor(canvas, colors, isFromZero) {
     this.canvas = canvas;
+    this.isFromZero = isFromZero;
     this.context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     this.width = 0;
     this.height = 0;
@@ -92,19 +96,21 @@ export class TimelinePainter {
     context.font = FONT;
     context.textBaseline = "middle";
     this.view = state.view ?? BEFORE_VIEW;
-    const grid = gridOf(state.view, this.plotWidth);
+    const grid = gridOf(state.view, this.plotWidth, this.isFromZero);
     drawGrid(this, grid);
     this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
       drawBands(this, state.bands);
       for (const row of state.rows) if (row.track && !row.pinned) this.#row(row, state.tiles);
       drawArea(this, state);
-      drawTogether(this, state);
       drawPath(this, state);
       drawOutlines(this, state);
     });
     this.clip(0, AXIS, width, height - AXIS, () => this.#names(state));
     this.#pinned(state);
-    this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => drawLinks(this, state));
+    this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
+      drawTogether(this, state); // of which rows stay on top
+      drawLinks(this, state);
+    });
     drawAxis(this, grid, state);
     drawPointer(this, state);
   }
@@ -142,6 +148,10 @@ export class TimelinePainter {
     if (!tile) {
       this.context.fillStyle = this.theme.sunken;
       this.context.fillRect(GUTTER, row.top + 2, this.plotWidth, row.height - 4);
+      return;
+    }
+    if (row.track.kind === MARKS) {
+      drawMarks(this, tile, row, this.shades[MARKS][0]);
       return;
     }
     this.#blocks(tile, row, row.track.kind);

@@ -2,19 +2,19 @@
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
 import { button, make } from "./elements.js";
-import { areaContent, collectiveContent, eventsContent, pathContent } from "./lists.js";
+import { areaContent, collectiveContent, eventsContent, pathContent, takesTime } from "./lists.js";
 import { duration, exactly, grouped, seconds } from "./time.js";
 
 /** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, Listed, Matches, Statistics, StepPath,
  *   Summary, Together } from "./types.d.ts" */
 
 const LEGEND = [["compute", "compute"], ["communication", "communication"],
-  ["copy", "copies"], ["host", "API calls"], ["nvtx", "ranges"]];
+  ["copy", "copies"], ["host", "API calls"], ["nvtx", "ranges"], ["marks", "marks"]];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
   ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
   ["K", "critical path"],
-  ["Ctrl + drag", "zoom to a piece"], ["B", "view before"], ["Home", "whole run"],
+  ["Ctrl + drag", "zoom to a piece"], ["drag the time axis", "choose that time, on all pages"], ["B", "view before"], ["Home", "whole run"],
   ["↑ ↓", "scroll"], [", .", "previous, next event"], ["O", "next kernel of this name"],
   ["F", "fit the selection"], ["T E", "statistics, events"], ["C", "collective on all ranks"],
   ["I H U", "pin a row, hide it, show all"], ["[ ] · drag a name", "move a row"],
@@ -22,18 +22,27 @@ const KEYS = [
 ];
 const FIRST_KEYS = 5; // that are always said
 
+/** @param {Record<string, string>} colors by kind of row */
+const legendOf = (colors) => LEGEND.map(([kind, text]) => {
+  const swatch = make("span", { class: `swatch ${kind}` });
+  swatch.style.backgroundColor = colors[kind];
+  return make("li", {}, swatch, text);
+});
+
 export class TimelinePanel {
   /**
    * actions: what buttons do; see timeline.js.
    * @param {HTMLElement} root
    * @param {Record<string, string>} colors
    * @param {Actions} actions
+   * @param {boolean} isLinked whether it is one of several that move together
    */
-  constructor(root, colors, actions) {
+  constructor(root, colors, actions, isLinked) {
     this.actions = actions;
+    this.isLinked = isLinked;
     this.allKeys = false;
     this.query = make("input", {
-      type: "search", placeholder: "kernel, call or range", "aria-label": "search by name",
+      type: "search", placeholder: "search by name", "aria-label": "search by name",
       maxlength: 200, spellcheck: "false",
     });
     this.matches = make("span", { class: "note", role: "status" });
@@ -41,11 +50,8 @@ export class TimelinePanel {
     this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
     this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
-    const legend = LEGEND.map(([kind, text]) => {
-      const swatch = make("span", { class: `swatch ${kind}` });
-      swatch.style.backgroundColor = colors[kind];
-      return make("li", {}, swatch, text);
-    });
+    const legend = legendOf(colors);
+    this.marksLegend = /** @type {HTMLElement} */ (legend.at(-1));
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
       "aria-label": `timeline; ${KEYS.map(([key, what]) => `${key}: ${what}`).join("; ")}`,
@@ -66,12 +72,14 @@ export class TimelinePanel {
         this.hidden,
         button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
         button("events", "the events in the area or in the view, one by one (E)", actions.events),
-        button("critical path", "what the end of the step waited for (K)", actions.path),
+        ...(isLinked ? [] :
+          [button("critical path", "what the end of the step waited for (K)", actions.path)]),
         button("back", "back to the view before (B)", actions.back),
         button("−", "zoom out (S)", () => actions.zoom(2)),
         button("+", "zoom in (W)", () => actions.zoom(0.5)),
         button("fit", "fit the selection (F)", actions.fit),
-        button("whole run", "show the whole run (Home)", actions.home),
+        isLinked ? button("whole step", "show the whole step (Home)", actions.home)
+          : button("whole run", "show the whole run (Home)", actions.home),
       ),
       this.scroller, this.tooltip, this.detail, this.said, this.folded,
     );
@@ -81,12 +89,17 @@ export class TimelinePanel {
 
   /** @param {...HTMLElement} inside */
   #show(...inside) {
+    this.detail.hidden = false;
     const isHelp = inside[0].className === "timeline-keys";
     this.detail.classList.toggle("help", isHelp); // low, and higher once something is selected
     this.detail.replaceChildren(...inside);
   }
 
   showNothing() {
+    if (this.isLinked && !this.allKeys) { // the page says how to use several
+      this.detail.hidden = true;
+      return;
+    }
     const shown = this.allKeys ? KEYS : KEYS.slice(0, FIRST_KEYS);
     const text = this.allKeys ? "fewer keys" : "all keys";
     const toggle = make("button", {
@@ -159,6 +172,11 @@ export class TimelinePanel {
     this.hidden.setAttribute("aria-label", `show the ${count} hidden rows (U)`);
   }
 
+  /** @param {boolean} isShown whether the legend has marks: most runs have none */
+  showMarksInLegend(isShown) {
+    this.marksLegend.hidden = !isShown;
+  }
+
   /** @param {string} text */
   showMessage(text) {
     this.#show(make("p", { class: "note" }, text));
@@ -168,14 +186,14 @@ export class TimelinePanel {
   showEvent(event) {
     /** @type {[string, string][]} */
     const facts = [
-      ["start", `${seconds(event.begin)} · ${event.start} ns`],
-      ["duration", exactly(event.length)],
+      [event.kind === "marks" ? "time" : "start", `${seconds(event.begin)} · ${event.start} ns`],
+      event.kind === "marks" ? ["what", "a mark of the program"] : ["duration", exactly(event.length)],
       ...event.facts,
     ];
     const links = event.links.map((other) =>
       button(`${other.relation} ${other.label}`,
         `show both, and select ${other.label}`, () => this.actions.follow(other)));
-    const together = event.kind === "communication" && event.id.includes(".op.")
+    const together = event.kind === "communication" && event.id.includes(".op.") && !this.isLinked
       ? [button("on all ranks", "show this collective on all of its ranks (C)", this.actions.collective)]
       : [];
     this.#show(
@@ -197,17 +215,18 @@ export class TimelinePanel {
       this.showMessage(`${summary.said.join("; ")}; in ${duration(block.end - block.start)}`);
       return;
     }
+    const hasLength = takesTime(summary);
     const rows = summary.names.map(({ name, count, total, longest }) =>
       make("tr", {}, make("td", {}, name),
-        ...[grouped(count), duration(Number(total)), duration(Number(longest))]
+        ...[grouped(count), ...(hasLength ? [total, longest].map((ns) => duration(Number(ns))) : [])]
           .map((text) => make("td", { class: "number" }, text))));
-    const heads = ["name", "events", "time together", "longest"].map((text, index) =>
+    const heads = ["name", "events", ...(hasLength ? ["time together", "longest"] : [])].map((text, index) =>
       make("th", index ? { class: "number", scope: "col" } : { scope: "col" }, text));
     const rest = summary.num_names - summary.names.length;
     this.#show(
       make("header", {}, make("h2", {}, `${grouped(summary.count)} events`),
-        make("span", { class: "note" }, `in ${duration(block.end - block.start)},`
-          + ` ${(block.share / 10).toFixed(1)} % covered`),
+        make("span", { class: "note" }, `in ${duration(block.end - block.start)}`
+          + (hasLength ? `, ${(block.share / 10).toFixed(1)} % covered` : "")),
         button("zoom in", "zoom to these events", this.actions.fit)),
       make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)),
       ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),

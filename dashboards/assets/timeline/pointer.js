@@ -1,6 +1,7 @@
 // @ts-check
 // What the pointer is on, what the tooltip says of it, and what a click there does.
-import { AXIS, GUTTER, NEAR, markAt, rowAt } from "./geometry.js";
+import { AXIS, GUTTER, NEAR, NEAR_MARK, flagAt, rowAt } from "./geometry.js";
+import { takesTime } from "./lists.js";
 import { partAt } from "./path.js";
 import { shownAt } from "./tiles.js";
 import { duration, grouped } from "./time.js";
@@ -34,7 +35,7 @@ export class TimelinePointer {
    * What is drawn at a place: a row, and the event (with its id) or block there.
    * @param {number} x
    * @param {number} y
-   * @returns {{ row?: Row, mark?: Hit }}
+   * @returns {{ row?: Row, hit?: Hit }}
    */
   #hit(x, y) {
     const { timeline } = this;
@@ -43,13 +44,14 @@ export class TimelinePointer {
     const tile = timeline.data.tiles.get(row.track.row);
     if (!tile) return { row };
     if (!timeline.view) return { row };
-    const near = (NEAR * timeline.view.span) / timeline.painter.plotWidth;
+    const pixels = row.track.kind === "marks" ? NEAR_MARK : NEAR;
+    const near = (pixels * timeline.view.span) / timeline.painter.plotWidth;
     const shown = shownAt(tile, timeline.timeAt(x), near);
     if (!shown) return { row };
     /** @type {Hit} */
-    const mark = { ...shown, row: row.track.row };
-    if (shown.event !== undefined) mark.id = `${row.number}.${row.track.source}.${shown.event}`;
-    return { row, mark };
+    const hit = { ...shown, row: row.track.row };
+    if (shown.event !== undefined) hit.id = `${row.number}.${row.track.source}.${shown.event}`;
+    return { row, hit };
   }
 
   /**
@@ -63,13 +65,13 @@ export class TimelinePointer {
   }
 
   /**
-   * The mark of a finding on the axis.
+   * The flag of a finding on the axis.
    * @param {number} x
    * @param {number} y
    */
-  #markAt(x, y) {
-    const { painter, marks } = this.timeline;
-    return markAt(marks, painter.x, x, y);
+  #flagAt(x, y) {
+    const { painter, flags } = this.timeline;
+    return flagAt(flags, painter.x, x, y);
   }
 
   /**
@@ -83,13 +85,14 @@ export class TimelinePointer {
     const { canvas } = timeline.panel;
     this.last = [x, y, pageX, pageY];
     this.x = x >= GUTTER ? x : null;
-    const { row, mark } = this.#hit(x, y);
-    const finding = this.#markAt(x, y);
-    const isSame = mark && hover && mark.row === hover.row && mark.start === hover.start &&
-      mark.id === hover.id;
-    if (!isSame) this.hover = mark ?? null;
+    const { row, hit } = this.#hit(x, y);
+    const finding = this.#flagAt(x, y);
+    const isSame = hit && hover && hit.row === hover.row && hit.start === hover.start &&
+      hit.id === hover.id;
+    if (!isSame) this.hover = hit ?? null;
     const part = this.#partAt(row, x);
-    const isButton = mark || finding || row?.foldable || part;
+    timeline.linked?.pointed(timeline, this.x);
+    const isButton = hit || finding || row?.foldable || part;
     canvas.style.cursor = isButton ? "pointer" : x < GUTTER ? "default" : "grab";
     timeline.refresh();
     if (finding) {
@@ -100,7 +103,7 @@ export class TimelinePointer {
     } else if (!isSame) {
       clearTimeout(this.describing);
       timeline.panel.hideTooltip();
-      if (mark) this.describing = setTimeout(() => this.#describe(mark, pageX, pageY), HOVER_MS);
+      if (hit) this.describing = setTimeout(() => this.#describe(hit, pageX, pageY), HOVER_MS);
     }
   }
 
@@ -118,22 +121,23 @@ export class TimelinePointer {
 
   leave() {
     this.x = this.last = null;
+    this.timeline.linked?.pointed(this.timeline, null);
     this.forget();
     this.timeline.refresh();
   }
 
   /**
-   * @param {Hit} mark
+   * @param {Hit} hit
    * @param {number} x
    * @param {number} y
    */
-  async #describe(mark, x, y) {
+  async #describe(hit, x, y) {
     const { data, panel } = this.timeline;
     try {
-      const lines = mark.id
-        ? eventLines(await data.event(mark.id))
-        : blockLines(mark, await data.block(mark.row, mark.start, mark.end));
-      if (this.hover === mark) panel.showTooltip(lines, x, y);
+      const lines = hit.id
+        ? eventLines(await data.event(hit.id))
+        : blockLines(hit, await data.block(hit.row, hit.start, hit.end));
+      if (this.hover === hit) panel.showTooltip(lines, x, y);
     } catch {
       // The panel says it where the server is gone.
     }
@@ -145,15 +149,15 @@ export class TimelinePointer {
    */
   click(x, y) {
     const { timeline } = this;
-    const finding = this.#markAt(x, y);
-    const { row, mark } = this.#hit(x, y);
+    const finding = this.#flagAt(x, y);
+    const { row, hit } = this.#hit(x, y);
     const part = this.#partAt(row, x);
     if (finding) timeline.showEvidence(finding.rank, finding.source);
     else if (part) timeline.path.choose(part);
     else if (row?.type === "path") timeline.path.describe();
     else if (row?.foldable) timeline.fold(row);
-    else if (mark?.id) timeline.select(mark.id);
-    else if (mark) timeline.selectBlock({ ...mark, share: mark.share ?? 0 });
+    else if (hit?.id) timeline.select(hit.id);
+    else if (hit) timeline.selectBlock({ ...hit, share: hit.share ?? 0 });
     else timeline.deselect();
   }
 }
@@ -171,21 +175,22 @@ export const partLines = ({ name, kind, length, rank }) =>
  */
 export function eventLines(event) {
   const facts = event.facts.slice(0, MAX_FACTS).map(([name, value]) => `${name}: ${value}`);
-  return [event.label, [duration(event.length), event.group].filter(Boolean).join(" · "), ...facts];
+  const what = event.kind === "marks" ? "mark" : duration(event.length);
+  return [event.label, [what, event.group].filter(Boolean).join(" · "), ...facts];
 }
 
 /**
  * What the tooltip says of a block, from the server's summary of it.
- * @param {Hit} mark
+ * @param {Hit} hit
  * @param {Summary} summary
  */
-export function blockLines(mark, summary) {
-  if (summary.said) return [...summary.said, `in ${duration(mark.end - mark.start)}`];
+export function blockLines(hit, summary) {
+  if (summary.said) return [...summary.said, `in ${duration(hit.end - hit.start)}`];
   const events = `${grouped(summary.count)} ${summary.count === 1 ? "event" : "events"}`;
-  const covered = `${((mark.share ?? 0) / 10).toFixed(1)} % covered`;
+  const covered = takesTime(summary) ? [`${((hit.share ?? 0) / 10).toFixed(1)} % covered`] : [];
   return [
-    `${events} in ${duration(mark.end - mark.start)}, ${covered}`,
+    [`${events} in ${duration(hit.end - hit.start)}`, ...covered].join(", "),
     ...summary.names.map(({ name, count, total }) =>
-      `${grouped(count)} × ${name}, ${duration(Number(total))}`),
+      [`${grouped(count)} × ${name}`, ...(covered.length ? [duration(Number(total))] : [])].join(", ")),
   ];
 }

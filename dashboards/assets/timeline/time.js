@@ -7,6 +7,7 @@ const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
 /** @type {[string, number]} */
 const NANOSECOND = ["ns", 1];
 const MAX_DECIMALS = 4; // of a time in seconds on the axis
+const MAX_UNIT_DECIMALS = 3;
 const THIN_SPACE = "\u2009";
 
 /**
@@ -86,4 +87,33 @@ export function ticks(start, span, minimum) {
     list.push({ at, label: label(at) });
   }
   return { list, anchor: counts ? seconds(anchor, 9 - Math.log10(whole)) : null };
+}
+
+/**
+ * Grid lines of a view on a clock of its own, which is 0 where a step begins: their times stand in
+ * the unit that suits the view, as long as three decimals tell them apart.
+ * @param {number} start
+ * @param {number} span
+ * @param {number} minimum
+ * @returns {Grid}
+ */
+export function ticksFromZero(start, span, minimum) {
+  const grid = ticks(start, span, minimum);
+  const [unit, scale] = unitOf(Math.max(Math.abs(start), Math.abs(start + span)));
+  const decimals = Math.max(0, Math.ceil(Math.log10(scale / tickStep(minimum)) - 1e-9));
+  if (decimals > MAX_UNIT_DECIMALS) return grid;
+  const label = (/** @type {number} */ at) => `${(at / scale).toFixed(decimals).replace("-", "−")} ${unit}`;
+  return { list: grid.list.map(({ at }) => ({ at, label: label(at) })), anchor: null };
+}
+
+/**
+ * A time on such a clock, to the nanosecond: "1.945 665 ms".
+ * @param {number} ns
+ */
+export function fromZero(ns) {
+  const whole = Math.abs(Math.round(ns));
+  const [unit, scale] = unitOf(whole);
+  const fraction = String(whole % scale).padStart(String(scale).length - 1, "0");
+  const groups = scale > 1 ? `.${fraction.match(/\d{3}/g)?.join(THIN_SPACE)}` : "";
+  return `${ns < 0 && whole ? "−" : ""}${grouped(Math.floor(whole / scale))}${groups} ${unit}`;
 }

@@ -4,60 +4,58 @@
 // reads what it answers, layout.js says which row stands where, view.js and geometry.js do the
 // arithmetic, painter.js draws, panel.js is what stands around, pointer.js and input.js are mouse
 // and keyboard, search.js searches.
-import { withTimeline } from "../address.js";
 import { actionsOf } from "./actions.js";
 import { TimelineData } from "./data.js";
 import { TimelineAreas } from "./areas.js";
-import { bandsOf, marksOf, namedEvidence } from "./evidence.js";
+import { bandsOf, flagsOf } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
 import { TimelineLayout } from "./layout.js";
 import { TimelinePainter } from "./painter.js";
 import { TimelinePanel } from "./panel.js";
 import { TimelinePath } from "./path.js";
+import { placeOf } from "./place.js";
 import { TimelinePointer } from "./pointer.js";
 import { TimelineSearch } from "./search.js";
 import { stripTexts } from "./strips.js";
 import { TimelineTogether } from "./together.js";
-import { ViewHistory, bringingIn, clamped, extentOf, framed, panned, zoomed } from "./view.js";
+import { ViewHistory, bringingIn, centered, clamped, extentOf, framed, panned, zoomed } from "./view.js";
 
-/** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Interval, Mark, RankRows, Row, View } from "./types.d.ts" */
+/** @import { LinkedTimelines } from "./linked.js" */
+/** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Flag, Interval, RankRows, Row, View } from "./types.d.ts" */
 
-const NOTE_MS = 250;
 const EVIDENCE_SHARE = 0.5; // of the view; the same for links from other pages
 const BLOCK_SHARE = 0.9;
 const MARGIN = 30; // pixels above or below a row that is brought into sight
 const FOOT = 8; // pixels below the last row
 const AHEAD = 100; // pixels outside of sight, in which rows are asked for
 
-/** @param {string} name */
-const parameter = (name) => new URLSearchParams(location.search).get(name);
-/**
- * @param {string | null} text
- * @returns {text is string}
- */
-const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
-
 export class Timeline {
-  /** @param {HTMLElement} root */
-  constructor(root) {
+  /**
+   * @param {HTMLElement} root
+   * @param {LinkedTimelines | null} [linked] those that it moves with; then it stands in no address
+   */
+  constructor(root, linked = null) {
     this.root = root;
+    this.linked = linked;
+    this.place = placeOf(this);
     const given = (/** @type {string} */ name) => JSON.parse(root.dataset[name] ?? "null");
     /** @type {number[]} */
     this.numbers = given("ranks");
     /** @type {Set<number>} */
     this.opened = new Set(given("opened"));
-    this.layout = new TimelineLayout(this.numbers, given("labels"), this.opened.size > 1);
+    this.layout = new TimelineLayout(this.numbers, given("labels"),
+      this.opened.size > 1 || linked !== null);
     /** @type {Record<string, string>} */
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
     this.data = new TimelineData(BigInt(root.dataset.base ?? "0"), () => {
-      if (this.showsWhole) this.#showWhole(); // of which more is known now
+      if (this.showsWhole) this.showWhole(); // of which more is known now
       if (!this.chosen) this.pointer.again();
       this.refresh();
-    });
-    this.panel = new TimelinePanel(root, this.colors, actionsOf(this));
-    this.painter = new TimelinePainter(this.panel.canvas, this.colors);
+    }, root.dataset.path);
+    this.panel = new TimelinePanel(root, this.colors, actionsOf(this), linked !== null);
+    this.painter = new TimelinePainter(this.panel.canvas, this.colors, linked !== null);
     this.pointer = new TimelinePointer(this);
     this.search = new TimelineSearch(this);
     this.areas = new TimelineAreas(this);
@@ -67,8 +65,8 @@ export class Timeline {
     /** @type {View | null} */
     this.view = null;
     this.showsWhole = false;
-    /** @type {Mark[]} */
-    this.marks = [];
+    /** @type {Flag[]} */
+    this.flags = [];
     /** @type {Band[]} */
     this.bands = [];
     this.frameAsked = 0;
@@ -80,71 +78,28 @@ export class Timeline {
     this.chosenEvidence = null;
     /** @type {Chosen | null} */
     this.chosen = null; // while it is dragged
-    this.noting = 0;
     this.forgetSelection();
     this.#listen();
+    linked?.add(this);
     this.start();
   }
 
   // -- the address ------------------------------------------------------------------------------
 
-  // Show what the address says; again when the reader goes back.
-  async start() {
-    this.forgetSelection();
-    this.panel.query.value = parameter("search") ?? "";
-    this.panel.forgetMatches();
-    this.panel.showHiddenCount(this.layout.arrangement.restore(parameter));
-    this.panel.showMessage("Reading the rows …");
-    const ranks = await Promise.all([...this.opened].map((number) => this.data.loadRank(number)));
-    this.panel.showNothing();
-    const [start, end] = ["start", "end"].map((name) => {
-      const text = parameter(name);
-      return isNumber(text) ? this.data.toOffset(text) : null;
-    });
-    if (start === null && end === null) this.#showWhole();
-    else {
-      const extent = this.extent();
-      const from = start ?? extent.start;
-      this.setView({ start: from, span: (end ?? extent.end) - from });
-    }
-    const select = parameter("select");
-    const finding = parameter("finding");
-    if (select) await this.select(select, { scroll: true });
-    else if (finding) {
-      const index = Number(parameter("evidence") ?? 0);
-      const shown = namedEvidence(ranks[0]?.evidence ?? [], finding, index, this.view);
-      if (shown) this.chooseEvidence([...this.opened][0], shown);
-    }
-    this.path.restore(parameter("path"));
-    if (this.panel.query.value) this.search.count();
+  /** Show what the address says; again when the reader goes back. */
+  start() {
+    return this.place.restore();
   }
 
-  // Keep the address up to date: a jump can be undone by going back, a movement is only noted.
+  /** Keep the address up to date: a jump can be undone by going back. */
   note(jump = false) {
-    clearTimeout(this.noting);
-    const write = () => {
-      this.noting = 0;
-      if (!this.root.isConnected || !this.view) return;
-      const href = withTimeline(location.href, {
-        start: this.data.toTime(this.view.start),
-        end: this.data.toTime(this.view.start + Math.max(this.view.span, 1)),
-        select: this.selected?.id ?? null,
-        finding: this.chosenEvidence?.finding ?? null,
-        evidence: this.chosenEvidence?.evidence ?? null,
-        search: this.panel.query.value || null,
-        path: this.path.step || null,
-        ...this.layout.arrangement.parameters,
-      });
-      history[jump ? "pushState" : "replaceState"](history.state, "", href);
-    };
-    if (jump) write();
-    else this.noting = setTimeout(write, NOTE_MS);
+    this.place.note(jump);
   }
 
   // -- the view ---------------------------------------------------------------------------------
 
   extent() {
-    return extentOf([...this.opened].map((number) => this.data.ranks.get(number)));
+    return this.linked?.extent() ?? extentOf([...this.opened].map((number) => this.data.ranks.get(number)));
   }
 
   /**
@@ -157,6 +112,15 @@ export class Timeline {
     this.view = clamped(view, this.extent());
     this.pointer.forget();
     this.note(jump);
+    this.refresh();
+    this.linked?.moved(this, this.view);
+  }
+
+  /** @param {View} view that a linked timeline was moved to */
+  follow(view) {
+    this.showsWhole = false;
+    this.view = view;
+    this.pointer.forget();
     this.refresh();
   }
 
@@ -176,11 +140,11 @@ export class Timeline {
   }
 
   home() {
-    this.#showWhole({ jump: true });
+    this.showWhole({ jump: true });
   }
 
-  #showWhole({ jump = false } = {}) {
-    const { start, end } = this.extent();
+  showWhole({ jump = false } = {}) {
+    const { start, end } = this.linked?.home ?? this.extent();
     this.setView({ start, span: end - start }, { jump, whole: true });
   }
 
@@ -203,9 +167,15 @@ export class Timeline {
 
   fit() {
     const { selected, block, chosenEvidence } = this;
-    if (selected) this.frame(selected.begin, selected.begin + selected.length);
+    if (selected && !selected.length) this.#center(selected.begin);
+    else if (selected) this.frame(selected.begin, selected.begin + selected.length);
     else if (block) this.frame(block.start, block.end, BLOCK_SHARE);
     else if (chosenEvidence) this.frame(chosenEvidence.start, chosenEvidence.end, EVIDENCE_SHARE);
+  }
+
+  /** @param {number} time */
+  #center(time) {
+    if (this.view) this.setView(centered(this.view, time), { jump: true });
   }
 
   /** @param {number} x */
@@ -260,6 +230,7 @@ export class Timeline {
   #place() {
     const { scroller, spacer } = this.panel;
     const below = this.layout.place(this.opened, this.data.ranks) + AXIS + FOOT;
+    this.root.style.setProperty("--rows", `${below}px`); // which a linked one is as high as
     spacer.style.height = `${Math.max(below - scroller.clientHeight, 0)}px`;
     for (const row of this.rows) row.top = AXIS + row.y - (row.pinned ? 0 : scroller.scrollTop);
   }
@@ -271,14 +242,15 @@ export class Timeline {
       this.painter.resize(width, height);
     }
     this.#place();
-    this.marks = marksOf(this.opened, this.data.ranks, this.chosenEvidence);
-    this.bands = bandsOf(this.marks, this.rows, this.chosenEvidence);
+    this.panel.showMarksInLegend(this.rows.some(({ track }) => track?.kind === "marks"));
+    this.flags = flagsOf(this.opened, this.data.ranks, this.chosenEvidence);
+    this.bands = bandsOf(this.flags, this.rows, this.chosenEvidence);
     this.painter.draw({
       view: this.view,
       rows: this.rows,
       rowOf: (key) => this.layout.rowOf(key),
       tiles: this.data.tiles,
-      marks: this.marks,
+      flags: this.flags,
       bands: this.bands,
       hover: this.pointer.hover ?? this.block,
       selected: this.selected,
@@ -312,7 +284,7 @@ export class Timeline {
     this.chosenEvidence = null;
     this.chosen = null;
     this.areas.area = null;
-    this.together.shown = null;
+    this.together.forget();
     this.panel.showNothing();
   }
 

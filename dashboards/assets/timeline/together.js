@@ -5,6 +5,7 @@ import { duration } from "./time.js";
 /** @import { Collective, EventDetails, Together } from "./types.d.ts" */
 
 const MAX_OPENED = 16; // ranks that are opened for it
+const MAX_ROWS = 12; // that stay on top, below each other
 const SHARE = 0.5; // of the view
 
 /**
@@ -19,6 +20,21 @@ export function memberText({ last, members }, index) {
   return `waited ${duration(Number(wait))}`;
 }
 
+const waited = (/** @type {Together["members"][number]} */ { isLast, wait }) =>
+  (isLast ? Infinity : Number(wait ?? 0));
+
+/**
+ * The rows of its members that are put below each other, by rank: of many the last one to come, and
+ * those that waited longest for it.
+ * @param {Together} together
+ * @param {number} most
+ */
+export function rowsOfMembers({ members }, most) {
+  const shown = members.filter(({ row }) => row !== null)
+    .toSorted((one, other) => waited(other) - waited(one)).slice(0, most);
+  return shown.toSorted((one, other) => one.rank - other.rank).flatMap(({ row }) => row ?? []);
+}
+
 export class TimelineTogether {
   /** @param {Timeline} timeline */
   constructor(timeline) {
@@ -27,8 +43,13 @@ export class TimelineTogether {
     this.shown = null;
   }
 
+  forget() {
+    this.shown = null;
+    this.timeline.layout.together = [];
+  }
+
   /**
-   * Show a communication kernel's collective on all of its ranks.
+   * Show a communication kernel's collective on all of its ranks, whose rows stay on top meanwhile.
    * @param {EventDetails} event
    */
   async show(event) {
@@ -57,6 +78,7 @@ export class TimelineTogether {
     timeline.forgetSelection();
     timeline.selected = event;
     this.shown = { ...collective, members };
+    timeline.layout.together = rowsOfMembers(this.shown, MAX_ROWS);
     panel.showCollective(this.shown);
     timeline.frame(Math.min(...members.map(({ begin }) => begin)),
       Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);

@@ -24,9 +24,9 @@ export interface Evidence extends Interval {
   label: string;
 }
 
-export interface Mark extends Evidence { rank: number; source: Evidence; chosen: boolean }
+export interface Flag extends Evidence { rank: number; source: Evidence; chosen: boolean }
 
-export interface Band extends Mark { top: number; bottom: number }
+export interface Band extends Flag { top: number; bottom: number }
 
 /** What is known of a rank. */
 export interface RankRows {
@@ -131,7 +131,7 @@ export interface Grid { list: { at: number; label: string }[]; anchor: string | 
 export type Theme = Record<"ground" | "surface" | "sunken" | "line" | "text" | "text-2" | "accent" |
   "focus" | "highlight" | Severity, string>;
 
-/** What a finding's marks are coloured by. */
+/** What a finding's flags are coloured by. */
 export type Severity = "high" | "medium" | "low" | "info";
 
 /** Adds a row below those that are placed. */
@@ -143,7 +143,7 @@ export interface State {
   rows: Row[];
   rowOf: (key: string) => Row | undefined;
   tiles: Map<string, Tile>;
-  marks: Mark[];
+  flags: Flag[];
   bands: Band[];
   hover: (Interval & { row: string }) | null;
   selected: EventDetails | null;
@@ -249,6 +249,8 @@ export interface Collective {
   group: string | null;
   last: number | null;
   num_members: number;
+  /** Of the members: each has a clock of its own. */
+  num_reports: number;
   members: Member[];
 }
 

@@ -59,6 +59,14 @@ export function framed(start, end, share = FRAMED) {
 }
 
 /**
+ * The view with a time in its middle.
+ * @param {View} view
+ * @param {number} time
+ * @returns {View}
+ */
+export const centered = ({ span }, time) => ({ start: time - span / 2, span });
+
+/**
  * @param {View} view
  * @param {Interval} interval
  */
@@ -67,7 +75,8 @@ export const holds = (view, { start, end }) =>
 
 /**
  * The view that brings an interval in sight, null where it is: moved, and zoomed only where the
- * interval would be too narrow or too wide to be seen. `width`: of the view, in pixels.
+ * interval would be too narrow or too wide to be seen, which a moment never is. `width`: of the view,
+ * in pixels.
  * @param {View} view
  * @param {Interval} interval
  * @param {number} width
@@ -76,9 +85,9 @@ export const holds = (view, { start, end }) =>
 export function bringingIn(view, interval, width) {
   const { start, end } = interval;
   const share = (end - start) / view.span;
-  if (share > 1 || share < MIN_PIXELS / width) return framed(start, end, FOUND);
+  if (share > 1 || (share > 0 && share < MIN_PIXELS / width)) return framed(start, end, FOUND);
   if (holds(view, interval)) return null;
-  return { start: (start + end) / 2 - view.span / 2, span: view.span };
+  return centered(view, (start + end) / 2);
 }
 
 /**

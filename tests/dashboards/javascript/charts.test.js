@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
+import { tickTexts } from "../../../dashboards/assets/charts/plot.js";
 import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
 import { barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
 
@@ -51,4 +52,12 @@ test("a cell without a step says so", () => {
   const drawn = { rows: [{ title: "rank 0", values: [null, 4] }], labels: ["a", "b"], unit: "ms" };
   assert.deepEqual(cellLines(drawn, 0, 0), ["rank 0, a", "no step"]);
   assert.deepEqual(cellLines(drawn, 0, 1), ["rank 0, b", "4 ms"]);
+});
+
+test("no two numbers at an axis are written alike", () => {
+  const places = [0.002, 0.0025, 0.003, 0.0035];
+  assert.deepEqual(tickTexts(null, places, 0, 50, 0.0005), ["0.0020", "0.0025", "0.0030", "0.0035"]);
+  assert.deepEqual(tickTexts(null, [-1, 0, 1], 0, 50, 1), ["−1", "0", "1"]);
+  assert.deepEqual(tickTexts(null, [0, 50, 100], 0, 50, 50), ["0", "50", "100"]);
+  assert.deepEqual(tickTexts(null, [0, 0.1], 0, 50, 0.1), ["0.0", "0.1"]);
 });

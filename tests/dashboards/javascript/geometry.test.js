@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { AXIS, GUTTER, MARKS, markAt, markSpan, rowAt, timeAt, xOf } from "../../../dashboards/assets/timeline/geometry.js";
+import { AXIS, GUTTER, FLAGS, flagAt, flagSpan, rowAt, timeAt, xOf } from "../../../dashboards/assets/timeline/geometry.js";
 
 const VIEW = { start: 1000, span: 400 };
 const x = (time) => xOf(time, VIEW, 800);
@@ -24,18 +24,18 @@ test("a row reaches from its top to the top of the next one", () => {
   assert.equal(rowAt(rows, 86), undefined);
 });
 
-test("marks are wide enough to be seen, and leave a gap", () => {
-  assert.deepEqual(markSpan({ start: 1000, end: 1001 }, x), { left: GUTTER, width: 5 });
-  assert.deepEqual(markSpan({ start: 1000, end: 1100 }, x), { left: GUTTER, width: 199 });
+test("flags are wide enough to be seen, and leave a gap", () => {
+  assert.deepEqual(flagSpan({ start: 1000, end: 1001 }, x), { left: GUTTER, width: 5 });
+  assert.deepEqual(flagSpan({ start: 1000, end: 1100 }, x), { left: GUTTER, width: 199 });
 });
 
-test("a mark is hit on it and two pixels beside it, on the axis only", () => {
-  const marks = [{ start: 1100, end: 1200, name: "first" }, { start: 1150, end: 1300 }];
+test("a flag is hit on it and two pixels beside it, on the axis only", () => {
+  const flags = [{ start: 1100, end: 1200, name: "first" }, { start: 1150, end: 1300 }];
   const [left, right] = [x(1100), x(1200)];
-  const y = AXIS - MARKS;
-  assert.equal(markAt(marks, x, left - 2, y).name, "first");
-  assert.equal(markAt(marks, x, right + 2, AXIS - 1).name, "first");
-  assert.equal(markAt(marks, x, left - 2.1, y), null);
-  assert.equal(markAt(marks, x, left, y - 1), null);
-  assert.equal(markAt(marks, x, left, AXIS), null);
+  const y = AXIS - FLAGS;
+  assert.equal(flagAt(flags, x, left - 2, y).name, "first");
+  assert.equal(flagAt(flags, x, right + 2, AXIS - 1).name, "first");
+  assert.equal(flagAt(flags, x, left - 2.1, y), null);
+  assert.equal(flagAt(flags, x, left, y - 1), null);
+  assert.equal(flagAt(flags, x, left, AXIS), null);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { duration, exactly, grouped, seconds, tickStep, ticks } from "../../../dashboards/assets/timeline/time.js";
+import { duration, exactly, fromZero, grouped, seconds, tickStep, ticks, ticksFromZero } from "../../../dashboards/assets/timeline/time.js";
 
 const spaced = (text) => text.replaceAll("\u2009", " ");
 
@@ -59,4 +59,18 @@ test("an anchor is written with all of its digits", () => {
     [1e3, "1.593 s"], [1e4, "1.593 s"]]) {
     assert.equal(spaced(ticks(1_593_948_425, 4 * step, step).anchor), text);
   }
+});
+
+test("from a step's beginning, ticks stand in the unit of the view", () => {
+  const { list, anchor } = ticksFromZero(-1e5, 4e6, 5e5);
+  assert.equal(anchor, null);
+  assert.deepEqual(list.map(({ label }) => label), ["0.0 ms", "0.5 ms", "1.0 ms", "1.5 ms", "2.0 ms",
+    "2.5 ms", "3.0 ms", "3.5 ms"]);
+  assert.equal(ticksFromZero(-2e6, 1e6, 1e6).list[0].label, "−2 ms");
+  assert.equal(ticksFromZero(3e9, 100, 50).list[0].label, "+0 ns"); // counts from an anchor
+});
+
+test("a time from a step's beginning is written to the nanosecond", () => {
+  const written = { 0: "0 ns", 999: "999 ns", 1_945_665: "1.945 665 ms", "-1500": "−1.500 µs", 2e9: "2.000 000 000 s" };
+  for (const [ns, text] of Object.entries(written)) assert.equal(spaced(fromZero(Number(ns))), text);
 });

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
 from dashboards.address import Address
-from dashboards.asking.compare import Compared, CompareQuestion, compared_with, strips
-from dashboards.asking.questions import Asked
+from dashboards.asking.compare import Compared, CompareQuestion, compared_with
+from dashboards.asking.questions import Asked, answer_by, questions_about
 from dashboards.pages import compare
+from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
+from tests.support.cli import run
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
@@ -23,9 +28,12 @@ from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Page
 
+    from dashboards.asking.compare import ComparedSide
+    from traceprof.analyses.breakdown import Measures
     from traceprof.analysis import Analysis
 
 BEFORE, AFTER = SAMPLE, SAMPLE.with_stem("overlap-slowdown")
@@ -57,23 +65,87 @@ def test_it_is_what_compare_says(compared: Compared) -> None:
     ]
 
 
-def test_strips_cover_what_the_breakdown_says(analysis: Analysis, compared: Compared) -> None:
-    drawn = compared.after
-    assert drawn is not None
-    assert drawn == strips(analysis)
-    (result,) = (one for one in analysis.result.breakdown if one.rank == drawn.rank)
-    (step,) = (one.measures for one in result.steps if one.number == drawn.step)
-    assert drawn.length_ns == step.window_ns
-    assert drawn.start_ns == step.window_start_ns
-    piece = step.window_ns / len(drawn.shares["compute_ns"])
-    assert sum(drawn.shares["compute_ns"]) * piece == pytest.approx(step.compute_ns, rel=1e-2)
-    assert sum(drawn.shares["exposed_communication_ns"]) * piece == pytest.approx(
-        step.communication_ns, rel=1e-2
-    )
-    picture = compare.drawing(drawn, 2 * drawn.length_ns)
-    (image,) = named(picture, "Img")
-    assert image.src.startswith("data:image/svg+xml;base64,")
+def test_a_side_is_its_recording(analysis: Analysis, compared: Compared) -> None:
+    side = compared.after
+    assert side is not None
+    assert side.reports == (str(AFTER),)
+    for rank, result in zip(side.ranks, analysis.result.breakdown, strict=True):
+        assert rank.rank == result.rank
+        assert [(step.number, step.measures) for step in rank.steps] == [
+            (step.number, step.measures) for step in result.steps
+        ]
+    middle = {
+        rank.rank: sorted(step.measures.window_ns for step in rank.steps if step.is_training)
+        for rank in side.ranks
+    }
+    slowest = max(middle, key=lambda rank: middle[rank][len(middle[rank]) // 2])
+    (shown,) = (rank for rank in side.ranks if rank.rank == side.rank)
+    assert side.rank == slowest
+    (step,) = (step for step in shown.steps if step.number == side.step)
+    assert step.measures.window_ns == middle[slowest][len(middle[slowest]) // 2]
     assert compared.before is not None
+    assert compared.before.reports == (str(BEFORE),)
+
+
+def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path: Path) -> None:
+    gone = tmp_path / "gone.sqlite"
+    shutil.copyfile(BEFORE, gone)
+    saved = tmp_path / "before.json"
+    assert run("analyze", gone, "--format", "json", "-o", saved) == 0
+    here = compared_with(analysis, CompareQuestion((str(saved),), Options()))
+    gone.unlink()
+    away = compared_with(analysis, CompareQuestion((str(saved),), Options()))
+    assert here.before is not None
+    assert here.before.ranks == compared_with(analysis, QUESTION).before.ranks  # type: ignore[union-attr]
+    assert away.before is None
+    shown = text(compare.answers(Asked(away, is_over=True)))
+    assert "Before: its reports are not here." in shown
+    several = compared_with(analysis, CompareQuestion((str(saved), str(saved)), Options()))
+    assert several.before is None
+    shown = text(compare.answers(Asked(several, is_over=True)))
+    assert "Before: there are several recordings, of which none is drawn." in shown
+
+
+def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None:
+    answer_by(analysis, lambda _: compared, QUESTION)
+    browser = create_app(analysis).server.test_client()
+
+    def ask(path: str) -> Any:
+        response = browser.get(path)
+        return json.loads(response.get_data()) if response.status_code == 200 else None
+
+    asked = questions_about(analysis).about(QUESTION)
+    while not asked.is_over:
+        time.sleep(0.01)
+    for side, path in ((compared.before, "timeline-before"), (compared.after, "timeline")):
+        assert side is not None
+        for rank in side.ranks:
+            steps = ask(f"/{path}/steps?rank={rank.rank}")["steps"]
+            assert [(step["number"], int(step["start"]), step["length"]) for step in steps] == [
+                (step.number, step.measures.window_start_ns, step.measures.window_ns)
+                for step in rank.steps
+            ]
+    with closing(analyze(BEFORE)) as other:
+        alone = create_app(other).server.test_client()
+        for path in (
+            "rank?rank=1",
+            "event?id=0.op.3",
+            "search?rank=0&text=nccl&at=0&direction=next",
+        ):
+            expected = json.loads(alone.get(f"/timeline/{path}").get_data())
+            expected.pop("evidence", None)
+            shown = ask(f"/timeline-before/{path}")
+            assert shown.pop("evidence", []) == []
+            assert {**shown, "is_all": True} == {**expected, "is_all": True}
+    assert ask("/timeline-before/path?rank=0&at=0") is None
+    assert ask("/timeline-before/collective?id=0.op.3") is None
+    assert ask("/timeline-before/steps?rank=17") is None
+
+
+def test_without_a_comparison_there_is_no_other_side(analysis: Analysis) -> None:
+    answer_by(analysis, lambda _: None)
+    response = create_app(analysis).server.test_client().get("/timeline-before/rank?rank=0")
+    assert response.status_code == 404
 
 
 def test_without_another_side_it_says_how(analysis: Analysis) -> None:
@@ -90,20 +162,137 @@ def test_a_side_that_cannot_be_read_is_said(page: Page, analysis: Analysis) -> N
         page.goto("about:blank")
 
 
-def test_in_the_browser(page: Page, analysis: Analysis, compared: Compared) -> None:
+@pytest.fixture
+def compared_url(analysis: Analysis, compared: Compared) -> Iterator[str]:
     with DashboardServer(has_token=False) as server:
         server.show(analysis, ask=lambda _: compared, compared=QUESTION)
-        page.goto(f"{server.url}compare")
-        expect(page.locator("#page .headline")).to_contain_text(verdict(compared.comparison))
-        expect(page.locator(".strips img")).to_have_count(2)
-        expect(page.locator(".strips.axis")).to_contain_text("0 ns")
-        expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
-        page.get_by_role("link", name="on the timeline").click()
-        page.wait_for_url("**/timeline?*")
-        timeline = Timeline(page, page.url)
-        drawn = compared.after
-        assert drawn is not None
-        assert timeline.ask("Number(t.data.toTime(t.view.start))") == drawn.start_ns
-        assert timeline.view[1] == drawn.length_ns
-        page.goto("about:blank")
+        yield f"{server.url}compare"
+
+
+def sides(page: Page) -> None:
+    """Wait until the rows of both sides are drawn."""
+    page.wait_for_function(
+        """() => {
+            const all = [...document.querySelectorAll(".timeline.linked")].map((e) => e.timeline);
+            return all.length === 2 && all.every((t) => t?.view && t.root.dataset.state === "ready"
+                && !t.frameAsked && !t.data.inFlight && !t.data.loading.size
+                && t.rows.filter((row) => row.track).length > 2
+                && t.rows.every((row) => !row.track || row.track.source === "sample"
+                    || t.data.tiles.get(row.track.row)?.viewSpan === t.view.span));
+        }"""
+    )
+
+
+def of_sides(page: Page, code: str) -> list[Any]:
+    """Return the value of an expression on the timeline `t` of each side."""
+    values: list[Any] = page.evaluate(
+        "() => [...document.querySelectorAll('.timeline.linked')]"
+        f".map(({{ timeline: t }}) => {code})"
+    )
+    return values
+
+
+def test_in_the_browser(page: Page, compared: Compared, compared_url: str) -> None:
+    page.goto(compared_url)
+    expect(page.locator("#page .headline")).to_contain_text(verdict(compared.comparison))
+    sides(page)
+    page.locator("#page .ag-root-wrapper").scroll_into_view_if_needed()  # it is drawn in sight only
+    expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
+    after = compared.after
+    assert after is not None
+    page.get_by_role("link", name="on the timeline").click()
+    page.wait_for_url("**/timeline?*")
+    timeline = Timeline(page, page.url)
+    step = shown_step(after)
+    assert timeline.ask("Number(t.data.toTime(t.view.start))") == step.window_start_ns
+    assert timeline.view[1] == step.window_ns
+    page.goto("about:blank")
+
+
+def shown_step(side: ComparedSide) -> Measures:
+    (rank,) = (rank for rank in side.ranks if rank.rank == side.rank)
+    (step,) = (step for step in rank.steps if step.number == side.step)
+    return step.measures
+
+
+def test_two_timelines_on_the_clocks_of_their_steps(
+    page: Page, compared: Compared, compared_url: str
+) -> None:
+    page.goto(compared_url)
+    sides(page)
+    both = [compared.before, compared.after]
+    steps = [shown_step(side) for side in both if side is not None]
+    longest = max(step.window_ns for step in steps)
+    assert of_sides(page, "String(t.data.base)") == [str(step.window_start_ns) for step in steps]
+    assert of_sides(page, "[t.view.start, t.view.span]") == [[0, longest]] * 2
+    labels = of_sides(page, "t.rows.map((row) => row.label)")
+    assert all("stream 7 · compute" in rows and "host threads" in rows for rows in labels)
+    assert all(any("communication" in row for row in rows) for rows in labels)
+    # One above the other, as wide, so that the same time stands below itself.
+    boxes = [page.locator(".timeline.linked").nth(side).bounding_box() for side in (0, 1)]
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert (boxes[0]["x"], boxes[0]["width"]) == (boxes[1]["x"], boxes[1]["width"])
+    assert boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"]
+    page.goto("about:blank")
+
+
+def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
+    page.goto(compared_url)
+    sides(page)
+    canvas = page.locator(".timeline.linked canvas").nth(1)
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    ((_, span), _) = of_sides(page, "[t.view.start, t.view.span]")
+    page.mouse.move(box["x"] + 600, box["y"] + 70)
+    assert of_sides(page, "t.pointer.x") == [600, 600]
+    page.mouse.wheel(0, -400)
+    sides(page)
+    above, below = of_sides(page, "[t.view.start, t.view.span]")
+    assert above == below
+    assert 0 < above[1] < span
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 70, steps=3)
+    page.mouse.up()
+    sides(page)
+    moved, also = of_sides(page, "[t.view.start, t.view.span]")
+    assert moved == also
+    assert moved[0] > above[0]
+    page.keyboard.press("w")  # once, though both listen
+    sides(page)
+    nearer, also = of_sides(page, "t.view.span")
+    assert nearer == also == pytest.approx(0.7 * above[1])
+    page.keyboard.press("Home")
+    sides(page)
+    assert of_sides(page, "[t.view.start, t.view.span]") == [[0, span]] * 2
+    page.goto("about:blank")
+
+
+def test_rank_and_step_are_chosen_on_each_side(
+    page: Page, compared: Compared, compared_url: str
+) -> None:
+    page.goto(compared_url)
+    sides(page)
+    before, after = compared.before, compared.after
+    assert before is not None
+    assert after is not None
+    page.get_by_label("before: rank").select_option(str(before.ranks[0].rank))
+    page.get_by_label("after: rank").select_option(str(after.ranks[1].rank))
+    page.wait_for_url("**after=1.*")
+    page.get_by_label("after: step").select_option("4")
+    page.wait_for_url("**after=1.4*")
+    sides(page)
+    page.reload()
+    sides(page)
+    expect(page.get_by_label("after: step").locator("option:checked")).to_contain_text("step 4 ·")
+    (chosen,) = (step.measures for step in after.ranks[1].steps if step.number == 4)
+    assert of_sides(page, "String(t.data.base)")[1] == str(chosen.window_start_ns)
+    assert of_sides(page, "t.numbers") == [[0], [1]]
+    # A kernel of the other side can be asked for what it is.
+    page.evaluate(
+        "() => document.querySelector('.timeline.linked').timeline.select('0.op.20', { go: true })"
+    )
+    expect(page.locator(".timeline.linked .timeline-detail h2").first).to_be_visible()
+    page.goto("about:blank")

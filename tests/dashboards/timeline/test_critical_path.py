@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from dashboards.server.app import create_app
 from dashboards.timeline import critical_path as drawing
 from dashboards.timeline.critical_path import drawn, step_at
+from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.timeline_page import Timeline
@@ -65,7 +66,7 @@ def test_it_is_the_path_of_the_replay(analysis: Analysis) -> None:
 
 def test_every_operation_of_it_stands_in_the_row_where_it_ran(analysis: Analysis) -> None:
     said = answer(analysis, step=STEP)
-    store = Timelines(analysis)
+    store = Timelines(TimelineSource.of(analysis))
     operations = [part for part in said["parts"] if part["kind"] not in {"host", "delay"}]
     assert len(operations) > 20
     for part in operations:
@@ -81,7 +82,7 @@ def test_of_very_many_parts_the_longest_are_drawn(
     path = step_path(analysis, STEP)
     assert path is not None
     monkeypatch.setattr(drawing, "MAX_PARTS", 5)
-    said = drawn(Timelines(analysis), path)
+    said = drawn(Timelines(TimelineSource.of(analysis)), path)
     lengths = sorted((part.end_ns - part.start_ns for part in path.parts), reverse=True)
     assert sorted((part["length"] for part in said["parts"]), reverse=True) == lengths[:5]
     assert said["num_parts"] == len(path.parts)

@@ -16,6 +16,7 @@ from dashboards.server.app import create_app
 from dashboards.timeline import server as timeline_server
 from dashboards.timeline import store as timeline_store
 from dashboards.timeline import tiles as timeline_tiles
+from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE
@@ -361,7 +362,7 @@ def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
 
 def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(analyze(SAMPLE)) as analysis:
-        kept = Timelines(analysis)
+        kept = Timelines(TimelineSource.of(analysis))
         first = kept.whole(0)
         assert kept.whole(0) is first
         monkeypatch.setattr(timeline_store, "_MAX_BYTES", first.nbytes)
@@ -372,7 +373,7 @@ def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) 
 
 def test_ranks_of_a_report_share_the_names_of_its_ranges() -> None:
     with closing(analyze(SAMPLE)) as analysis:
-        kept = Timelines(analysis)
+        kept = Timelines(TimelineSource.of(analysis))
         names = [kept.whole(rank).events["range"].names for rank in (0, 1)]
         assert names[0] is names[1]
 

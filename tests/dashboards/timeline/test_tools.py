@@ -184,8 +184,13 @@ def test_a_collective_on_all_ranks(page: Page, sample_url: str) -> None:
     timeline.wait_for("t.together.shown !== null")
     ranks = page.get_by_role("table", name="its ranks")
     expect(ranks.locator("tbody tr")).to_have_count(2)
+    timeline.wait()
+    # Its rows stand below each other, in sight at once.
+    on_top = "t.rows.filter((row) => row.pinned).map((row) => row.label)"
+    assert timeline.ask(on_top) == [f"rank {rank} · stream 20 · communication" for rank in (0, 1)]
     timeline.press("Escape")
     assert timeline.ask("t.together.shown") is None
+    assert timeline.ask(on_top) == []
     assert timeline.ask("[...t.opened]") == [0, 1]
 
 

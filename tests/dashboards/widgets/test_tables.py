@@ -41,3 +41,10 @@ def test_names_are_cut_before_a_table_leaves_a_small_window() -> None:
 
 def test_a_column_without_rows_is_as_wide_as_its_head_needs() -> None:
     assert Column("a", "communication", 0, 10).definition()["minWidth"] > 100
+
+
+def test_without_a_column_to_filter_there_is_no_row_of_filters() -> None:
+    columns = [Column("rank", "rank", IDENTIFIER, 70), Column("holder", "mostly filled by")]
+    for rows, has_filter in (([{"rank": 0, "holder": "copy"}], True), ([{"rank": 0}], False)):
+        (grid,) = named(table("t", columns, rows), "AgGrid")
+        assert any("floatingFilter" in column for column in grid.columnDefs) is has_filter

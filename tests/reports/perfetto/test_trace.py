@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sqlite3
 from collections import Counter
@@ -94,6 +95,22 @@ def test_threads_are_those_of_the_file(training: ReadTrace) -> None:
             for event in training.events(process, "python", name)
         ]
         assert sorted(shown) == sorted(expected)
+
+
+def test_marks_are_instants_of_their_threads() -> None:
+    report = SAMPLES / "marks.sqlite"
+    with analysis_of(report) as analysis:
+        trace = written(analysis)
+    expected = json.loads(report.with_suffix(".truth.json").read_text())["marks"]
+    assert [
+        (rank, time_ns, name, category)
+        for rank, process in enumerate(trace.processes)
+        for track in trace.all_below(process)
+        for time_ns, name, category in trace.instants[track]
+    ] == [(mark["rank"], mark["time_ns"], mark["name"], "mark") for mark in expected]
+    on = {trace.names[track] for track, moments in trace.instants.items() if moments}
+    assert len(expected) == 30
+    assert on == {"python"}
 
 
 def test_names_are_those_of_kernels(training: ReadTrace) -> None:

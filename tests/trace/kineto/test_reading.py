@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.support.profiler_events import PID, annotation, call, event, kernel, text, write
+from tests.support.profiler_events import (
+    PID,
+    annotation,
+    call,
+    event,
+    instant,
+    kernel,
+    text,
+    write,
+)
 from traceprof.errors import TraceFormatError
 from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
@@ -326,6 +335,37 @@ def test_what_was_open_at_the_end_has_no_end(tmp_path: Path) -> None:
     assert table.end_ns.tolist() == [4_000, OPEN_END]
     assert trace.range_ends(PID)[0].tolist() == [4_000]
     assert trace.longest_ranges(1) == ["b"]
+
+
+def test_instant_events_of_threads_are_marks(tmp_path: Path) -> None:
+    events = [
+        annotation("a", 1, 5),
+        instant("out of memory", 3.25, cat="cpu_instant_event"),
+        instant("[memory]", 2, cat="cpu_instant_event"),
+        instant("saved", 0.5, place=(PID, 2)),
+        instant("read", 4, cat="user_annotation", ph="I"),
+        instant("Iteration Start: PyTorch Profiler", 1, s="g", place=("Traces", "Trace")),
+        instant("Record Window End", 9, s="g", place=("", "")),
+        instant("timeless", None),
+    ]
+    trace = opened(tmp_path / "x", text(events))
+    marks = trace.marks(PID)
+    assert marks is not None
+    found = zip(marks.time_ns.tolist(), marks.name.tolist(), marks.thread.tolist(), strict=True)
+    # Times count from the first event that has a length.
+    assert [(time, marks.names[name], thread) for time, name, thread in found] == [
+        (-500, "saved", 2), (2250, "out of memory", 1), (3000, "read", 1),
+    ]  # fmt: skip
+    assert trace.marks(PID + 1) is None
+    table = trace.range_table(PID)
+    assert table is not None
+    assert len(table) == 1
+    assert trace.session.end_ns == 8000
+
+
+def test_marks_alone_are_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceFormatError, match="no complete event"):
+        opened(tmp_path / "x", text([instant("saved", 1)]))
 
 
 @pytest.mark.parametrize(

@@ -187,15 +187,75 @@ def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
     trace.close()
 
 
+def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder()
+        .nvtx("range", 0, 50)
+        .nvtx("late", 40, None, event_type=schema.NVTX_MARK)
+        .nvtx("early", 10, None, event_type=schema.NVTX_MARK, registered=True, tid=7)
+        .nvtx("early", 30, 30, event_type=schema.NVTX_MARK, domain="NCCL")
+        .nvtx("elsewhere", 5, None, event_type=schema.NVTX_MARK, pid=2000)
+        .raw(schema.NVTX.name, start=60, eventType=schema.NVTX_MARK)
+        .shuffled(5)
+        .write(tmp_path / "t.sqlite")
+    )
+    trace = NsightTrace(path)
+    found = {pid: trace.marks(global_pid(pid)) for pid in (1000, 2000, 3000)}
+    ranges = trace.range_table(global_pid())
+    trace.close()
+    marks = {
+        pid: [
+            (time, of.names[name], thread & 0xFFFFFF)
+            for time, name, thread in zip(
+                of.time_ns.tolist(), of.name.tolist(), of.thread.tolist(), strict=True
+            )
+        ]
+        for pid, of in found.items()
+        if of is not None
+    }
+    assert marks == {
+        1000: [(10, "early", 7), (30, "early", 1000), (40, "late", 1000)],
+        2000: [(5, "elsewhere", 2000)],
+    }
+    assert ranges is not None
+    assert len(ranges) == 1
+
+
+def test_without_marks_there_are_none(tmp_path: Path) -> None:
+    trace = NsightTrace(TraceBuilder().nvtx("a", 0, 5).write(tmp_path / "t.sqlite"))
+    assert trace.marks(global_pid()) is None
+    trace.close()
+
+
 def test_real_exports(real_trace: Path) -> None:
     trace = NsightTrace(real_trace)
     database = trace._database
-    rows = 0
-    if schema.NVTX.name in database.columns:
-        query = (
-            f"SELECT count(*) FROM {schema.NVTX.name} WHERE eventType IN (59, 60)"
-            " AND start IS NOT NULL AND globalTid IS NOT NULL"
-        )
-        rows = database.connection.execute(query).fetchone()[0]
-    assert sum(len(table) for table in trace._range_tables.values()) == rows
+    tables = trace._nvtx_tables
+    for kinds, by_process in (("59, 60", tables.ranges), ("34", tables.marks)):
+        rows = 0
+        if schema.NVTX.name in database.columns:
+            query = (
+                f"SELECT count(*) FROM {schema.NVTX.name} WHERE eventType IN ({kinds})"
+                " AND start IS NOT NULL AND globalTid IS NOT NULL"
+            )
+            rows = database.connection.execute(query).fetchone()[0]
+        assert sum(map(len, by_process.values())) == rows
     trace.close()
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(("report", "count"), [("report_0", 80), ("report_1", 0)])
+def test_marks_of_a_real_export(report: str, count: int, traces: Path) -> None:
+    trace = NsightTrace(traces / "rtx3090x6_2nodes_ring" / f"{report}.sqlite")
+    query = f"SELECT start, text, globalTid FROM {schema.NVTX.name} WHERE eventType = 34"
+    expected = trace._database.connection.execute(query).fetchall()
+    found = [
+        (time, marks.names[name], thread)
+        for marks in trace._nvtx_tables.marks.values()
+        for time, name, thread in zip(
+            marks.time_ns.tolist(), marks.name.tolist(), marks.thread.tolist(), strict=True
+        )
+    ]
+    trace.close()
+    assert len(found) == count
+    assert sorted(found) == sorted(expected)

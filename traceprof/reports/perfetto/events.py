@@ -70,6 +70,12 @@ def write_events(
             writer.end(lane.track, lane.open_ends.pop())
 
 
+def write_instants(writer: PacketWriter, track: int, events: Iterable[Event]) -> None:
+    """Write events that have no length on a track."""
+    for event in events:
+        writer.instant(track, event.start_ns, event.name, event.category)
+
+
 def events_of(
     track: Track,
     to_run: Callable[[Int64], Int64],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
 BEGIN, END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
+_INSTANT = TrackEvent.TYPE_INSTANT
 _COUNTER = TrackEvent.TYPE_COUNTER
 _SEQUENCE = 1  # all packets are of one, so that a name is written once
 _FIRST, _OTHERS = 3, 2  # sequence flags: the state begins here; it is needed
@@ -111,20 +112,8 @@ class PacketWriter:
             flows: numbers that it shares with others: arrows go from one to the next.
             notes: what else is shown of it.
         """
-        packet = self._packet()
-        packet.timestamp = time_ns + self._shift_ns
+        packet = self._named(BEGIN, track, time_ns, name, category)
         event = packet.track_event
-        event.type, event.track_uuid = BEGIN, track
-        number = self._names.get(name)
-        if number is None:
-            number = self._names[name] = len(self._names) + 1
-            packet.interned_data.event_names.add(iid=number, name=name)
-        event.name_iid = number
-        number = self._categories.get(category)
-        if number is None:
-            number = self._categories[category] = len(self._categories) + 1
-            packet.interned_data.event_categories.add(iid=number, name=category)
-        event.category_iids.append(number)
         if flows:
             event.flow_ids.extend(flows)
         for key, value in (notes or {}).items():
@@ -137,6 +126,29 @@ class PacketWriter:
                 note.double_value = value
             else:
                 note.string_value = value
+
+    def instant(self, track: int, time_ns: int, name: str, category: str) -> None:
+        """Add an event that has no length; see `begin`."""
+        self._named(_INSTANT, track, time_ns, name, category)
+
+    def _named(
+        self, kind: TrackEvent.Type, track: int, time_ns: int, name: str, category: str
+    ) -> TracePacket:
+        packet = self._packet()
+        packet.timestamp = time_ns + self._shift_ns
+        event = packet.track_event
+        event.type, event.track_uuid = kind, track
+        number = self._names.get(name)
+        if number is None:
+            number = self._names[name] = len(self._names) + 1
+            packet.interned_data.event_names.add(iid=number, name=name)
+        event.name_iid = number
+        number = self._categories.get(category)
+        if number is None:
+            number = self._categories[category] = len(self._categories) + 1
+            packet.interned_data.event_categories.add(iid=number, name=category)
+        event.category_iids.append(number)
+        return packet
 
     def end(self, track: int, time_ns: int) -> None:
         """End the event of a track that began last and has not ended."""

@@ -11,9 +11,22 @@ from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
 from traceprof.findings import by_id
-from traceprof.reports.perfetto.events import CHUNK, MAX_NAME, Event, events_of, write_events
+from traceprof.reports.perfetto.events import (
+    CHUNK,
+    MAX_NAME,
+    Event,
+    events_of,
+    write_events,
+    write_instants,
+)
 from traceprof.reports.perfetto.flows import flows_of
-from traceprof.reports.tracks import Category, communication_track, gpu_tracks, host_tracks
+from traceprof.reports.tracks import (
+    Category,
+    communication_track,
+    gpu_tracks,
+    host_tracks,
+    mark_tracks,
+)
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.counters import PERCENT
 
@@ -27,6 +40,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
     from traceprof.reports.perfetto.packets import PacketWriter, Value
+    from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
 
 # From the top of a rank; threads, of which Perfetto knows by itself, come last.
@@ -164,20 +178,26 @@ def _write_values(
 def _write_threads(
     writer: PacketWriter, rank: Rank, pid: int, to_run: Callable[[Int64], Int64]
 ) -> None:
-    """Write the threads of a process: ranges on the thread itself, calls below."""
+    """Write the threads of a process: marks on the thread itself, ranges and calls below."""
     names = {
         rank.trace.thread_number(thread): name for thread, name in rank.trace.thread_names.items()
     }
     threads: dict[int, int] = {}
-    for track in host_tracks(rank):
+
+    def thread_of(track: Track) -> int:
         tid = track.number
         if tid not in threads:
             threads[tid] = writer.thread(pid, tid, one_line(names.get(tid, "thread"), MAX_NAME))
+        return threads[tid]
+
+    for track in host_tracks(rank):
         what = (
             "CUDA calls" if track.category[0] == Category.CALL else track.label.partition(": ")[2]
         )
-        new_track = partial(writer.track, threads[tid], what)
+        new_track = partial(writer.track, thread_of(track), what)
         write_events(writer, new_track, events_of(track, to_run))
+    for track in mark_tracks(rank):
+        write_instants(writer, thread_of(track), events_of(track, to_run))
 
 
 def _times(to_run: Callable[[Int64], Int64], start_ns: int, end_ns: int) -> tuple[int, int]:

@@ -76,5 +76,8 @@ def _first_of(rank: Rank) -> int:
     table = rank.trace.range_table(rank.process)
     if table is not None and len(table):
         times.append(int(table.start_ns[0]))
+    marks = rank.trace.marks(rank.process)
+    if marks is not None:
+        times.append(int(marks.time_ns[0]))
     times += [int(samples.start_ns[0]) for samples in link_samples(rank) if len(samples.start_ns)]
     return min(times)

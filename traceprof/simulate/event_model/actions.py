@@ -1,7 +1,7 @@
 """What the programmes of simulated host threads are made of.
 
-A programme is a sequence of actions: API calls, work of the host's own, and NVTX ranges. A call
-puts entries into streams: operations, records of events, and waits for events. Times are in ns.
+A programme is a sequence of actions: API calls, work of the host's own, NVTX ranges and marks. A
+call puts entries into streams: operations, records of events, and waits for events. Times are ns.
 """
 
 from __future__ import annotations
@@ -241,7 +241,20 @@ class Start:
     until: tuple[Leaving, ...]
 
 
-Action = Call | Busy | Sleep | Push | Pop | Arrive | Await | Start
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Name this moment: an NVTX mark.
+
+    Attributes:
+        name: of the mark.
+        domain: by number, of `machine.DOMAINS`.
+    """
+
+    name: str
+    domain: int
+
+
+Action = Call | Busy | Sleep | Push | Pop | Arrive | Await | Start | Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +273,15 @@ class HostRecord:
     action: Busy | Sleep
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord:
+    """A moment that a thread named."""
+
+    thread: Thread
+    action: Mark
+    time_ns: int
 
 
 @dataclass(eq=False, slots=True)

@@ -45,6 +45,15 @@ _FOLLOWS_NS = 20_000
 _MIN_ALONE = 3
 
 
+def marks(ranks: Ranks) -> list[dict[str, Any]]:
+    """Return the moments that threads named, by process, then time."""
+    rows = [
+        {"rank": mark.thread.process, "time_ns": mark.time_ns, "name": mark.action.name}
+        for mark in ranks.result.marks
+    ]
+    return sorted(rows, key=lambda row: (row["rank"], row["time_ns"]))
+
+
 def class_of(operation: Operation) -> str:
     """Return `compute`, `communication` or `copy`."""
     work = operation.work

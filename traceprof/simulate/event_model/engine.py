@@ -34,6 +34,8 @@ from traceprof.simulate.event_model.actions import (
     CallRecord,
     Event,
     HostRecord,
+    Mark,
+    MarkRecord,
     Pop,
     Push,
     Record,
@@ -81,6 +83,7 @@ class Result:
         ranges: of NVTX, and what else threads enclosed.
         host: when threads slept or ran functions that have names.
         lives: of each thread, its beginning and its end.
+        marks: moments that threads named.
     """
 
     calls: list[CallRecord]
@@ -88,6 +91,7 @@ class Result:
     ranges: list[RangeRecord]
     host: list[HostRecord] = field(default_factory=list)
     lives: dict[Thread, tuple[int, int]] = field(default_factory=dict)
+    marks: list[MarkRecord] = field(default_factory=list)
 
     @property
     def end_ns(self) -> int:
@@ -136,7 +140,7 @@ class Simulation:
             slowdown: how many times as long a compute kernel takes beside communication.
             queue_limit: operations of one process that can be launched and not over.
             latencies: between cause and effect.
-            range_cost_ns: what opening or closing an NVTX range costs the host.
+            range_cost_ns: what opening or closing an NVTX range, or a mark, costs the host.
         """
         self._clock = Clock()
         self._latencies = latencies or Latencies()
@@ -195,6 +199,9 @@ class Simulation:
             self._result.ranges.append(started)
             self._when_left(action.until, partial(_end_range, started))
             self._act(state)
+        elif isinstance(action, Mark):
+            self._result.marks.append(MarkRecord(state.thread, action, now))
+            self._clock.at(now + self._range_cost_ns, go_on)
         else:
             if isinstance(action, Push):
                 range_ = RangeRecord(state.thread, action, now)

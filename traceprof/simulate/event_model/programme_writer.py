@@ -18,6 +18,7 @@ from traceprof.simulate.event_model.actions import (
     CopyWork,
     Event,
     KernelWork,
+    Mark,
     MemsetWork,
     Pop,
     Push,
@@ -173,6 +174,10 @@ class Host:
         self.actions.append(Push(name, domain, payload))
         yield
         self.actions.append(Pop())
+
+    def mark(self, name: str, domain: int = DEFAULT_DOMAIN) -> None:
+        """Name the moment that is reached."""
+        self.actions.append(Mark(name, domain))
 
     def launch(self, stream: Stream, *launched: Kernel, cost_ns: int = 4_300) -> None:
         """Launch kernels one after the other, as fast as PyTorch does unless said otherwise."""

@@ -57,6 +57,10 @@ class Records:
         for range_ in result.ranges:
             if range_.action.domain >= 0:
                 self._write_range(range_)
+        for mark in result.marks:
+            name = self._writer.string(mark.action.name)
+            thread = global_thread(mark.thread)
+            self._add(*rows.mark(thread, mark.time_ns, mark.action.domain, name))
         HostTables(self._machine, self._writer.string, self._add).write(result)
         for (table, names), values in self._rows.items():
             columns = zip(*values, strict=True)

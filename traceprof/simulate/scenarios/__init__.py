@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +48,11 @@ SCENARIOS: dict[str, Scenario] = {
     "healthy": Scenario(
         "Nothing is wrong: everything is hidden, the GPU is always busy.",
         training.healthy,
+        silent=FINDINGS,
+    ),
+    "marks": Scenario(
+        "The same, with NVTX marks: when a batch is there, and when a loss is read.",
+        partial(training.healthy, marks=True),
         silent=FINDINGS,
     ),
     "nccl-serialization": Scenario(
@@ -227,8 +233,8 @@ def simulate_scenario(
     Returns:
         The path of the truth: the arguments; `breakdown` and `steps` as `traceprof analyze
         --format json` must find them, exactly; `links`, what was carried; `findings` with the
-        metrics that the model knows; and `silent`, the findings that must not be reported above
-        info.
+        metrics that the model knows; `silent`, the findings that must not be reported above info;
+        and, where there are some, `marks`.
 
     Raises:
         UsageError: there is no such scenario or schema version, or one of the files is there.
@@ -273,6 +279,8 @@ def simulate_scenario(
         "findings": findings,
         "silent": scenario.silent,
     }
+    if ranks.result.marks:
+        facts["marks"] = answers.marks(ranks)
     return write_truth(truth_path, name, arguments, facts)
 
 

@@ -41,11 +41,18 @@ def stream(host: Host, number: int) -> Stream:
     return Stream(host.process, host.process, number)
 
 
-def healthy(rng: np.random.Generator) -> Setup:
+BATCH_MARK, LOSS_MARK = "batch is there", "loss is read"
+
+
+def healthy(rng: np.random.Generator, *, marks: bool = False) -> Setup:
     """Return a run in which everything is hidden and the GPU is always busy.
 
     The host reads each loss a step late, so that its waiting never makes the GPU wait; the last
     bucket is hidden by the running average of the weights, which does not need the gradients.
+
+    Args:
+        rng: says how durations vary.
+        marks: whether each step's batch, and each loss that was read, is marked.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
@@ -58,6 +65,8 @@ def healthy(rng: np.random.Generator) -> Setup:
                 host.wait(compute, loaded)
                 host.to_device(copy, 4 * _MIB)
                 loaded = host.record(copy)
+                if marks:
+                    host.mark(BATCH_MARK)
                 with host.range("forward"):
                     host.operator(compute, "aten::linear", *_FORWARD * 2)
                 with host.range("backward"):
@@ -73,6 +82,8 @@ def healthy(rng: np.random.Generator) -> Setup:
                 losses.append(host.record(compute))
                 if step:
                     host.synchronize(losses[-2])
+                    if marks:
+                        host.mark(f"{LOSS_MARK} {step - 1}")
     return Setup(hosts, lambda _: [])
 
 

@@ -49,6 +49,7 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.OPERATOR: _OF_HOST,
     Kind.BACKWARD: _OF_HOST,
     Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
+    Kind.MARK: _OF_HOST,
 }
 # What an event of the kind is of no use without.
 _NEEDED = {
@@ -63,7 +64,8 @@ _NEEDED = {
 }
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """What back ends of PyTorch annotate their calls with; the group is the function."""
-_COMPLETE = "X"
+_COMPLETE, _INSTANTS = "X", ("i", "I")
+_MAY_BE_MARKS = frozenset({Kind.MARK, Kind.ANNOTATION, Kind.OTHER})
 _BEYOND_NS = 1 << 61  # of any clock
 _THREAD_NAME, _PROCESS_NAME = "thread_name", "process_name"
 _WINDOW_END = "Record Window End"
@@ -186,12 +188,29 @@ class _Tables:
 
     def _add(self, by_kind: Mapping[Kind, Events]) -> None:
         for kind, events in by_kind.items():
+            if kind in _MAY_BE_MARKS:
+                self._add_marks(events)
             if kind == Kind.OTHER:
                 self._note(events)
             elif kind == Kind.SPAN:
                 self._count_from(events.start_ns[events.start_ns != NULL])
-            else:
+            elif kind != Kind.MARK:
                 self._add_rows(kind, events)
+
+    def _add_marks(self, events: Events) -> None:
+        """Take the instant events of threads; others are marks of the profiler's own."""
+        events = events.chosen(np.logical_or.reduce([events.have("ph", ph) for ph in _INSTANTS]))
+        columns = {START: events.start_ns} | {
+            name: integers(events.values(of)) for name, of in _INTEGERS[Kind.MARK].items()
+        }
+        is_usable = np.logical_and.reduce([values != NULL for values in columns.values()])
+        is_usable &= np.abs(events.start_ns) < _BEYOND_NS
+        if not is_usable.any():
+            return
+        events = events.chosen(is_usable)
+        columns = {name: values[is_usable] for name, values in columns.items()}
+        columns[NAME] = self._names.of(events.values("name"), len(events))
+        self._append(Kind.MARK, columns)
 
     def _add_rows(self, kind: Kind, events: Events) -> None:
         columns = {
@@ -227,6 +246,9 @@ class _Tables:
             finished = events.arguments("finished")
             columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
         self._count_from(columns[START])
+        self._append(kind, columns)
+
+    def _append(self, kind: Kind, columns: Mapping[str, Int64]) -> None:
         table = self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
         for name, values in columns.items():
             table[name].append(values)

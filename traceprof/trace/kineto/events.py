@@ -107,6 +107,7 @@ class Kind(IntEnum):
     SPAN = 9
     BACKWARD = 10
     OTHER = 11  # without a category: names of processes, marks
+    MARK = 12
 
 
 _KINDS = {
@@ -119,6 +120,7 @@ _KINDS = {
     Kind.OPERATOR: ("cpu_op", "Operator"),
     Kind.OVERHEAD: ("overhead",),
     Kind.SPAN: ("Trace",),
+    Kind.MARK: ("cpu_instant_event",),
     Kind.OTHER: (None,),
 }
 
@@ -133,6 +135,7 @@ _OPERATORS = {
     Kind.BACKWARD: ("autograd::engine::evaluate_function",),
 }
 _PREFIXES = sum(_OPERATORS.values(), ())
+_MEMORY = "[memory]"  # an allocation, of which there are ten thousands: no mark of the program's
 # Not strict: ROCm writes sizes as texts.
 _DECODER = msgspec.json.Decoder(list[Event], strict=False)
 _EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
@@ -253,6 +256,9 @@ def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
         chosen = [*compress(few, map(is_of_kind, map(attrgetter("name"), few)))]
         if chosen:
             by_kind[kind] = chosen
+    marks = [event for event in by_kind.pop(Kind.MARK, []) if event.name != _MEMORY]
+    if marks:
+        by_kind[Kind.MARK] = marks
     return by_kind
 
 

@@ -1,4 +1,4 @@
-"""Annotations of a trace as named ranges."""
+"""Annotations of a trace as named ranges, and its instant events as marks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.trace.grouping import groups
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
+from traceprof.trace.model.marks import Marks
 from traceprof.trace.model.ranges import NamedRanges, RangeTable
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -81,3 +82,22 @@ def read_annotations(content: Content) -> dict[int, Annotations]:
             content.names,
         )
     return annotations
+
+
+def read_marks(content: Content) -> dict[int, Marks]:
+    """Return the marks of each process that has some."""
+    columns = content.tables.get(Kind.MARK)
+    if columns is None:
+        return {}
+    process = columns[table.PROCESS].values
+    marks = {}
+    for rows in groups(process):
+        time = columns[table.START].at(rows) - (content.first_ns or 0)
+        order = np.argsort(time, kind="stable")
+        marks[int(process[rows[0]])] = Marks(
+            time[order],
+            columns[table.NAME].at(rows)[order],
+            columns[table.THREAD].at(rows)[order],
+            content.names,
+        )
+    return marks

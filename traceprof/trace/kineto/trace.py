@@ -15,7 +15,7 @@ from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.labels import read_label_ranges
 from traceprof.trace.kineto.metadata import Metadata
 from traceprof.trace.kineto.pieces import TraceFile
-from traceprof.trace.kineto.ranges import read_annotations
+from traceprof.trace.kineto.ranges import read_annotations, read_marks
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Synchronizations,
     )
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Section, SectionData
@@ -59,6 +60,7 @@ _TABLES = {
     Kind.API_CALL: ("cuda_runtime", "API calls"),
     Kind.SYNCHRONIZATION: ("cuda_sync", "synchronizations"),
     Kind.ANNOTATION: ("user_annotation", "annotations"),
+    Kind.MARK: ("instant events", "marks"),
 }
 _OF_HOST = (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)  # which tells the process first
 
@@ -277,6 +279,10 @@ class KinetoTrace(Trace):
         annotations = self._annotations.get(process)
         return None if annotations is None else annotations.table()
 
+    def marks(self, process: int) -> Marks | None:
+        """Return the instant events of a process's threads, or None where it has none."""
+        return self._marks.get(process)
+
     @property
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads, as far as the trace tells them."""
@@ -383,6 +389,10 @@ class KinetoTrace(Trace):
     @cached_property
     def _annotations(self) -> dict[int, Annotations]:
         return read_annotations(self._content)
+
+    @cached_property
+    def _marks(self) -> dict[int, Marks]:
+        return read_marks(self._content)
 
     @cached_property
     def _calls(self) -> ProcessCalls:

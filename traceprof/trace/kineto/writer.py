@@ -106,6 +106,7 @@ class _Writer:
         """Yield the texts of events, kind by kind."""
         yield self._span()
         yield self._ranges()
+        yield self._marks()
         if not len(self._trace.communication_calls(self._process).labelled):
             yield self._nccl_calls()
         yield self._api_calls()
@@ -187,6 +188,24 @@ class _Writer:
             args = f'"External id": {index + 1},"Record function id": 0, "Ev Idx": {index}'
             args += ', "finished": false' if never_ended else ""
             yield self._event(category, name, self._host_place(thread), times, args)
+
+    def _marks(self) -> Iterator[str]:
+        marks = self._trace.marks(self._process)
+        if marks is None:
+            return
+        rows = zip(
+            marks.name.tolist(),
+            marks.thread.tolist(),
+            self._times(marks.time_ns, marks.time_ns),
+            strict=True,
+        )
+        for name, thread, (time, _) in rows:
+            pid, tid = self._host_place(thread)
+            yield (
+                '  {\n    "ph": "i", "cat": "cpu_instant_event", "s": "t",'
+                f' "name": {json.dumps(marks.names[name])}, "pid": {pid}, "tid": {tid},\n'
+                f'    "ts": {time}, "args": {{}}\n  }}'
+            )
 
     def _nccl_calls(self) -> Iterator[str]:
         calls = self._trace.communication_calls(self._process).nccl

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Synchronizations,
     )
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
@@ -169,6 +170,9 @@ class Trace(Protocol):
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
+
+    def marks(self, process: int) -> Marks | None:
+        """Return the moments that a process named, or None where it named none."""
 
     @property
     def thread_names(self) -> Mapping[int, str]:

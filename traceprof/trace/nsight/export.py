@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
@@ -335,7 +336,11 @@ class NsightTrace:
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
-        return self._range_tables.get(process)
+        return self._nvtx_tables.ranges.get(process)
+
+    def marks(self, process: int) -> Marks | None:
+        """Return the NVTX marks of a process, or None where it has none."""
+        return self._nvtx_tables.marks.get(process)
 
     @cached_property
     def thread_names(self) -> Mapping[int, str]:
@@ -418,8 +423,8 @@ class NsightTrace:
     # -- reading ---------------------------------------------------------------------------------
 
     @cached_property
-    def _range_tables(self) -> dict[int, RangeTable]:
-        return nvtx_table.read_range_tables(self._database)
+    def _nvtx_tables(self) -> nvtx_table.NvtxTables:
+        return nvtx_table.read_nvtx_tables(self._database)
 
     @cached_property
     def _labelled_ranks(self) -> Mapping[int, int | None]:

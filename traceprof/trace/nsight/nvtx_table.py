@@ -1,13 +1,15 @@
-"""All NVTX ranges of an Nsight export as columns: there can be millions."""
+"""All NVTX ranges and marks of an Nsight export as columns: there can be millions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.trace.grouping import pieces
+from traceprof.trace.model.marks import Marks
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.texts import Texts
@@ -18,7 +20,7 @@ from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
@@ -28,40 +30,65 @@ _LONGEST = 1000  # characters of a text
 _UNNAMED = "(unnamed)"
 
 
-def read_range_tables(database: Database) -> dict[int, RangeTable]:
-    """Return push/pop and start/end ranges by process (globalPid).
+@dataclass(frozen=True, slots=True)
+class NvtxTables:
+    """What an export has of NVTX, by process (globalPid).
+
+    Attributes:
+        ranges: push/pop and start/end ranges.
+        marks: the moments that were named.
+    """
+
+    ranges: Mapping[int, RangeTable]
+    marks: Mapping[int, Marks]
+
+
+def read_nvtx_tables(database: Database) -> NvtxTables:
+    """Return the NVTX ranges and marks of all processes.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
     table = schema.NVTX
     if table.name not in database.columns:
-        return {}
+        return NvtxTables({}, {})
     database.require(table.name, table.required)
     expect_rows(database, [table.name])
     texts = NumberedTexts()
     columns = [*table.required, *(["textId"] if database.has(table.name, "textId") else [])]
     numbered = {"text": texts} if database.has(table.name, "text") else {}
-    parts = Parts()
+    range_parts, mark_parts = Parts(), Parts()
     for chunk in read_columns(database, table.name, columns, numbered):
-        thread = chunk["globalTid"]
-        is_range = np.isin(chunk["eventType"], (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
-        usable = np.flatnonzero(is_range & (chunk["start"] != NULL) & (thread != NULL))
-        kept = {name: values[usable] for name, values in chunk.items()}
-        if len(usable) == 0:
-            continue
-        is_open = kept["end"] == NULL
-        kept["end"] = np.maximum(kept["start"], kept["end"])
-        check_times(database, table.name, kept["start"], kept["end"])
-        kept["end"][is_open] = OPEN_END
-        of_row = schema.process_of_thread(kept["globalTid"])
-        parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
-        check_few_processes(database, table.name, len(parts))
-    by_process = dict(parts.finished())
-    ids = [columns["textId"].distinct for columns in by_process.values() if "textId" in columns]
+        kind = chunk["eventType"]
+        is_usable = (chunk["start"] != NULL) & (chunk["globalTid"] != NULL)
+        is_range = np.isin(kind, (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
+        for parts, chosen in (
+            (range_parts, is_range & is_usable),
+            (mark_parts, (kind == schema.NVTX_MARK) & is_usable),
+        ):
+            usable = np.flatnonzero(chosen)
+            if len(usable) == 0:
+                continue
+            kept = {name: values[usable] for name, values in chunk.items()}
+            is_open = kept["end"] == NULL
+            kept["end"] = np.maximum(kept["start"], kept["end"])
+            check_times(database, table.name, kept["start"], kept["end"])
+            kept["end"][is_open] = OPEN_END
+            of_row = schema.process_of_thread(kept["globalTid"])
+            parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
+            check_few_processes(database, table.name, len(parts))
+    ranges, marks = dict(range_parts.finished()), dict(mark_parts.finished())
+    ids = [
+        columns["textId"].distinct
+        for columns in (*ranges.values(), *marks.values())
+        if "textId" in columns
+    ]
     names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
     known = names.known(database)
-    return {process: _table(columns, names, known) for process, columns in by_process.items()}
+    return NvtxTables(
+        {process: _table(columns, names, known) for process, columns in ranges.items()},
+        {process: _marks(columns, names, known) for process, columns in marks.items()},
+    )
 
 
 def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
@@ -132,3 +159,11 @@ def _table(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> R
         (kind == schema.NVTX_PUSH_POP)[order],
         known,
     )
+
+
+def _marks(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> Marks:
+    """Return one process's marks in order."""
+    time, thread = (columns.pop(name).values for name in ("start", "globalTid"))
+    name = names.of(columns, len(time))
+    order = np.argsort(time, kind="stable")
+    return Marks(time[order], name[order], thread[order], known)

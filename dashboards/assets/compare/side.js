@@ -1,0 +1,90 @@
+// @ts-check
+// One side of a comparison: whose step and which is chosen, and its timeline.
+import { ask } from "../timeline/data.js";
+import { make } from "../timeline/elements.js";
+import { Timeline } from "../timeline/timeline.js";
+import { chosenIn, stepLabel } from "./steps.js";
+
+/** @import { ComparedTimelines } from "./timelines.js" */
+/** @import { Side, Step } from "./types.d.ts" */
+
+export class ComparedSide {
+  /**
+   * @param {ComparedTimelines} compared
+   * @param {Side} side
+   */
+  constructor(compared, side) {
+    this.compared = compared;
+    this.side = side;
+    const chosen = chosenIn(new URLSearchParams(location.search).get(side.name), side);
+    this.rank = chosen.rank;
+    this.wanted = chosen.step;
+    /** @type {Step[]} */
+    this.steps = [];
+    /** @type {Step | null} */
+    this.step = null;
+    /** @type {Timeline | null} */
+    this.timeline = null;
+    this.ranks = make("select", { "aria-label": `${side.name}: rank`, onchange: () => this.#chooseRank() },
+      ...side.ranks.map(({ number, label }) => make("option", { value: number }, label)));
+    this.ranks.value = String(this.rank);
+    this.choice = make("select", { "aria-label": `${side.name}: step`, onchange: () => this.#chooseStep() });
+    this.note = make("span", { class: "note" });
+    this.link = make("a", {}, "on the timeline");
+    this.link.hidden = side.name !== "after"; // the timeline is of this run
+    this.place = make("div", { class: "timeline linked" });
+    this.section = make("section", { class: "compared-side", "aria-label": side.name },
+      make("header", {}, make("h4", {}, side.name), this.ranks, this.choice, this.note, this.link), this.place);
+  }
+
+  #chooseRank() {
+    this.rank = Number(this.ranks.value);
+    this.show();
+  }
+
+  #chooseStep() {
+    const step = this.steps[Number(this.choice.value)];
+    if (step) this.#draw(step);
+  }
+
+  /** Show the step that is wanted of the rank, or the one in the middle where it has no such. */
+  async show() {
+    const { rank, side } = this;
+    try {
+      const { steps } = await ask(`${side.path}/steps`, { rank });
+      if (rank !== this.rank) return; // the reader went on
+      this.steps = /** @type {Step[]} */ (steps);
+    } catch (error) {
+      this.note.textContent = /** @type {Error} */ (error).message;
+      return;
+    }
+    this.choice.replaceChildren(...this.steps.map((step, index) =>
+      make("option", { value: index }, stepLabel(step))));
+    const place = this.steps.findIndex(({ number }) => number === this.wanted);
+    const index = place < 0 ? Math.floor(this.steps.length / 2) : place;
+    this.choice.value = String(index);
+    const step = this.steps[index];
+    if (step) this.#draw(step);
+  }
+
+  /** @param {Step} step */
+  #draw(step) {
+    const { compared, rank, side } = this;
+    this.step = step;
+    this.wanted = step.number;
+    this.note.textContent = "";
+    const end = BigInt(step.start) + BigInt(step.length);
+    this.link.href = `/timeline?${new URLSearchParams({ rank: String(rank), start: step.start, end: String(end), scope: "" })}`;
+    if (this.timeline) compared.linked.remove(this.timeline);
+    const root = make("div", {
+      class: "timeline linked", "data-ranks": JSON.stringify([rank]), "data-labels": "{}",
+      "data-opened": JSON.stringify([rank]), "data-colors": compared.colors, "data-base": step.start,
+      "data-time": "time since the step's start", "data-path": side.path,
+    });
+    this.place.replaceWith(root);
+    this.place = root;
+    compared.changed();
+    this.timeline = new Timeline(root, compared.linked);
+    Object.assign(root, { timeline: this.timeline });
+  }
+}

@@ -1,0 +1,41 @@
+// @ts-check
+// A step of each side of a comparison: whose and which is chosen, and the timelines below each other,
+// which zoom and move together. 0 is where each step begins.
+import { withSteps } from "../address.js";
+import { LinkedTimelines } from "../timeline/linked.js";
+import { ComparedSide } from "./side.js";
+
+/** @import { Side } from "./types.d.ts" */
+
+export class ComparedTimelines {
+  /** @param {HTMLElement} root */
+  constructor(root) {
+    this.root = root;
+    this.colors = root.dataset["colors"] ?? "{}";
+    /** @type {Side[]} */
+    const sides = JSON.parse(root.dataset["sides"] ?? "[]");
+    this.linked = new LinkedTimelines();
+    this.sides = sides.map((side) => new ComparedSide(this, side));
+    root.replaceChildren(...this.sides.map(({ section }) => section));
+    Object.assign(root, { compared: this });
+    for (const side of this.sides) side.show();
+  }
+
+  /** Show all of the longer step, and note in the address which are shown. */
+  changed() {
+    const lengths = this.sides.map(({ step }) => step?.length ?? 0);
+    this.linked.home = { start: 0, end: Math.max(...lengths, 1) };
+    if (this.sides.some(({ step }) => step === null)) return; // not known yet
+    for (const { timeline } of this.sides) if (timeline?.view) timeline.home();
+    const choices = Object.fromEntries(this.sides.map(({ side, rank, step }) =>
+      [side.name, step?.number === null ? String(rank) : `${rank}.${step?.number}`]));
+    history.replaceState(history.state, "", withSteps(location.href, choices));
+  }
+
+  restyle() {
+    for (const { timeline } of this.sides) {
+      timeline?.painter.restyle();
+      timeline?.refresh();
+    }
+  }
+}

@@ -1,0 +1,95 @@
+// @ts-check
+// What the page's address says of the timeline, and what of it is noted there.
+import { withTime, withTimeline } from "../address.js";
+import { go } from "../navigation.js";
+import { namedEvidence } from "./evidence.js";
+
+/** @import { Timeline } from "./timeline.js" */
+
+const NOTE_MS = 250;
+
+/** @param {string} name */
+const parameter = (name) => new URLSearchParams(location.search).get(name);
+/**
+ * @param {string | null} text
+ * @returns {text is string}
+ */
+const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
+
+export class PageAddress {
+  /** @param {Timeline} timeline */
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.noting = 0; // a timer, until what changed is noted
+  }
+
+  /** Show what the address says; again when the reader goes back. */
+  async restore() {
+    const { timeline } = this;
+    const { data, layout, panel } = timeline;
+    timeline.forgetSelection();
+    panel.query.value = parameter("search") ?? "";
+    panel.forgetMatches();
+    panel.showHiddenCount(layout.arrangement.restore(parameter));
+    panel.showMessage("Reading the rows …");
+    const ranks = await Promise.all([...timeline.opened].map((number) => data.loadRank(number)));
+    panel.showNothing();
+    const [start, end] = ["start", "end"].map((name) => {
+      const text = parameter(name);
+      return isNumber(text) ? data.toOffset(text) : null;
+    });
+    if (start === null && end === null) timeline.showWhole();
+    else {
+      const extent = timeline.extent();
+      const from = start ?? extent.start;
+      timeline.setView({ start: from, span: (end ?? extent.end) - from });
+    }
+    const select = parameter("select");
+    const finding = parameter("finding");
+    if (select) await timeline.select(select, { scroll: true });
+    else if (finding) {
+      const index = Number(parameter("evidence") ?? 0);
+      const shown = namedEvidence(ranks[0]?.evidence ?? [], finding, index, timeline.view);
+      if (shown) timeline.chooseEvidence([...timeline.opened][0], shown);
+    }
+    timeline.path.restore(parameter("path"));
+    if (panel.query.value) timeline.search.count();
+  }
+
+  /**
+   * Have all pages show a piece of time.
+   * @param {number} start
+   * @param {number} end
+   */
+  choose(start, end) {
+    const { data } = this.timeline;
+    const [first, last] = [data.toTime(start), data.toTime(Math.max(end, start + 1))];
+    go(withTime(location.href, String(first), String(last)), { stay: true });
+  }
+
+  /**
+   * Keep the address up to date: a jump can be undone by going back, a movement is only noted.
+   * @param {boolean} jump
+   */
+  note(jump) {
+    clearTimeout(this.noting);
+    const write = () => {
+      const { timeline } = this;
+      this.noting = 0;
+      if (!timeline.root.isConnected || !timeline.view) return;
+      const href = withTimeline(location.href, {
+        start: timeline.data.toTime(timeline.view.start),
+        end: timeline.data.toTime(timeline.view.start + Math.max(timeline.view.span, 1)),
+        select: timeline.selected?.id ?? null,
+        finding: timeline.chosenEvidence?.finding ?? null,
+        evidence: timeline.chosenEvidence?.evidence ?? null,
+        search: timeline.panel.query.value || null,
+        path: timeline.path.step || null,
+        ...timeline.layout.arrangement.parameters,
+      });
+      history[jump ? "pushState" : "replaceState"](history.state, "", href);
+    };
+    if (jump) write();
+    else this.noting = setTimeout(write, NOTE_MS);
+  }
+}

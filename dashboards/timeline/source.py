@@ -1,0 +1,47 @@
+"""What timelines are made of: the ranks of a run, and what was measured of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.analysis import Analysis
+    from traceprof.run.opening import Run
+
+    Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TimelineSource:
+    """A run whose reports are open.
+
+    Attributes:
+        run: its ranks.
+        steps: their training steps, by number of the rank.
+        judged: start and end of what findings are about (ns of the rank's report), likewise.
+        analysis: of the run; without it there are no findings, collectives and critical paths.
+    """
+
+    run: Run
+    steps: Mapping[int, Sequence[StepMeasures]]
+    judged: Mapping[int, Span]
+    analysis: Analysis | None = None
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> TimelineSource:
+        """Return the run of an analysis."""
+        results = analysis.result.breakdown
+        starts = {result.rank: result.judged.window_start_ns for result in results}
+        return cls(
+            analysis.run,
+            {result.rank: result.steps for result in results},
+            {
+                result.rank: (starts[result.rank], starts[result.rank] + result.judged.window_ns)
+                for result in results
+            },
+            analysis,
+        )

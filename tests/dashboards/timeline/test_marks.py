@@ -1,0 +1,219 @@
+"""Marks on the timeline: moments that the program named."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.server.app import create_app
+from dashboards.timeline import viewport
+from dashboards.timeline.row import Row
+from tests.support.builders import TraceBuilder
+from tests.support.serving import serving
+from tests.support.timeline_page import Timeline
+from tests.support.traces import SAMPLE
+from traceprof.analysis import analyze
+from traceprof.trace.nsight import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from tests.support.serving import Serve
+
+MARKS = SAMPLE.with_stem("marks")
+TRUTH = json.loads(MARKS.with_suffix(".truth.json").read_text())["marks"]
+OF_RANK_0 = [mark for mark in TRUTH if mark["rank"] == 0]
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Callable[..., Any]]:
+    with closing(analyze(MARKS)) as analysis:
+        browser = create_app(analysis).server.test_client()
+
+        def asked(route: str, **parameters: object) -> Any:
+            response = browser.get(f"/timeline/{route}", query_string=parameters)
+            assert response.status_code == 200
+            return json.loads(response.get_data())
+
+        yield asked
+
+
+@pytest.fixture(scope="module")
+def row(ask: Callable[..., Any]) -> dict[str, Any]:
+    (row,) = (row for row in ask("rank", rank=0)["rows"] if row["source"] == "mark")
+    return dict(row)
+
+
+def test_they_have_a_row_above_the_ranges_of_their_thread(ask: Any, row: dict[str, Any]) -> None:
+    rows = ask("rank", rank=0)["rows"]
+    assert (row["label"], row["kind"], row["events"]) == ("NVTX marks", "marks", len(OF_RANK_0))
+    place = rows.index(row)
+    assert rows[place + 1]["label"] == "NVTX"
+    assert rows[place + 1]["group"] == row["group"]
+
+
+@pytest.mark.parametrize("columns", [1, 10, 100, 1000, 8000])
+def test_each_is_shown_alone_or_counted(ask: Any, row: dict[str, Any], columns: int) -> None:
+    times = [mark["time_ns"] for mark in OF_RANK_0]
+    start, end = times[0], times[-1] + 1
+    tile = ask("tiles", rows=row["row"], start=start, end=end, columns=columns)["rows"][row["row"]]
+    assert tile["columns"] == -(-columns // 10)
+    assert len(tile["event"]) + sum(tile["count"]) == len(times)
+    assert [start + begin for begin in tile["begin"]] == [times[event] for event in tile["event"]]
+    assert set(tile["length"]) <= {0}
+    assert set(tile["share"]) <= {0}
+
+
+def test_a_name_is_sent_where_it_has_room(ask: Any, row: dict[str, Any]) -> None:
+    # In one thousand columns of 10 ns: the second follows the first after 50 ns.
+    first, second = (mark["time_ns"] for mark in OF_RANK_0[2:4])
+    view = {"start": first - 100, "end": second + 100, "columns": 1000}
+    tile = ask("tiles", rows=row["row"], **view)["rows"][row["row"]]
+    said = [tile["names"].get(str(name)) for name in tile["name"]]
+    assert said == ["loss is read 0", None]
+
+
+def test_marks_at_once_are_one_symbol() -> None:
+    times = np.array([5, 5, 7, 40], np.int64)
+    seen = viewport.moments(Row.of(times, times), 0, 50, 50)
+    assert seen.event.tolist() == [2, 3]
+    assert (seen.column.tolist(), seen.count.tolist()) == ([5], [2])
+    assert seen.num_events == 4
+    few = viewport.moments(Row.of(times, times), 0, 50, 2)
+    assert few.event.tolist() == [3]
+    assert few.count.tolist() == [3]
+
+
+def test_what_is_known_of_one(ask: Any) -> None:
+    event = ask("event", id="0.mark.2")
+    assert event["name"] == event["label"] == "loss is read 0"
+    assert (int(event["start"]), event["duration"]) == (OF_RANK_0[2]["time_ns"], "0")
+    assert event["kind"] == "marks"
+    assert ["thread", "4242"] in event["facts"]
+    assert ["inside", "step 1"] in event["facts"]
+
+
+def test_search_neighbours_and_tables(ask: Any, row: dict[str, Any]) -> None:
+    matches = ask("search", rank=0, text="LOSS IS", at=0, direction="next")
+    while not matches["is_all"]:
+        matches = ask("search", rank=0, text="LOSS IS", at=0, direction="next")
+    assert matches["count"] == sum("loss" in mark["name"] for mark in OF_RANK_0) == 7
+    assert matches["next"]["id"] == "0.mark.2"
+    assert ask("neighbour", id="0.mark.2", direction="next") == {"id": "0.mark.3"}
+    assert ask("neighbour", id="0.mark.0", direction="previous") == {"id": None}
+    assert ask("namesake", id="0.mark.0", direction="next") == {"id": "0.mark.1"}
+    view = {"rows": row["row"], "start": 0, "end": OF_RANK_0[3]["time_ns"]}
+    listed = ask("events", **view)
+    assert [event["label"] for event in listed["events"]] == [
+        mark["name"] for mark in OF_RANK_0[:3]
+    ]
+    area = ask("area", **view)
+    assert area["rows"] == []
+    assert [(of["source"], of["name"], of["count"]) for of in area["names"]] == [
+        ("mark", "batch is there", 2), ("mark", "loss is read 0", 1),
+    ]  # fmt: skip
+    block = ask("block", row=row["row"], start=0, end=OF_RANK_0[3]["time_ns"])
+    assert block["count"] == 3
+
+
+# -- in the browser -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timeline(page: Page, serve: Serve) -> Timeline:
+    return Timeline(page, f"{serve(MARKS)}/timeline?rank=0")
+
+
+def test_a_mark_is_a_yellow_diamond_with_its_name_in_the_tooltip(timeline: Timeline) -> None:
+    timeline.ask(f"t.setView({{start: {OF_RANK_0[2]['time_ns']} - 5e4, span: 1e5}})")
+    timeline.wait()
+    timeline.wait_for_frames()
+    x, y = timeline.place("0.mark.2")
+    red, green, blue = timeline.color(x, y)
+    assert min(red, green) > 200
+    assert blue < 120
+    timeline.page.mouse.move(x + 4, y)
+    tooltip = timeline.page.locator(".timeline-tooltip")
+    expect(tooltip).to_contain_text("loss is read 0")
+    expect(tooltip).to_contain_text("mark · thread 4242")
+    timeline.page.mouse.click(x + 4, y)
+    expect(timeline.page.locator(".timeline-detail h2")).to_have_text("loss is read 0")
+    assert "a mark of the program" in timeline.panel
+    assert timeline.page.locator(".timeline-bar .legend").get_by_text("marks").is_visible()
+
+
+def test_by_key_from_one_to_the_next(timeline: Timeline) -> None:
+    _, span = timeline.view
+    timeline.page.keyboard.press("/")
+    timeline.page.keyboard.type("loss is read 3")
+    timeline.page.keyboard.press("Enter")
+    detail = timeline.page.locator(".timeline-detail")  # a live region, which is read out
+    expect(detail.locator("h2")).to_have_text("loss is read 3")
+    timeline.page.keyboard.press("Escape")
+    timeline.press(".")
+    expect(detail.locator("h2")).to_have_text("batch is there")
+    timeline.press(",")
+    expect(detail.locator("h2")).to_have_text("loss is read 3")
+    timeline.press("f")
+    start, now = timeline.view
+    assert now == span  # a moment is no piece of time to zoom to
+    assert start + now / 2 == next(
+        mark["time_ns"] for mark in OF_RANK_0 if mark["name"] == "loss is read 3"
+    )
+
+
+def test_marks_that_lie_near_are_told_together(timeline: Timeline) -> None:
+    times = [mark["time_ns"] for mark in OF_RANK_0]
+    places = timeline.ask(
+        "(() => { const row = t.rows.find((row) => row.track?.kind === 'marks');"
+        " const tile = t.data.tiles.get(row.track.row); const unit = tile.span / tile.columns;"
+        " const box = t.panel.canvas.getBoundingClientRect();"
+        " return tile.column.map((column) => [box.left + t.painter.x(tile.start + (column + .5)"
+        " * unit), box.top + row.top + row.height / 2]); })()"
+    )
+    assert 0 < len(places) < len(times)
+    timeline.page.mouse.click(*places[-1])
+    expect(timeline.page.locator(".timeline-detail h2")).to_have_text("2 events")
+    assert "covered" not in timeline.panel
+    assert "loss is read 5" in timeline.panel
+
+
+def test_names_of_marks_are_never_markup(page: Page, tmp_path: Path) -> None:
+    name = "<img src=x onerror=document.title='evil'>"
+    trace = TraceBuilder().kernel(0, 1000).api("cudaLaunchKernel", 0, 5)
+    trace.nvtx(name, 10, None, event_type=schema.NVTX_MARK)
+    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+        timeline = Timeline(page, f"{url}/timeline?select=0.mark.0")
+        expect(page.locator(".timeline-detail h2")).to_have_text(name)
+        assert page.locator("#timeline img").count() == 0
+        assert "evil" not in page.title()
+        assert timeline.ask("t.selected.length") == 0
+        page.goto("about:blank")
+
+
+@pytest.mark.traces
+def test_real_marks_are_found(traces: Path) -> None:
+    report = traces / "rtx3090x6_2nodes_ring" / "report_0.sqlite"
+    with closing(sqlite3.connect(f"file:{report}?mode=ro", uri=True)) as database:
+        query = (
+            "SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (34, 59, 60)"
+            " AND text LIKE '%ncclNetIrecv%'"
+        )
+        ((expected,),) = database.execute(query)
+        ((marks,),) = database.execute(f"{query} AND eventType = 34")
+    with closing(analyze(report)) as analysis:
+        browser = create_app(analysis).server.test_client()
+        matches: dict[str, Any] = {"is_all": False}
+        while not matches["is_all"]:
+            query = "/timeline/search?rank=0&text=ncclNetIrecv&at=0&direction=next"
+            matches = json.loads(browser.get(query).get_data())
+    assert matches["count"] == expected > marks > 0
