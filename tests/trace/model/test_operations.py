@@ -16,6 +16,7 @@ from traceprof.trace.columns import pack
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.nsight import gpu_tables, schema
 from traceprof.trace.open import open_trace
+from traceprof.trace.sqlite.read_columns import read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,14 +134,13 @@ def test_an_outline_leaves_kernels_until_they_are_asked_for(
 ) -> None:
     path = TraceBuilder().kernel(3, 9).memcpy(1, 4).write(tmp_path / "t.sqlite")
     columns_read: list[set[str]] = []
-    read = gpu_tables.read_columns
 
     def watched(
         database: Database, table: str, columns: Sequence[str]
     ) -> Iterator[dict[str, Int64]]:
         if table == schema.KERNEL.name:
             columns_read.append({*columns})
-        return read(database, table, columns)
+        return read_columns(database, table, columns)
 
     monkeypatch.setattr(gpu_tables, "read_columns", watched)
     with closing(open_trace(path, kernels_on_demand=True)) as trace:

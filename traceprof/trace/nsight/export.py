@@ -120,8 +120,10 @@ class NsightTrace:
         self._database.reopen()
 
     def release(self) -> None:
-        """Let go of what can be read again, and most analyses do not need: all NVTX events."""
+        """Let go of what can be read or made again, and most analyses do not need: NVTX ranges."""
         self._events = None
+        if "_range_tables" in vars(self):
+            self._range_tables.release()
         ranges = self._kept.get(NAMED_RANGES)
         if isinstance(ranges, NamedRangesData):
             self._kept[NAMED_RANGES] = replace(ranges, events=None)
@@ -342,7 +344,7 @@ class NsightTrace:
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
-        return self._range_tables.get(process)
+        return self._range_tables.of(process)
 
     @cached_property
     def thread_names(self) -> Mapping[int, str]:
@@ -425,7 +427,7 @@ class NsightTrace:
     # -- reading ---------------------------------------------------------------------------------
 
     @cached_property
-    def _range_tables(self) -> dict[int, RangeTable]:
+    def _range_tables(self) -> nvtx_table.RangeTables:
         return nvtx_table.read_range_tables(self._database)
 
     @cached_property

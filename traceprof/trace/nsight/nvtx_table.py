@@ -18,7 +18,7 @@ from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
@@ -28,7 +28,41 @@ _LONGEST = 1000  # characters of a text
 _UNNAMED = "(unnamed)"
 
 
-def read_range_tables(database: Database) -> dict[int, RangeTable]:
+class RangeTables:
+    """The ranges of each process, packed; a process's table is made when it is asked for."""
+
+    def __init__(
+        self, by_process: Mapping[int, Mapping[str, Column]], names: _Names, known: Sequence[str]
+    ) -> None:
+        """Take the columns of each process.
+
+        Args:
+            by_process: as the export has them.
+            names: numbers their names.
+            known: the names by number.
+        """
+        self._by_process, self._names, self._known = by_process, names, known
+        self._tables: dict[int, RangeTable] = {}
+
+    @property
+    def processes(self) -> list[int]:
+        """The processes that have ranges, ascending."""
+        return [*self._by_process]
+
+    def of(self, process: int) -> RangeTable | None:
+        """Return the ranges of a process, None where it has none: the same until `release`."""
+        if process not in self._by_process:
+            return None
+        if process not in self._tables:
+            self._tables[process] = _table(self._by_process[process], self._names, self._known)
+        return self._tables[process]
+
+    def release(self) -> None:
+        """Let go of the tables, which are made again when they are asked for."""
+        self._tables.clear()
+
+
+def read_range_tables(database: Database) -> RangeTables:
     """Return push/pop and start/end ranges by process (globalPid).
 
     Raises:
@@ -36,7 +70,7 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
     """
     table = schema.NVTX
     if table.name not in database.columns:
-        return {}
+        return RangeTables({}, _Names(NumberedTexts(), np.empty(0, np.int64)), ())
     database.require(table.name, table.required)
     expect_rows(database, [table.name])
     texts = NumberedTexts()
@@ -61,7 +95,7 @@ def read_range_tables(database: Database) -> dict[int, RangeTable]:
     ids = [columns["textId"].distinct for columns in by_process.values() if "textId" in columns]
     names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
     known = names.known(database)
-    return {process: _table(columns, names, known) for process, columns in by_process.items()}
+    return RangeTables(by_process, names, known)
 
 
 def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
@@ -89,7 +123,7 @@ class _Names:
     def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
         self._texts, self._ids = texts, ids
 
-    def of(self, columns: dict[str, Column], length: int) -> Int64:
+    def of(self, columns: Mapping[str, Column], length: int) -> Int64:
         """Return the number of each row's name, int64[n]; an empty text is none."""
         num_texts = len(self._texts.known)
         number = np.full(length, num_texts + len(self._ids), np.int64)
@@ -117,10 +151,10 @@ class _Names:
         return Texts(name.encode() for name in names)
 
 
-def _table(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
+def _table(columns: Mapping[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
     """Return one process's ranges in order."""
     start, end, thread, kind = (
-        columns.pop(name).values for name in ("start", "end", "globalTid", "eventType")
+        columns[name].values for name in ("start", "end", "globalTid", "eventType")
     )
     name = names.of(columns, len(start))
     order = np.lexsort((-end, start))
