@@ -31,11 +31,13 @@ def command(reports: tuple[str, ...]) -> None:
     """
     from rich.console import Console
 
-    from traceprof.reports import text
+    from traceprof.execution.memory import keep_freed_memory
+    from traceprof.reports.plain_text import plain
     from traceprof.run.failures import all_failed, try_report
     from traceprof.run.opening import open_run
     from traceprof.run.summary import FailedReport
 
+    keep_freed_memory()
     runs: list[Run] = []
     tables: list[Table] = []
     lost: list[FailedReport] = []
@@ -58,7 +60,7 @@ def command(reports: tuple[str, ...]) -> None:
             if sys.stdout.isatty():
                 Console().print(table)
             else:
-                click.echo(text.plain(table, width=_UNWRAPPED))
+                click.echo(plain(table, width=_UNWRAPPED))
 
 
 def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run, Table]:
@@ -66,7 +68,7 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run,
     from traceprof.run.opening import open_run
     from traceprof.trace.open import open_trace
 
-    trace = open_trace(path, shown)
+    trace = open_trace(path, shown, kernels_on_demand=True)
     opened.callback(trace.close)
     run = open_run([trace])
     # Reads whatever can be damaged, before anything is said of the others.

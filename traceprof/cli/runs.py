@@ -30,6 +30,6 @@ def command(store: str, output_format: str) -> None:
 
         Console().print(runs_list.table(runs))
     else:
-        from traceprof.reports import text
+        from traceprof.reports.plain_text import plain
 
-        click.echo(text.plain(runs_list.table(runs)), nl=False)
+        click.echo(plain(runs_list.table(runs)), nl=False)

@@ -55,7 +55,7 @@ def command(
     from rich.console import Console
 
     from traceprof.reports import whatif_json, whatif_text
-    from traceprof.reports.text import plain
+    from traceprof.reports.plain_text import plain
     from traceprof.whatif.ask import whatif
     from traceprof.whatif.assumptions import parse
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
@@ -15,6 +14,7 @@ from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.findings_text import findings_section, not_applicable_section
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.kernels_text import kernel_tables
+from traceprof.reports.plain_text import plain
 from traceprof.reports.ranks_text import (
     arrived_heading,
     has_several_ranks,
@@ -28,11 +28,10 @@ from traceprof.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from traceprof.analyses.run_result import RunResult
 
-PLAIN_WIDTH = 110  # of output that goes to no terminal
 _MAX_NAMED = 3  # reports, each on a line of its own
 
 
@@ -51,13 +50,6 @@ def render(
         console.print(report(analysis, ascii_only=ascii_only, shows_kernels=shows_kernels))
         return ""
     return plain(report(analysis, shows_kernels=shows_kernels))
-
-
-def plain(renderable: RenderableType, width: int = PLAIN_WIDTH) -> str:
-    """Return what rich draws as text without colours and without spaces at the ends of lines."""
-    buffer = io.StringIO()
-    Console(file=buffer, width=width, color_system=None).print(renderable, crop=False)
-    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def report(

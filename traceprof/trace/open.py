@@ -54,13 +54,20 @@ FORMATS = (NsightTrace.format, KinetoTrace.format)
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
-def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+def open_trace(
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    kernels_on_demand: bool = False,
+) -> Trace:
     """Open a report for reading; neither it nor its folder is ever written to.
 
     Args:
         path: an Nsight Systems SQLite export, a .nsys-rep (which `nsys`, found on PATH, then
             exports to a temporary folder), or a trace of torch.profiler, plain or packed by gzip.
         progress: told of the rows or bytes that are read, if somebody wants to know.
+        kernels_on_demand: whether the kernels of an export are left until somebody asks for them:
+            whose they are, from when to when they go, and what they are called is known at once.
 
     Raises:
         TraceFileError: missing, a folder, empty, or not readable.
@@ -70,9 +77,9 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     report = Path(path)
     start = _first_bytes(report)
     if start.startswith(_SQLITE) or _SQLITE.startswith(start):
-        return NsightTrace(report, progress)
+        return NsightTrace(report, progress, kernels_on_demand=kernels_on_demand)
     if start.startswith(_NSYS_REP):
-        return _ExportedTrace(report, progress)
+        return _ExportedTrace(report, progress, kernels_on_demand)
     unpacked = unpacked_start(start)
     if unpacked is not None and unpacked.lstrip(_BLANK).startswith((b"{", b"[")):
         return KinetoTrace(report, progress)
@@ -139,7 +146,7 @@ def unpacked_start(start: bytes) -> bytes | None:
 class _ExportedTrace(NsightTrace):
     """A .nsys-rep through its export, which lives in a temporary folder until it is closed."""
 
-    def __init__(self, report: Path, progress: Progress | None) -> None:
+    def __init__(self, report: Path, progress: Progress | None, kernels_on_demand: bool) -> None:
         nsys = _find_nsys(report)
         _remove_abandoned()
         try:
@@ -153,7 +160,7 @@ class _ExportedTrace(NsightTrace):
             ) from error
         try:
             file = _export(nsys, report, Path(self._folder.name))
-            super().__init__(report, progress, file=file)
+            super().__init__(report, progress, file=file, kernels_on_demand=kernels_on_demand)
         except BaseException:
             self._clean_up()
             raise

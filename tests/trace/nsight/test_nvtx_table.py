@@ -231,7 +231,8 @@ def test_real_exports(real_trace: Path) -> None:
     trace = NsightTrace(real_trace)
     database = trace._database
     tables = trace._nvtx_tables
-    for kinds, by_process in (("59, 60", tables.ranges), ("34", tables.marks)):
+    ranges = [tables.ranges.of(process) for process in tables.ranges.processes]
+    for kinds, of_processes in (("59, 60", ranges), ("34", tables.marks.values())):
         rows = 0
         if schema.NVTX.name in database.columns:
             query = (
@@ -239,7 +240,7 @@ def test_real_exports(real_trace: Path) -> None:
                 " AND start IS NOT NULL AND globalTid IS NOT NULL"
             )
             rows = database.connection.execute(query).fetchone()[0]
-        assert sum(map(len, by_process.values())) == rows
+        assert sum(len(table) for table in of_processes if table is not None) == rows
     trace.close()
 
 

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.comparison.sections import sections
+from traceprof.reports.plain_text import plain
 from traceprof.reports.tables import Escaped, name_text, new_table
-from traceprof.reports.text import plain
 from traceprof.version import __version__
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def write(
         # Process ids of several machines may be the same, and Perfetto has no pid 0.
         write_rank(writer, rank, analysis.result, number, has_host=process not in written)
         written.add(process)
-        rank.release()
+        _release(rank)
         if progress is not None:
             progress.advance(1)
     writer.flush()
@@ -72,7 +72,7 @@ def _first_of(rank: Rank) -> int:
     times = [rank.window.start_ns]
     calls = None if isinstance(rank, CpuRank) else rank.calls
     if calls is not None and len(calls):
-        times.append(int(calls.start_ns.min()))
+        times.append(int(calls.starts.values.min()))
     table = rank.trace.range_table(rank.process)
     if table is not None and len(table):
         times.append(int(table.start_ns[0]))
@@ -80,4 +80,11 @@ def _first_of(rank: Rank) -> int:
     if marks is not None:
         times.append(int(marks.time_ns[0]))
     times += [int(samples.start_ns[0]) for samples in link_samples(rank) if len(samples.start_ns)]
+    _release(rank)
     return min(times)
+
+
+def _release(rank: Rank) -> None:
+    """Let go of all that can be made again: one rank after the other is looked at."""
+    rank.release()
+    rank.trace.release()

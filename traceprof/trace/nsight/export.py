@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import labels
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
 from traceprof.trace.model.host import (
@@ -24,7 +23,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Content
 from traceprof.trace.nsight import host, host_activity, notes, nvtx_names, nvtx_table, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.gpu import GpuOperationsData
+from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.mpi import mpi_processes
 from traceprof.trace.nsight.nvtx_events import Events, read_events
@@ -80,7 +79,12 @@ class NsightTrace:
     how_to_collect = HOW_TO_COLLECT
 
     def __init__(
-        self, path: Path, progress: Progress | None = None, *, file: Path | None = None
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        file: Path | None = None,
+        kernels_on_demand: bool = False,
     ) -> None:
         """Open the export.
 
@@ -88,6 +92,7 @@ class NsightTrace:
             path: the report.
             progress: told of the rows that are read.
             file: the export, where it is not the report itself.
+            kernels_on_demand: whether kernels are left until somebody asks for them.
 
         Raises:
             TraceFormatError: damaged, or the database of another program.
@@ -96,6 +101,7 @@ class NsightTrace:
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
         self._kept: dict[Section, SectionData] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
+        self._kernels_on_demand = kernels_on_demand
         self._events: Events | None = None
         try:
             check_is_export(self._database)
@@ -115,8 +121,10 @@ class NsightTrace:
         self._database.reopen()
 
     def release(self) -> None:
-        """Let go of what can be read again, and most analyses do not need: all NVTX events."""
+        """Let go of what can be read or made again, and most analyses do not need: NVTX ranges."""
         self._events = None
+        if "_nvtx_tables" in vars(self):
+            self._nvtx_tables.ranges.release()
         ranges = self._kept.get(NAMED_RANGES)
         if isinstance(ranges, NamedRangesData):
             self._kept[NAMED_RANGES] = replace(ranges, events=None)
@@ -135,7 +143,12 @@ class NsightTrace:
         Raises:
             TraceFormatError: the file is damaged.
         """
-        return read_section(self._database, section, self.target.capture_end_ns)
+        return read_section(
+            self._database,
+            section,
+            self.target.capture_end_ns,
+            kernels_on_demand=self._kernels_on_demand,
+        )
 
     def keep_section(self, section: Section, data: SectionData) -> None:
         """Keep a section that was read, perhaps elsewhere."""
@@ -153,9 +166,9 @@ class NsightTrace:
         return self._kept[section]
 
     @property
-    def _gpu_operations(self) -> GpuOperationsData:
+    def _gpu_operations(self) -> GpuOperationsData | GpuOutlineData:
         data = self._section(GPU_OPERATIONS)
-        assert isinstance(data, GpuOperationsData)  # noqa: S101
+        assert isinstance(data, GpuOperationsData | GpuOutlineData)  # noqa: S101
         return data
 
     @property
@@ -336,7 +349,7 @@ class NsightTrace:
 
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None where it has none."""
-        return self._nvtx_tables.ranges.get(process)
+        return self._nvtx_tables.ranges.of(process)
 
     def marks(self, process: int) -> Marks | None:
         """Return the NVTX marks of a process, or None where it has none."""
@@ -389,7 +402,7 @@ class NsightTrace:
         if events is None:
             return []
         silent = nvtx_names.silent_domains(events, self._named_ranges.domains)
-        return [nvtx_names.silence_note(name) for name in silent if name != labels.DOMAIN]
+        return [nvtx_names.silence_note(name) for name in silent]
 
     @property
     def gpus(self) -> Sequence[str]:

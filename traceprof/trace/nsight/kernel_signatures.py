@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 _NAME, _PROCESS = "name", "globalPid"
-_NAMES = ("demangledName", "shortName")
+NAMES = ("demangledName", "shortName")
+"""The columns that a kernel's name may be in."""
 
 
 class Signer:
@@ -38,7 +39,7 @@ class Signer:
             columns: of the table of kernels; those that are read as one are among them.
         """
         self.names: set[int] = set()
-        combined = (_PROCESS, *_NAMES, *schema.GRID)
+        combined = (_PROCESS, *NAMES, *schema.GRID)
         self.combinations = NumberedRows([column for column in columns if column in combined])
         self._signatures = NumberedRows((_NAME, *schema.GRID))
         self._of_combination = np.empty(0, np.int64)  # -1 where it is not met yet
@@ -70,7 +71,7 @@ class Signer:
         rows = self.combinations.rows[combinations]
         columns = dict(zip(self.combinations.names, rows.T, strict=True))
         missing = np.full(len(rows), NULL, np.int64)
-        (name,) = [columns[column] for column in _NAMES if column in columns] or [missing]
+        (name,) = [columns[column] for column in NAMES if column in columns] or [missing]
         shape = {column: columns.get(column, missing) for column in schema.GRID}
         self.names.update(name.tolist())
         self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})

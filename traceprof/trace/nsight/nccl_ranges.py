@@ -73,9 +73,7 @@ def read_nccl_ranges(
     start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
     order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
-    functions = events.names(rows)
-    number_of_name = {name: index for index, name in enumerate(dict.fromkeys(functions))}
-    name = np.array([number_of_name[function] for function in functions], np.int64)
+    name, functions = events.numbered_names(rows)
     payload, payloads = _payloads(events, rows)
     process = schema.process_of_thread(thread)
     by_process = {}
@@ -86,7 +84,7 @@ def read_nccl_ranges(
             np.maximum(start, end)[part],
             thread[part],
             name[part],
-            tuple(number_of_name),
+            functions,
             payload[part],
             payloads,
         )

@@ -148,17 +148,30 @@ class Events:
 
     def names(self, rows: Int64) -> list[str]:
         """Return the names of rows, empty for those without."""
-        of_string, of_text = self.strings, [*self.columns.texts, ""]
-        texts, ids = self.columns.text.at(rows), self.columns.text_id.at(rows)
-        names = [
-            of_string.get(key, "") if text == NONE else of_text[text]
-            for text, key in zip(texts.tolist(), ids.tolist(), strict=True)
-        ]
-        numbered = np.flatnonzero(np.array([_has_digit(text) for text in of_text])[texts])
-        full_texts = self._own_texts(self.columns.row.at(rows[numbered]).tolist())
-        for index, name in zip(numbered.tolist(), full_texts, strict=True):
-            names[index] = name
-        return names
+        number, names = self.numbered_names(rows)
+        in_order: list[str] = np.array([*names, ""], object)[number].tolist()
+        return in_order
+
+    def numbered_names(self, rows: Int64) -> tuple[Int64, list[str]]:
+        """Return the names of rows as numbers: of millions of rows there are few names.
+
+        Returns:
+            int64[m], indices into the names, and these; one may be there twice.
+        """
+        columns, known = self.columns, [*self.columns.texts]
+        text, text_id = columns.text.at(rows), columns.text_id.taken(rows)
+        ids = text_id.distinct
+        number = np.where(text == NONE, len(known) + text_id.places_in(ids), text)
+        known += [self.strings.get(key, "") for key in ids.tolist()]
+        has_digit = np.array([_has_digit(name) for name in columns.texts], np.bool_)
+        of_text = np.flatnonzero(text != NONE)
+        differ = of_text[has_digit[text[of_text]]]
+        number_of_text: dict[str, int] = {}
+        for row, name in zip(
+            differ.tolist(), self._own_texts(columns.row.at(rows[differ]).tolist()), strict=True
+        ):
+            number[row] = len(known) + number_of_text.setdefault(name, len(number_of_text))
+        return number, [*known, *number_of_text]
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
         """Return the texts of rows as they are."""

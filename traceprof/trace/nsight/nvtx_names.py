@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import labels
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import NULL, OPEN_END
@@ -152,14 +153,19 @@ def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> li
         events: of the export.
         domains: names by process and id.
     """
-    by_program = {key: name for key, name in domains.items() if name not in _OF_LIBRARIES}
+    by_program = {
+        key: name
+        for key, name in domains.items()
+        if name not in _OF_LIBRARIES and name != labels.DOMAIN
+    }
     if not by_program:
         return []
     columns = events.columns
-    of_ranges_and_marks = columns.kind.isin([*RANGES, schema.NVTX_MARK])
-    process = schema.process_of_thread(columns.thread.at(of_ranges_and_marks))
-    domain = columns.domain.at(of_ranges_and_marks)
-    used = {(int(process[rows][0]), int(domain[rows][0])) for rows in pieces(process, domain)}
+    rows = columns.domain.isin(number for _, number in by_program)
+    rows &= columns.kind.isin([*RANGES, schema.NVTX_MARK])
+    process = schema.process_of_thread(columns.thread.at(rows))
+    domain = columns.domain.at(rows)
+    used = {(int(process[of_one][0]), int(domain[of_one][0])) for of_one in pieces(process, domain)}
     heard = {name for key, name in by_program.items() if key in used}
     return sorted({*by_program.values()} - heard)
 

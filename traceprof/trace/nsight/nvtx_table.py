@@ -30,6 +30,40 @@ _LONGEST = 1000  # characters of a text
 _UNNAMED = "(unnamed)"
 
 
+class RangeTables:
+    """The ranges of each process, packed; a process's table is made when it is asked for."""
+
+    def __init__(
+        self, by_process: Mapping[int, Mapping[str, Column]], names: _Names, known: Sequence[str]
+    ) -> None:
+        """Take the columns of each process.
+
+        Args:
+            by_process: as the export has them.
+            names: numbers their names.
+            known: the names by number.
+        """
+        self._by_process, self._names, self._known = by_process, names, known
+        self._tables: dict[int, RangeTable] = {}
+
+    @property
+    def processes(self) -> list[int]:
+        """The processes that have ranges, ascending."""
+        return [*self._by_process]
+
+    def of(self, process: int) -> RangeTable | None:
+        """Return the ranges of a process, None where it has none: the same until `release`."""
+        if process not in self._by_process:
+            return None
+        if process not in self._tables:
+            self._tables[process] = _table(self._by_process[process], self._names, self._known)
+        return self._tables[process]
+
+    def release(self) -> None:
+        """Let go of the tables, which are made again when they are asked for."""
+        self._tables.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class NvtxTables:
     """What an export has of NVTX, by process (globalPid).
@@ -39,7 +73,7 @@ class NvtxTables:
         marks: the moments that were named.
     """
 
-    ranges: Mapping[int, RangeTable]
+    ranges: RangeTables
     marks: Mapping[int, Marks]
 
 
@@ -51,7 +85,8 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
     """
     table = schema.NVTX
     if table.name not in database.columns:
-        return NvtxTables({}, {})
+        nothing = RangeTables({}, _Names(NumberedTexts(), np.empty(0, np.int64)), ())
+        return NvtxTables(nothing, {})
     database.require(table.name, table.required)
     expect_rows(database, [table.name])
     texts = NumberedTexts()
@@ -86,7 +121,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
     names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
     known = names.known(database)
     return NvtxTables(
-        {process: _table(columns, names, known) for process, columns in ranges.items()},
+        RangeTables(ranges, names, known),
         {process: _marks(columns, names, known) for process, columns in marks.items()},
     )
 
@@ -116,7 +151,7 @@ class _Names:
     def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
         self._texts, self._ids = texts, ids
 
-    def of(self, columns: dict[str, Column], length: int) -> Int64:
+    def of(self, columns: Mapping[str, Column], length: int) -> Int64:
         """Return the number of each row's name, int64[n]; an empty text is none."""
         num_texts = len(self._texts.known)
         number = np.full(length, num_texts + len(self._ids), np.int64)
@@ -144,10 +179,10 @@ class _Names:
         return Texts(name.encode() for name in names)
 
 
-def _table(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
+def _table(columns: Mapping[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
     """Return one process's ranges in order."""
     start, end, thread, kind = (
-        columns.pop(name).values for name in ("start", "end", "globalTid", "eventType")
+        columns[name].values for name in ("start", "end", "globalTid", "eventType")
     )
     name = names.of(columns, len(start))
     order = np.lexsort((-end, start))

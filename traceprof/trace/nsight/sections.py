@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.trace.model.trace import Section, SectionData
-from traceprof.trace.nsight.gpu import read_gpu_operations
+from traceprof.trace.nsight.gpu import read_gpu_operations, read_gpu_outline
 from traceprof.trace.nsight.host import read_api_calls
 from traceprof.trace.nsight.label_ranges import read_label_ranges
 from traceprof.trace.nsight.nccl_calls import read_communication_calls
@@ -53,19 +53,27 @@ class ApiCallsData(SectionData):
     by_process: Mapping[int, ApiCalls]
 
 
-def read_section(database: Database, section: Section, capture_end_ns: int | None) -> SectionData:
+def read_section(
+    database: Database,
+    section: Section,
+    capture_end_ns: int | None,
+    *,
+    kernels_on_demand: bool = False,
+) -> SectionData:
     """Read a section from the file.
 
     Args:
         database: the export.
         section: one of `SECTIONS`.
         capture_end_ns: when the capture ended, None where that is not told.
+        kernels_on_demand: whether kernels are left until somebody asks for them.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
     if section == GPU_OPERATIONS:
-        return read_gpu_operations(database)
+        read = read_gpu_outline if kernels_on_demand else read_gpu_operations
+        return read(database)
     if section == API_CALLS:
         return ApiCallsData(dict(read_api_calls(database)))
     return _read_named_ranges(database, capture_end_ns)

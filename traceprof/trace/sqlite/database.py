@@ -37,6 +37,7 @@ class Database:
         connection: the read-only connection, for the reader of the large tables.
         progress: told of the rows that are read, if somebody wants to know.
         columns: names of columns by table.
+        row_counts: how many rows the tables have that were read to their end.
         views: names of views, which no exporter makes.
         remedy: what a user can do about a damaged file.
     """
@@ -64,6 +65,7 @@ class Database:
         self.path = path
         self.progress = progress
         self.remedy = remedy
+        self.row_counts: dict[str, int] = {}
         self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
         self.file = (file or path).resolve()

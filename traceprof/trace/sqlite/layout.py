@@ -36,7 +36,10 @@ class Layout:
 
 
 def layout_of(
-    connection: sqlite3.Connection, table: str, columns: Sequence[str], texts: Sequence[str] = ()
+    connection: sqlite3.Connection,
+    table: str,
+    columns: Sequence[str] = (),
+    texts: Sequence[str] = (),
 ) -> Layout:
     """Return where columns of a table are stored.
 

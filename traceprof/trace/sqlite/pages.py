@@ -40,8 +40,8 @@ _LAST_OF_ONE_BYTE = 0x7F
 _TOPS = 0x8080808080808080
 _OFTEN = (3, 2, 4)  # bytes that the rowids of neighbours take
 _MAX_LEVELS = 20  # SQLite goes no deeper
-# An interior page is read once; some at a time, for the cost per call.
-_INTERIOR_BYTES = 1 << 20
+# Of pages that are read once, some at a time, for the cost per call.
+_BYTES_AT_ONCE = 1 << 20
 
 
 class Unsupported(Exception):  # noqa: N818 - it is no error: SQLite reads the table
@@ -140,6 +140,20 @@ class PageFile:
             numbers, highest = self._children(numbers, highest)
         raise Unsupported("pages too deep")
 
+    def num_rows(self, root: int) -> int:
+        """Return how many rows the table has whose topmost page this is; none of them is looked at.
+
+        Raises:
+            Unsupported: the tree is damaged, or is not one of a table with rowids.
+        """
+        numbers, num_rows = self.leaves(root).numbers, 0
+        at_once = max(_BYTES_AT_ONCE // self.page_size, 1)
+        data = self.empty(min(at_once, len(numbers)))
+        for window in _windows(len(numbers), at_once):
+            self.read(numbers[window], data)
+            num_rows += int(self._counts(data, len(numbers[window]), _LEAF).sum())
+        return num_rows
+
     def leaf_cells(self, data: Bytes, pages: int) -> tuple[Int64, Int64]:
         """Return where the cells of leaves begin in `data`, and how many each page has."""
         return self._cells(data, pages, _LEAF)
@@ -147,7 +161,7 @@ class PageFile:
     def _children(self, numbers: Int64, highest: Int64) -> tuple[Int64, Int64]:
         """Return the pages below interior ones, and the greatest rowid that each may hold."""
         parts = []
-        at_once = max(_INTERIOR_BYTES // self.page_size, 1)
+        at_once = max(_BYTES_AT_ONCE // self.page_size, 1)
         data = self.empty(min(at_once, len(numbers)))
         for window in _windows(len(numbers), at_once):
             self.read(numbers[window], data)
@@ -175,23 +189,29 @@ class PageFile:
         return left
 
     def _cells(self, data: Bytes, pages: int, kind: int) -> tuple[Int64, Int64]:
+        counts = self._counts(data, pages, kind)
+        halves = data[: pages * self.page_size].view(">u2").reshape(pages, -1)
+        header, most = _PAGE_HEADER_BYTES[kind], int(counts.max())
+        is_there = np.arange(most) < counts[:, None]
+        pointers = halves[:, header // 2 : header // 2 + most][is_there].astype(np.int64)
+        lowest, highest = int(pointers.min(initial=self.usable)), int(pointers.max(initial=0))
+        ends_of_pointers = header + 2 * counts
+        if highest > self.usable - _MIN_CELL_BYTES or (
+            lowest < header + 2 * most and (pointers < np.repeat(ends_of_pointers, counts)).any()
+        ):
+            raise Unsupported("a cell that is not on its page")
+        pointers += np.repeat(np.arange(pages) * self.page_size, counts)
+        return pointers, counts
+
+    def _counts(self, data: Bytes, pages: int, kind: int) -> Int64:
+        """Return how many cells each page has, int64[pages]."""
         rows = data[: pages * self.page_size].reshape(pages, self.page_size)
         if (rows[:, 0] != kind).any():
             raise Unsupported("a page of another kind")
-        halves = rows.view(">u2")
-        counts = rows[:, 3].astype(np.int64) << 8 | rows[:, 4]
-        header = _PAGE_HEADER_BYTES[kind]
-        most = int(counts.max())
-        if header + most * (2 + _MIN_CELL_BYTES) > self.usable:
+        counts: Int64 = rows[:, 3].astype(np.int64) << 8 | rows[:, 4]
+        if _PAGE_HEADER_BYTES[kind] + int(counts.max()) * (2 + _MIN_CELL_BYTES) > self.usable:
             raise Unsupported("a page with too many cells")
-        is_there = np.arange(most) < counts[:, None]
-        pointers = halves[:, header // 2 : header // 2 + most][is_there].astype(np.int64)
-        page = np.repeat(np.arange(pages), counts)
-        if (pointers > self.usable - _MIN_CELL_BYTES).any() or (
-            pointers < header + 2 * counts[page]
-        ).any():
-            raise Unsupported("a cell that is not on its page")
-        return pointers + page * self.page_size, counts
+        return counts
 
     def _kind(self, number: int) -> int:
         data = self.empty(1)
@@ -234,13 +254,25 @@ def varints(data: Bytes, at: Int64) -> tuple[Int64, Int64]:
     first = data[at]
     if len(at) and int(first.max()) <= _LAST_OF_ONE_BYTE:
         return first.astype(np.int64), np.ones(len(at), np.int64)
-    word = gathered(data, at, 8).view(">u8").astype(np.uint64)
-    lengths = _lengths(word)
-    values = _sevens(word >> (64 - 8 * np.minimum(lengths, 8)).astype(np.uint64))
+    stored, lengths = stored_varints(data, at)
+    values = _sevens(stored)
     if len(lengths) and lengths.max() == 9:
         ninth = lengths == 9
         values[ninth] = values[ninth] << np.uint64(8) | data[at[ninth] + 8]
     return values.view(np.int64), np.broadcast_to(lengths, at.shape)
+
+
+def stored_varints(data: Bytes, at: Int64) -> tuple[Words, Int64]:
+    """Return variable-length integers as they are stored, and how many bytes each takes.
+
+    Returns:
+        uint64[n], the first eight bytes of each, in the order of the values where all take the same
+        number of bytes; int64[n], or [1] where they do.
+    """
+    word = gathered(data, at, 8).view(">u8").astype(np.uint64)
+    lengths = _lengths(word)
+    word >>= (64 - 8 * np.minimum(lengths, 8)).astype(np.uint64)
+    return word, lengths
 
 
 def _lengths(word: Words) -> Int64:

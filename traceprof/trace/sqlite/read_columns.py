@@ -11,6 +11,7 @@ import sqlite3
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from string import whitespace
@@ -23,7 +24,7 @@ from traceprof.errors import TraceFormatError
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.layout import layout_of
-from traceprof.trace.sqlite.pages import Unsupported
+from traceprof.trace.sqlite.pages import PageFile, Unsupported
 from traceprof.trace.sqlite.records import decode_columns
 
 if TYPE_CHECKING:
@@ -75,11 +76,15 @@ def read_columns(
     """
     if table not in database.columns:
         return
+    num_rows = 0
     for chunk in _chunks(database, table, columns, texts, rows, chunk_rows):
         database.check_unchanged()
+        of_chunk = len(next(iter(chunk.values())))
+        num_rows += of_chunk
         if database.progress is not None:
-            database.progress.advance(len(next(iter(chunk.values()))))
+            database.progress.advance(of_chunk)
         yield chunk
+    database.row_counts[table] = num_rows
 
 
 def _chunks(
@@ -262,6 +267,10 @@ def count_rows(database: Database, table: str) -> int:
     """Return the number of rows of a table, 0 where it is absent."""
     if table not in database.columns:
         return 0
+    if table in database.row_counts:
+        return database.row_counts[table]
+    with suppress(Unsupported), PageFile(database.descriptor) as pages:
+        return pages.num_rows(layout_of(database.connection, table).root)
     with database.damage_reported():
         query = f"SELECT count(*) FROM {quote(table)}"  # noqa: S608
         return int(database.connection.execute(query).fetchone()[0])

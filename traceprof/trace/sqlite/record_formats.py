@@ -86,7 +86,7 @@ class RecordFormats:
         self._factors = factors(self._words)
         self._numbers: dict[bytes, int] = {}
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)
-        self._headers = np.zeros((_MAX_FORMATS, self._words), np.uint64)
+        self._hash_of_number = np.zeros(_MAX_FORMATS, np.uint64)
         self.end = np.full(_MAX_FORMATS, _FAR, np.int64)
         self._starts = np.zeros(size, np.int64)
         self._shifts = np.zeros(size, np.int64)
@@ -114,10 +114,10 @@ class RecordFormats:
             words &= inside.take(lengths, axis=0)
         hashes: Words = words @ self._factors
         formats = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
-        # Another format's number where this one is new, or two share a slot.
-        differ = words != self._headers.take(formats, axis=0)
-        if differ.any():
-            rows = np.flatnonzero(differ.any(axis=1))
+        # Another format's number where this one is new, or two share a slot. That two headers share
+        # all 64 bits is not to be expected; those that differ in one word never do.
+        rows = np.flatnonzero(self._hash_of_number.take(formats) != hashes)
+        if len(rows):
             numbers = self._learn(words[rows], hashes[rows])
             if numbers is None:
                 return None
@@ -129,6 +129,7 @@ class RecordFormats:
         if len(distinct) > _MAX_NEW_FORMATS or (words != words[firsts[inverse]]).any():
             return None
         numbers = np.array([self._number(words[first]) for first in firsts])
+        self._hash_of_number[numbers] = distinct
         self._slots[(distinct >> _SLOT_SHIFT).view(np.int64)] = numbers
         of_records: Int64 = numbers[inverse]
         return of_records
@@ -137,7 +138,6 @@ class RecordFormats:
         header = words.tobytes()
         if header not in self._numbers:
             number = self._numbers[header] = len(self._numbers) + 1
-            self._headers[number] = words
             self._decode_header(number, header)
         return self._numbers[header]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.sqlite.pages import PageFile, Unsupported, varints
+from traceprof.trace.sqlite.pages import PageFile, Unsupported, stored_varints, varints
 from traceprof.trace.sqlite.record_formats import RecordFormats
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _WINDOW_BYTES = 2 << 20
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _MAX_PAYLOAD = 1 << 28
+_NO_ROWIDS = np.empty(0, np.int64)  # where nobody asks for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +116,42 @@ class _Decoder:
                 return None
             raise Unsupported("a page without cells")
         payloads, payload_bytes = varints(self._data, cells)
-        rowids, rowid_bytes = varints(self._data, cells + payload_bytes)
-        _check_order(rowids, counts, leaves.highest[max(first - 1, 0) : end], is_first=first == 0)
-        headers = cells + payload_bytes + rowid_bytes
+        keys = cells + payload_bytes
+        rowid_bytes, limits = self._check_order(keys, counts, leaves.highest, first)
+        headers = keys + rowid_bytes
         local = self._local(payloads)
         if (self._file.left_on_page(cells) < headers - cells + local).any():
             raise Unsupported("a cell that leaves its page")
-        columns = self._columns(rowids, headers, payloads, local)
-        return Chunk(int(rowids[0]), int(rowids[-1]), len(rowids), columns)
+        columns = self._columns(keys, headers, payloads, local)
+        return Chunk(*limits, len(keys), columns)
+
+    def _check_order(
+        self, keys: Int64, counts: Int64, highest: Int64, first: int
+    ) -> tuple[Int64, tuple[int, int]]:
+        """Check that rowids ascend, and that each page has those for which SQLite would look there.
+
+        Args:
+            keys: int64[n], where each rowid stands.
+            counts: int64[pages], how many there are on each page.
+            highest: of all pages, the greatest rowid that may stand on each.
+            first: of these pages the first one's place among all.
+
+        Returns:
+            How many bytes each rowid takes, int64[n] or [1]; the first one and the last.
+        """
+        stored, lengths = stored_varints(self._data, keys)
+        descends = (stored[1:] <= stored[:-1]).any()
+        if len(lengths) > 1:
+            rowids, lengths = varints(self._data, keys)
+            descends = (rowids[1:] <= rowids[:-1]).any()
+        ends = counts.cumsum()
+        firsts, _ = varints(self._data, keys[ends - counts])
+        lasts, _ = varints(self._data, keys[ends - 1])
+        above = highest[max(first - 1, 0) : first + len(counts) - 1]
+        begins, upto = firsts[first == 0 :], highest[first : first + len(counts)]
+        if descends or (begins <= above).any() or (lasts > upto).any():
+            raise Unsupported("rows out of order")
+        return lengths, (int(firsts[0]), int(lasts[-1]))
 
     def _local(self, payloads: Int64) -> Int64:
         """Return how many bytes of each payload are on the row's page."""
@@ -136,16 +165,17 @@ class _Decoder:
         return np.where(payloads <= self._most_local, payloads, kept)
 
     def _columns(
-        self, rowids: Int64, headers: Int64, payloads: Int64, local: Int64
+        self, keys: Int64, headers: Int64, payloads: Int64, local: Int64
     ) -> dict[str, Int64] | None:
         """Return the wanted columns of some rows; None where SQLite has to read them.
 
         Args:
-            rowids: int64[n].
+            keys: int64[n], where each row's rowid stands.
             headers: int64[n], where each row's record begins.
             payloads: int64[n], how many bytes each record has.
             local: int64[n], how many bytes of each record are on the row's page.
         """
+        rowids = varints(self._data, keys)[0] if None in self._order.values() else _NO_ROWIDS
         if not self._has_stored:
             return self._combined(dict.fromkeys(self._order, rowids))
         formats = self._formats.of(self._data, headers)
@@ -171,14 +201,3 @@ class _Decoder:
         for name, numbered in self._rows.items():
             columns[name] = numbered.of({part: columns.pop(part) for part in numbered.names})
         return columns
-
-
-def _check_order(rowids: Int64, counts: Int64, highest: Int64, *, is_first: bool) -> None:
-    """Check that rowids ascend, and that each page has those for which SQLite would look there."""
-    lasts = counts.cumsum() - 1
-    firsts = lasts - counts + 1
-    above, upto = (highest[:-1], highest[1:]) if not is_first else (highest[:-1], highest)
-    begins = rowids[firsts[1:] if is_first else firsts]
-    descends = (rowids[1:] <= rowids[:-1]).any()
-    if descends or (begins <= above).any() or (rowids[lasts] > upto).any():
-        raise Unsupported("rows out of order")
