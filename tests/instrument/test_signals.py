@@ -41,7 +41,7 @@ def run(folder: Path, tool: Path, alarms: int, *, enabled: bool) -> dict[str, in
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "alarms", [800, pytest.param(20_000, marks=pytest.mark.long)], ids=["some", "many"]
+    "alarms", [300, pytest.param(20_000, marks=pytest.mark.long)], ids=["some", "many"]
 )
 def test_every_alarm_arrives(tmp_path: Path, tool: Path, alarms: int) -> None:
     without = run(tmp_path, tool, alarms, enabled=False)
