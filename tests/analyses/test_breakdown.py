@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.agreement import analyzed, assert_agreement
@@ -350,25 +350,36 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(draw(st.integers(0, 3)))
 
 
+TIME_RANGE = st.none() | st.tuples(TIME, st.integers(1, 100)).map(lambda pair: (pair[0], sum(pair)))
+
+
 @pytest.mark.slow
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    exports(),
-    st.none() | st.tuples(TIME, st.integers(1, 100)).map(lambda pair: (pair[0], sum(pair))),
-)
+@settings(max_examples=20)
+@given(exports(), TIME_RANGE)
 def test_generated_exports_agree_with_the_reference(
     tmp_path_factory: pytest.TempPathFactory,
     builder: TraceBuilder,
     time_range: tuple[int, int] | None,
 ) -> None:
+    assert_generated_agrees(tmp_path_factory.mktemp("generated"), builder, time_range)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(exports(), TIME_RANGE)
+def test_many_generated_exports_agree_with_the_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    builder: TraceBuilder,
+    time_range: tuple[int, int] | None,
+) -> None:
+    assert_generated_agrees(tmp_path_factory.mktemp("generated"), builder, time_range)
+
+
+def assert_generated_agrees(
+    folder: Path, builder: TraceBuilder, time_range: tuple[int, int] | None
+) -> None:
     builder.machine(end=1000)  # so that every time range is within the capture
-    path = builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite")
-    assert_agreement(path, time_range=time_range)
+    assert_agreement(builder.write(folder / "t.sqlite"), time_range=time_range)
 
 
 def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None:

@@ -129,10 +129,23 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(some(9))
 
 
+MANY = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+FEW = settings(MANY, max_examples=15)
+
+
 @pytest.mark.slow
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@FEW
 @given(exports())
 def test_agreement_on_generated_exports(
+    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
+) -> None:
+    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+
+
+@pytest.mark.long
+@MANY
+@given(exports())
+def test_agreement_on_many_generated_exports(
     tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
 ) -> None:
     assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
@@ -193,9 +206,18 @@ def trainings(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@FEW
 @given(trainings())
 def test_gradients_agree_on_generated_steps(
+    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
+) -> None:
+    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+
+
+@pytest.mark.long
+@MANY
+@given(trainings())
+def test_gradients_agree_on_many_generated_steps(
     tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
 ) -> None:
     assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))

@@ -113,12 +113,24 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(some(9))
 
 
+CUTS = st.sampled_from([None, (0.2, 0.7), (-0.3, 1.4)])
+MANY = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+
+
 @pytest.mark.slow
-@settings(
-    max_examples=100, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
-)
-@given(exports(), st.sampled_from([None, (0.2, 0.7), (-0.3, 1.4)]))
+@settings(MANY, max_examples=30)
+@given(exports(), CUTS)
 def test_agreement_on_generated_exports(
+    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder, cut: tuple[float, float] | None
+) -> None:
+    folder = tmp_path_factory.mktemp("generated")
+    assert_agreement(builder.write(folder / "t.sqlite"), *([cut] if cut else []))
+
+
+@pytest.mark.long
+@MANY
+@given(exports(), CUTS)
+def test_agreement_on_many_generated_exports(
     tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder, cut: tuple[float, float] | None
 ) -> None:
     folder = tmp_path_factory.mktemp("generated")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
 from traceprof.analyses import straggler
 from traceprof.analyses.straggler import StragglerResult
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.findings import NotApplicable
 from traceprof.reports import json as json_report
 from traceprof.reports import text
@@ -28,12 +30,28 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+Runs = Callable[[str], tuple[dict[str, Any], Analysis]]
+
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("straggler-")]
 HOWS: list[dict[str, Any]] = [
     {"per_rank": False, "is_labelled": True},
     {"per_rank": True, "is_labelled": False},
     {"per_rank": False, "is_labelled": False, "schema_version": "3.7.2"},  # no payloads either
 ]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Return a function that gives the truth of a run, and what is found in it, made once."""
+
+    @cache
+    def run(name: str) -> tuple[dict[str, Any], Analysis]:
+        folder = tmp_path_factory.mktemp(name) / "run"
+        truth = made(name, folder, seed=4)
+        truth["folder"] = folder
+        return truth, analyzed(folder, truth)
+
+    return run
 
 
 # Every cause and every way to number the ranks; all combinations with `make verify`.
@@ -72,10 +90,10 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     assert not analysis.ranks.unmatched
 
 
-def test_one_report_of_a_run_is_no_comparison_of_machines(tmp_path: Path) -> None:
-    truth = made("straggler-host", tmp_path / "run", seed=1)
-    truth["reports"] = [report for report in truth["reports"] if report["host"] == "node-0"]
-    analysis = analyzed(tmp_path / "run", truth)
+def test_one_report_of_a_run_is_no_comparison_of_machines(runs: Runs) -> None:
+    truth, _ = runs("straggler-slow-kernels")
+    reports = [report for report in truth["reports"] if report["host"] == "node-0"]
+    analysis = analyzed(truth["folder"], truth | {"reports": reports})
     assert [finding for finding in analysis.findings if finding.id == "straggler"] == []
 
 
@@ -103,9 +121,8 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
     assert sources == ["reference", *["operations"] * 3] * 2
 
 
-def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
-    truth = made("straggler-slow-kernels", tmp_path / "run", seed=4)
-    analysis = analyzed(tmp_path / "run", truth)
+def test_transfers_are_told_from_waiting(runs: Runs) -> None:
+    truth, analysis = runs("straggler-slow-kernels")
     late = truth["straggler"]["rank"]
     uses = {collective.rank: collective.uses[0] for collective in analysis.result.collectives}
     for rank, use in uses.items():
@@ -128,21 +145,19 @@ def test_transfers_are_told_from_waiting(tmp_path: Path) -> None:
     assert waits[column].sum() < 0.01 * waits.sum()
 
 
-def test_the_peak_between_machines_is_what_the_user_says(tmp_path: Path) -> None:
-    truth = made("ranks-balanced", tmp_path / "run", seed=4)
-    unknown = analyzed(tmp_path / "run", truth).result.collectives[0].uses[0]
+def test_the_peak_between_machines_is_what_the_user_says(runs: Runs) -> None:
+    truth, analysis = runs("ranks-balanced")
+    unknown = analysis.result.collectives[0].uses[0]
     assert (unknown.peak_gb_per_s, unknown.utilization) == (None, None)
-    analysis = analyzed(tmp_path / "run", truth, link_peaks=["network=250"])
+    analysis = analyzed(truth["folder"], truth, link_peaks=["network=250"])
     told = analysis.result.collectives[0].uses[0]
     assert told.peak_gb_per_s == 250
     assert told.utilization == pytest.approx(0.84, abs=0.02)
 
 
-def test_the_order_of_the_reports_does_not_matter(tmp_path: Path) -> None:
-    truth = made("straggler-upstream", tmp_path / "run", seed=3)
-    one = analyzed(tmp_path / "run", truth)
-    truth["reports"].reverse()
-    other = analyzed(tmp_path / "run", truth)
+def test_the_order_of_the_reports_does_not_matter(runs: Runs) -> None:
+    truth, one = runs("straggler-data-loading")
+    other = analyzed(truth["folder"], truth | {"reports": truth["reports"][::-1]})
     place = {rank.pid: rank.rank for rank in one.run.ranks}
     same = {rank.rank: place[rank.pid] for rank in other.run.ranks}
     (first,) = [finding for finding in one.findings if finding.id == "straggler"]
@@ -158,9 +173,8 @@ def test_the_order_of_the_reports_does_not_matter(tmp_path: Path) -> None:
     assert max(moved) - min(moved) < 50_000
 
 
-def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(tmp_path: Path) -> None:
-    truth = made("straggler-data-loading", tmp_path / "run", seed=3)
-    analysis = analyzed(tmp_path / "run", truth)
+def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(runs: Runs) -> None:
+    _, analysis = runs("straggler-data-loading")
     met = analysis.ranks
     blurred = tuple(
         replace(
@@ -176,9 +190,9 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(tmp_path: Path) ->
     assert straggler.findings(StragglerResult(replace(met, waits=()), ())) == []
 
 
-def test_the_text_shows_the_ranks_on_one_clock(tmp_path: Path) -> None:
-    truth = made("straggler-data-loading", tmp_path / "run", seed=6)
-    shown = " ".join(text.render(analyzed(tmp_path / "run", truth).result).split())
+def test_the_text_shows_the_ranks_on_one_clock(runs: Runs) -> None:
+    _, analysis = runs("straggler-data-loading")
+    shown = " ".join(text.render(analysis.result).split())
     assert "Ranks on one clock" in shown
     assert "it waited for its data loader" in shown
     assert "come from their order" in shown
@@ -186,10 +200,9 @@ def test_the_text_shows_the_ranks_on_one_clock(tmp_path: Path) -> None:
     assert "AllReduce …00000008 nodes" in shown
 
 
-def test_steps_restrict_what_is_judged(tmp_path: Path) -> None:
-    truth = made("straggler-copy", tmp_path / "run", seed=7)
-    whole = analyzed(tmp_path / "run", truth)
-    some = analyzed(tmp_path / "run", truth, steps=(10, 15))
+def test_steps_restrict_what_is_judged(runs: Runs) -> None:
+    truth, whole = runs("straggler-slow-kernels")
+    some = analyzed(truth["folder"], truth, steps=(10, 15))
     (of_all,) = [finding for finding in whole.findings if finding.id == "straggler"]
     (of_some,) = [finding for finding in some.findings if finding.id == "straggler"]
     assert of_some.metrics["rank"] == of_all.metrics["rank"]

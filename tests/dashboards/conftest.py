@@ -20,12 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+    from playwright.sync_api import (
+        Browser,
+        BrowserContext,
+        ConsoleMessage,
+        Error,
+        Page,
+        Request,
+        ViewportSize,
+    )
 
     from tests.support.serving import Serve
 
 
 MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
+WINDOW: ViewportSize = {"width": 1280, "height": 800}
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -72,16 +81,22 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """Return what all pages share: a window of 1280 × 800 and a cache of our own scripts."""
-    shared = browser.new_context(viewport={"width": 1280, "height": 800})
+    shared = browser.new_context(viewport=WINDOW)
     shared.set_default_timeout(MAX_WAIT_MS)
     yield shared
     shared.close()
 
 
+@pytest.fixture(scope="session")
+def tabs() -> list[Page]:
+    """Return the pages that are open and empty: a new one would compile all scripts anew."""
+    return []
+
+
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
+def page(context: BrowserContext, tabs: list[Page]) -> Iterator[Page]:
     """Return an empty page."""
-    opened = context.new_page()
+    opened = tabs.pop() if tabs else context.new_page()
     errors: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
@@ -92,12 +107,21 @@ def page(context: BrowserContext) -> Iterator[Page]:
         if not request.url.startswith((f"http://{HOST}:", "data:", "blob:")):
             errors.append(f"asked for {request.url}")
 
+    def on_error(error: Error) -> None:
+        errors.append(str(error))
+
     opened.on("console", on_console)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("pageerror", on_error)
     opened.on("request", on_request)
     yield opened
-    opened.close()
+    opened.remove_listener("console", on_console)
+    opened.remove_listener("pageerror", on_error)
+    opened.remove_listener("request", on_request)
     assert errors == []
+    opened.set_viewport_size(WINDOW)
+    opened.mouse.move(0, 0)
+    opened.goto("about:blank")
+    tabs.append(opened)
 
 
 @pytest.fixture

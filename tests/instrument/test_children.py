@@ -53,12 +53,11 @@ def run(python: Path, *arguments: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("variables", "makes_group", "said"),
+    ("variables", "said"),
     [
-        ({VARIABLE: "1"}, "1", "True"),
-        ({VARIABLE: "1"}, "0", "False"),  # as a data loader's worker
-        pytest.param({VARIABLE: "0"}, "1", "False", marks=pytest.mark.long),
-        pytest.param({}, "1", "False", marks=pytest.mark.long),
+        ({VARIABLE: "1"}, "True"),
+        pytest.param({VARIABLE: "0"}, "False", marks=pytest.mark.long),
+        pytest.param({}, "False", marks=pytest.mark.long),
     ],
 )
 def test_spawned_ranks_are_instrumented(
@@ -66,22 +65,29 @@ def test_spawned_ranks_are_instrumented(
     tool: Path,
     tmp_path: Path,
     variables: dict[str, str],
-    makes_group: str,
     said: str,
 ) -> None:
     environment = {nvtx_injection.VARIABLE: str(tool), **variables}
-    run(python, str(PROGRAM), str(tmp_path), makes_group, **environment)
-    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [said] * 2
+    run(python, str(PROGRAM), str(tmp_path), "1", **environment)
+    answers = [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)]
+    assert answers == [said, said, "False"]
 
 
 def test_spawned_ranks_record(python: Path, tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     recorder = {"TRACEPROF_RECORD_WITH": "torch", "TRACEPROF_RECORD_TO": str(tmp_path / "traces")}
-    run(python, str(PROGRAM), str(tmp_path), "1", **{VARIABLE: "1"}, **recorder)
+    run(python, str(PROGRAM), str(tmp_path), "0", **{VARIABLE: "1"}, **recorder)
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
 
 
-@pytest.mark.parametrize("command", [[], ["-m", "instrument"]], ids=["file", "command"])
+@pytest.mark.parametrize(
+    "command",
+    # That the command reaches children is tested with spawned ones, too.
+    [
+        pytest.param([], id="file"),
+        pytest.param(["-m", "instrument"], marks=pytest.mark.long, id="command"),
+    ],
+)
 def test_forked_ranks_record_to_their_last_step(
     python: Path, tmp_path: Path, command: list[str]
 ) -> None:
@@ -114,7 +120,7 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
 
 
 def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:
-    arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "1"]
+    arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "0"]
     run(python, *arguments, **{nvtx_injection.VARIABLE: str(tool)})
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
 

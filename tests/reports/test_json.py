@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import closing
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ def test_the_schema_that_ships_is_the_one_that_is_made_from_the_types() -> None:
 def test_metrics_of_findings_are_those_of_their_analyses() -> None:
     num_findings = 0
     for sample in SAMPLES:
-        with closing(analyze(sample)) as analysis:
+        with analysis_of(sample) as analysis:
             for finding in analysis.findings:
                 metrics = METRICS[finding.id]
                 optional = {name for name, metric in metrics.items() if metric.is_optional}

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reference.host_ranks import host_ranks
@@ -344,15 +344,25 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(draw(st.integers(0, 3)))
 
 
+TIME_RANGE = st.none() | st.tuples(st.integers(0, 30), st.integers(30, 70))
+
+
 @pytest.mark.slow
-@settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(exports(), st.none() | st.tuples(st.integers(0, 30), st.integers(30, 70)))
+@settings(max_examples=40)
+@given(exports(), TIME_RANGE)
 def test_generated_labels_agree_with_the_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    builder: TraceBuilder,
+    time_range: tuple[int, int] | None,
+) -> None:
+    path = builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite")
+    assert_agreement(path, time_range)
+
+
+@pytest.mark.long
+@settings(max_examples=250)
+@given(exports(), TIME_RANGE)
+def test_many_generated_labels_agree_with_the_reference(
     tmp_path_factory: pytest.TempPathFactory,
     builder: TraceBuilder,
     time_range: tuple[int, int] | None,

@@ -6,11 +6,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tests.reference.breakdown import RankEvents, measured, read
+from traceprof.analyses import breakdown
 from traceprof.analysis import Options, analyze
+from traceprof.run.windows import time_window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from traceprof.run.rank import Rank
 
 TimeRange = tuple["int | None", "int | None"]
 Row = tuple[int, int, dict[str, int], list[tuple[int, dict[str, int]]]]
@@ -32,6 +36,18 @@ def analyzed(path: Path, **options: Any) -> list[Row]:
         ]
     finally:
         analysis.close()
+    return sorted(rows, key=lambda row: row[:2])
+
+
+def measured_in(ranks: Sequence[Rank], time_range: TimeRange) -> list[Row]:
+    """Return the same of ranks that are open, within a time range."""
+    rows = []
+    for rank in ranks:
+        if rank.device is None:
+            continue
+        result = breakdown.run(rank, time_window(rank, time_range))
+        steps = [(step.number, asdict(step.measures)) for step in result.steps]
+        rows.append((rank.pid, rank.device, asdict(result.whole), steps))
     return sorted(rows, key=lambda row: row[:2])
 
 

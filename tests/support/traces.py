@@ -26,6 +26,7 @@ WITHOUT_RANKS = {"no_gpu_info_3.16.1", "non_utf8_metadata_3.24.7", "runtime_only
 LIKE_ANOTHER = {
     *("a100_loader_1_8workers", "a100_loader_2_dali", "a100_loader_3_dali_amp"),
     *("a100x4_ddp_nobroadcast_rank0", "v100_mpas_1_async", "jacobi_mpi/rank_1"),
+    "pairs/h100x2_per_layer_sync",
     *(f"rtx3090x9_3nodes_tree/report_{number}" for number in range(1, 9)),
     *(f"rtx3090x6_2nodes_ring/report_{number}" for number in range(1, 6)),
 }
@@ -35,7 +36,7 @@ LARGE = {
     *("a100_single_4workers_dataloader", "a100_single_dali_amp_bf16", "vector_add_streams"),
     *("inference_no_mangled_names", "v100_mpas_0_noasync", "warm_up_and_upload"),
     *("v100_single_process_jacobi_peer_copies", "jacobi_mpi/rank_0"),
-    *("a100x4_ddp_baseline_rank0", "a100_loader_0_baseline"),
+    *("a100x4_ddp_baseline_rank0", "a100_loader_0_baseline", "gpt2_result_2_7B_3.16.1"),
 }
 """Real exports that the plain references take seconds to read, for `make verify`, too.
 

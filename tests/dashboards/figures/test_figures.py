@@ -63,6 +63,11 @@ def of_samples(names: set[str]) -> pytest.MarkDecorator:
 
 
 ALL = {path.stem for path in GPU_SAMPLES}
+WITH_ALL_CHARTS = {
+    *("training", "turnaround", "p2p-slower-than-copy", "mpi-wait", "link-counters"),
+    *("host-sync", "launch-queue-stall", "pipeline-sends"),
+}
+"""Samples whose pages together have each chart and table that those of any sample have."""
 
 
 @pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
@@ -236,7 +241,8 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
 
 @pytest.mark.slow
 def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
-    results = [replace(many_steps(1250), rank=rank) for rank in range(512)]
+    one = many_steps(1250)
+    results = [replace(one, rank=rank) for rank in range(512)]
     grid = step_figures.step_grid(results)
     assert grid.longest_ms.size <= 48_000
     assert np.nanmax(grid.longest_ms) == 5000 / 1e6
@@ -265,22 +271,36 @@ def trees(analysis: Analysis) -> dict[str, Any]:
     return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
 
 
-@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
-def test_axes_have_units_and_heads_too(trees: dict[str, Any], title: str) -> None:
-    tree = trees[title]
-    for graph in named(tree, "Graph"):
-        title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
-        assert "(" in title or "step" in title or "device" in title or "rank" in title
-    for grid in named(tree, "AgGrid"):
-        for column in grid.columnDefs:
-            if "valueFormatter" in column:
-                assert column["type"] == "rightAligned"
+of_all_charts = pytest.mark.parametrize(
+    "analysis",
+    [
+        pytest.param(
+            path, marks=[] if path.stem in WITH_ALL_CHARTS else [pytest.mark.long], id=path.stem
+        )
+        for path in GPU_SAMPLES
+    ],
+    indirect=True,
+)
 
 
-@pytest.mark.parametrize("title", [page.TITLE for page in PAGES])
-def test_no_component_reads_text_as_markup(trees: dict[str, Any], title: str) -> None:
-    kinds = {type(component).__name__ for component in components(trees[title])}
-    assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds
+@of_all_charts
+def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
+    for page, tree in trees.items():
+        for graph in named(tree, "Graph"):
+            title = [axis.title.text for axis in graph.figure.select_xaxes()][-1]
+            words = ("(", "step", "device", "rank")
+            assert any(word in title for word in words), (page, title)
+        for grid in named(tree, "AgGrid"):
+            for column in grid.columnDefs:
+                if "valueFormatter" in column:
+                    assert column["type"] == "rightAligned", (page, column)
+
+
+@of_all_charts
+def test_no_component_reads_text_as_markup(trees: dict[str, Any]) -> None:
+    for page, tree in trees.items():
+        kinds = {type(component).__name__ for component in components(tree)}
+        assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds, page
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:

@@ -135,14 +135,28 @@ anything = st.recursive(
 )
 
 
+MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+
+
 @pytest.mark.slow
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
-)
+@settings(MANY, max_examples=50)
 @given(st.sampled_from([*call()]), anything, anything, anything)
 def test_whatever_is_sent_is_answered(
     client: FlaskClient, key: str, value: Any, pathname: Any, search: Any
 ) -> None:
+    assert_answered(client, key, value, pathname, search)
+
+
+@pytest.mark.long
+@MANY
+@given(st.sampled_from([*call()]), anything, anything, anything)
+def test_whatever_else_is_sent_is_answered(
+    client: FlaskClient, key: str, value: Any, pathname: Any, search: Any
+) -> None:
+    assert_answered(client, key, value, pathname, search)
+
+
+def assert_answered(client: FlaskClient, key: str, value: Any, pathname: Any, search: Any) -> None:
     for body in (call(**{key: value}), call(inputs=inputs(pathname, search)), value):
         assert client.post(CALLS, json=body).status_code < 500
 

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+import torch._dynamo  # which optimizers import: here once for both ranks
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 

@@ -1,4 +1,7 @@
-"""Starts processes by mp.spawn; each says what was instrumented. `spawned.py FOLDER GROUP`."""
+"""Starts processes by mp.spawn; each says what was instrumented. `spawned.py FOLDER OTHERS`.
+
+Two are the ranks of a group; so many others communicate as little as a data loader's worker.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+NUM_RANKS = 2
 
-def work(rank: int, folder: str, makes_group: bool) -> None:
-    if makes_group:
+
+def work(rank: int, folder: str) -> None:
+    if rank < NUM_RANKS:
         store = f"file://{folder}/store"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=NUM_RANKS)
         dist.barrier()
         dist.destroy_process_group()
     switch = sys.modules.get("instrument.switch")
@@ -21,4 +26,4 @@ def work(rank: int, folder: str, makes_group: bool) -> None:
 
 
 if __name__ == "__main__":
-    spawn(work, (sys.argv[1], sys.argv[2] == "1"), nprocs=2)  # type: ignore[no-untyped-call]
+    spawn(work, (sys.argv[1],), nprocs=NUM_RANKS + int(sys.argv[2]))  # type: ignore[no-untyped-call]
