@@ -264,7 +264,7 @@ def _analyzed(analyzer: Analyzer, opened: Sequence[Trace | FailedReport]) -> Ana
         return analysis
     drop_freed_memory()  # of the analyses
     try:
-        return replace(analysis, result=with_savings(analysis))
+        return replace(analysis, result=with_savings(analysis, analyzer.num_processes))
     except Exception:
         analysis.close()
         raise
