@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,9 @@ EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
+# Python looks for circles of garbage after so many new objects, by default after 700: an import
+# makes as many all the time, and none of them is garbage.
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class _Terminated(BaseException):
@@ -76,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     before = signal.signal(signal.SIGTERM, _terminate)
     # Read when numpy is imported. Threads for large matrices, of which there are none, would only
     # look for work.

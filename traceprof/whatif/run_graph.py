@@ -12,6 +12,7 @@ from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.execution.sharing import share
 from traceprof.run.training import training_of
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.whatif.columns import COMPUTE
 from traceprof.whatif.facts import facts_of
 from traceprof.whatif.graph import EdgeKind, edges_of, in_pieces, observe
@@ -171,7 +172,7 @@ def run_graph(
     owners: dict[tuple[int, int], list[tuple[int, Rank]]] = {}
     for index, rank in enumerate(analysis.run.ranks):
         owners.setdefault((rank.report, rank.process), []).append((index, rank))
-    rows = _meetings(analysis, sample, num_jobs)
+    rows = _meetings(analysis, sample)
     meetings = tuple(_Meeting(*(np.zeros_like(place) for _ in range(3))) for place in rows)
     members = meeting_members(analysis)
 
@@ -346,9 +347,11 @@ def _part(
         for column, member in enumerate(of_group)
         if member in rows
     ]
-    met = [
-        rows[members[meeting][column]][meetings[meeting][:, column]] for meeting, column in places
-    ]
+    kernels = {index: messages(rank).kernel for index, rank in ranks} if places else {}
+    met = []
+    for meeting, column in places:
+        index = members[meeting][column]
+        met.append(rows[index][kernels[index][meetings[meeting][:, column]]])
     is_member = np.zeros(len(observed.work), np.bool_)
     for operations in met:
         is_member[operations] = True
@@ -571,42 +574,17 @@ def meeting_members(analysis: OpenAnalysis) -> list[list[int]]:
     ]
 
 
-def _meetings(analysis: OpenAnalysis, sample: Sample | None, num_jobs: int) -> list[Int64]:
-    """Return for each group which kernels of its members are one operation, int64[m, r]."""
-    told, members = groups_that_meet(analysis), meeting_members(analysis)
-    nums = [int(together.sum()) for _, together in told]
-    kernels = [
-        np.empty((num, len(of_group)), np.int64)
-        for num, of_group in zip(nums, members, strict=True)
-    ]
-    inside = [np.ones(num, np.bool_) for num in nums]
-
-    def of_rank(index: int) -> list[tuple[int, int, Int64, Mask | None]]:
-        rank = analysis.run.ranks[index]
-        columns: list[tuple[int, int, Int64, Mask | None]] = []
-        for meeting, of_group in enumerate(members):
-            if index in of_group:
-                (waits, together), column = told[meeting], of_group.index(index)
-                chosen = messages(rank).kernel[waits.group.place[together, column]]
-                launched = None if sample is None else _is_launched(sample, rank, chosen)
-                columns.append((meeting, column, chosen, launched))
-        rank.release()
-        return columns
-
-    indices = range(len(analysis.run.ranks))
-    for columns in share(of_rank, indices, num_jobs, partial(_reopen, analysis)):
-        for meeting, column, chosen, launched in columns:
-            kernels[meeting][:, column] = chosen
-            if launched is not None:
-                inside[meeting] &= launched
-    return [rows[within] for rows, within in zip(kernels, inside, strict=True)]
-
-
-def _is_launched(sample: Sample, rank: Rank, kernels: Int64) -> Mask:
-    """Say which kernels of a rank were launched in the steps of a sample, bool[n]."""
-    call, calls = rank.launched_by[0][kernels], rank.calls
-    assert calls is not None  # noqa: S101  (the replay refuses reports without calls before)
-    begin, end = sample.span_of(rank)
-    start = calls.start_ns[call]
-    inside: Mask = (call >= 0) & (start >= begin) & (start < end)
-    return inside
+def _meetings(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]:
+    """Return for each group the operations in which its members meet, as `Group.place`."""
+    meetings = []
+    for (waits, together), members in zip(
+        groups_that_meet(analysis), meeting_members(analysis), strict=True
+    ):
+        place, called = waits.group.place[together], waits.called_ns[together]
+        if sample is not None:
+            spans = [sample.span_of(analysis.run.ranks[member]) for member in members]
+            begin, end = np.array(spans, np.int64).T
+            inside = (called != UNKNOWN) & (called >= begin) & (called < end)
+            place = place[inside.all(axis=1)]
+        meetings.append(place)
+    return meetings
