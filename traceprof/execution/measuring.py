@@ -124,6 +124,7 @@ def measure(
     measured = tuple(share(partial(_measured_rank, options), ranks, num_processes, trace.reopen))
     for rank in ranks:
         rank.process_cache.release()
+    drop_freed_memory()  # of the analyses
     captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
     facts = summarize_report(trace, ranks)  # all notes are known only now
     return MeasuredReport(facts, measured, captured_ns)
