@@ -125,7 +125,8 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
 def _spread_out(low: int, high: int, most: int) -> Int64:
     """Return whole numbers of [low, high), ascending, as far apart from each other as can be."""
     numbers = np.linspace(low, high - 1, min(high - low, most)).astype(np.int64)
-    return numbers[np.append(True, numbers[1:] > numbers[:-1])]
+    distinct: Int64 = numbers[np.append(True, numbers[1:] > numbers[:-1])]
+    return distinct
 
 
 def spread(values: Float64) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -92,8 +92,10 @@ class NamedRanges:
 
     def of_process(self, process: int) -> Int64:
         """Return those of one process, ascending int64[m]."""
-        (place,) = np.flatnonzero(self.processes == process).tolist() or (len(self.processes),)
-        return self.row[self.process == place]
+        place = np.searchsorted(self.processes, process)
+        is_known = place < len(self.processes) and self.processes[place] == process
+        rows: Int64 = self.row[self.process == place] if is_known else self.row[:0]
+        return rows
 
 
 @dataclass(frozen=True)
