@@ -11,7 +11,6 @@ from traceprof.analyses.run_result import RunResult
 from traceprof.errors import TraceprofError
 from traceprof.execution.analyzing import Analyzer, close_reports, judge_reports, open_reports
 from traceprof.execution.begun import BegunAnalysis, begin_analysis
-from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.places import measure_reports
 from traceprof.execution.reading import ProgressOfAll
@@ -262,9 +261,8 @@ def _analyzed(analyzer: Analyzer, opened: Sequence[Trace | FailedReport]) -> Ana
     analysis = _open_analysis(analyzer.analyzed(opened))
     if analyzer.options.savings is False:
         return analysis
-    drop_freed_memory()  # of the analyses
     try:
-        return replace(analysis, result=with_savings(analysis))
+        return replace(analysis, result=with_savings(analysis, analyzer.num_processes))
     except Exception:
         analysis.close()
         raise

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from tests.support.workers import MAX_WAIT_S, is_running, until
@@ -21,6 +22,8 @@ from traceprof.execution.sharing import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 
@@ -100,6 +103,23 @@ def test_errors_are_those_of_one_process(where: str) -> None:
             share(work, range(5), 2, nothing)
     else:
         assert share(work, range(5), 2, nothing) == [0, 1, 2, 3, 4]
+
+
+def test_an_array_goes_away_without_the_others() -> None:
+    def arrays() -> Iterator[dict[str, npt.NDArray[np.int64]]]:
+        yield {name: np.arange(1 << 18) + number for number, name in enumerate("abc")}
+
+    def num_mapped() -> int:
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:traceprof")
+
+    with Child(arrays) as child:
+        (made,) = child.items()
+    assert [int(array[-1]) - (1 << 18) for array in made.values()] == [-1, 0, 1]
+    made["a"] += 1
+    assert [int(array[0]) for array in made.values()] == [1, 1, 2]
+    before = num_mapped()
+    del made["b"]
+    assert num_mapped() == before - 1
 
 
 def test_what_cannot_be_sent_is_made_here() -> None:

@@ -105,7 +105,7 @@ def test_processes_that_are_left_over_share_ranks(
             file.write(f"{os.getpid()}\n")
         return measure(rank, window)
 
-    monkeypatch.setattr(measuring, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(sharing, "MIN_OPERATIONS_OF_A_PROCESS", 1)
     monkeypatch.setattr(measuring, "measure_rank", note)
     expected = alone(reports[:2], jobs=1)
     assert {*noted.read_text().split()} == {str(os.getpid())}

@@ -55,7 +55,7 @@ def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (beside, reading, sharing):
         monkeypatch.setattr(module, "can_fork", lambda: True)
     monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
-    monkeypatch.setattr(measuring, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(sharing, "MIN_OPERATIONS_OF_A_PROCESS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +182,9 @@ def test_nobody_is_left_when_the_command_ends(
     program = f"""
 import os, sys, time
 from traceprof.cli.main import main
-from traceprof.execution import measuring, reading
+from traceprof.execution import measuring, reading, sharing
 from traceprof.trace.nsight.export import NsightTrace
-reading.MIN_SHARED_BYTES, measuring.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
+reading.MIN_SHARED_BYTES, sharing.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
 def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
     for _ in range(3000):

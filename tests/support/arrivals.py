@@ -41,7 +41,7 @@ def arrivals(
     stalled, kernels = given.pop("stalled", unknown * 0), given.pop("kernels", unknown * 0)
     inside = given.pop("inside", np.ones(num, np.int64)) > 0
     names = ("bytes", "sequence", "peer", "root", "peer_in_communicator", "direction")
-    defaults = dict.fromkeys((*names, "world_size", "launch_ns"), unknown)
+    defaults = dict.fromkeys((*names, "world_size", "called_ns", "launch_ns"), unknown)
     return Arrivals(
         rank=rank,
         report=rank if report is None else report,

@@ -16,6 +16,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.explain import explanation
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analysis import Options, analyze, analyze_reports
+from traceprof.execution import sharing
 from traceprof.findings import Basis
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -23,7 +24,7 @@ from traceprof.whatif import savings as module
 from traceprof.whatif.assumptions import Variant, parse
 from traceprof.whatif.findings import ASSUMED, OF_CAUSES
 from traceprof.whatif.replay import measured_steps, replayed_steps
-from traceprof.whatif.run_graph import run_graph
+from traceprof.whatif.run_graph import reweighed, run_graph
 from traceprof.whatif.sample import MIN_LEAD, MIN_STEPS, sample_of
 from traceprof.whatif.savings import with_savings
 
@@ -177,6 +178,31 @@ def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
         }  # fmt: skip
         numbers = range(sample.compared[0], sample.compared[1] + 1)
         assert steps[:, 0].tolist() == [np.mean(by_number[number]) for number in numbers]
+
+
+def test_processes_prepare_the_replay_that_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "can_fork", lambda: True)  # although tests leave threads behind
+    simulate_ddp(tmp_path / "run.sqlite", gpus=3, steps=20, kernels_per_step=60, seed=3)
+    variants = [Variant(), Variant(parse("no-sync")), Variant(parse("link=2x"))]
+    with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
+        sample = chosen(analysis, 1)
+        alone, shared = (
+            run_graph(analysis, variants, sample, keeps_processes=True, num_jobs=num)
+            for num in (1, 2)
+        )
+        assert len(alone.kept) == 3
+        for one, other in zip(alone.edges, shared.edges, strict=True):
+            assert (one.kind, one.process) == (other.kind, other.process)
+            assert np.array_equal(one.source, other.source)
+            assert np.array_equal(one.target, other.target)
+        for ours, theirs in zip(alone.meetings, shared.meetings, strict=True):
+            assert all(map(np.array_equal, ours, theirs))
+        again = [reweighed(graph, variants[1:]) for graph in (alone, shared)]
+        for first, second in ((alone, shared), again):
+            assert np.array_equal(first.weights.columns(), second.weights.columns())
+            assert all(map(np.array_equal, replayed_steps(first), replayed_steps(second)))
 
 
 def test_some_steps_say_what_all_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

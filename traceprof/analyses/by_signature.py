@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank
 
 
+_NARROW_BITS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class SignatureSlowdown:
     """The kernels of one name, grid and block that ran both alone and beside communication.
@@ -191,7 +194,12 @@ def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:
     # Sorting one key is five times as fast as two. In place, since there are many.
     keys = signature << bits
     keys |= length_ns
-    keys.sort()
+    if bits + int(signature.max(initial=0)).bit_length() <= _NARROW_BITS:
+        narrow = keys.astype(np.uint32)  # which takes half the time
+        narrow.sort()
+        keys[:] = narrow
+    else:
+        keys.sort()
     keys &= (1 << bits) - 1
     return keys
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -24,6 +26,9 @@ EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
+# Python looks for circles of garbage after so many new objects, by default after 700: an import
+# makes as many all the time, and none of them is garbage.
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class _Terminated(BaseException):
@@ -76,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
+    collected = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    atexit.register(gc.freeze)  # at the end of the process it would look through all once more
     before = signal.signal(signal.SIGTERM, _terminate)
     # Read when numpy is imported. Threads for large matrices, of which there are none, would only
     # look for work.
@@ -99,6 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return EXIT_ERROR
     finally:
         signal.signal(signal.SIGTERM, before)
+        gc.set_threshold(*collected)
     return code if isinstance(code, int) else EXIT_DONE
 
 

@@ -43,7 +43,8 @@ class Messages:
         kernel: int64[n], indices into the rank's kernels.
         operation: int64[n], indices into `operations`.
         has_call: bool[n], whether a call of NCCL's or a label that launched it was found.
-        launch_ns: int64[n], when the launching call returned; -1 where the capture has none.
+        called_ns: int64[n], when the launching call began; -1 where the capture has none.
+        launch_ns: int64[n], when it returned, likewise.
         bytes: int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in
             a ReduceScatter; of sends and receives, the larger direction.
         communicator: int64[n], indices into `communicators`, as NCCL tells.
@@ -63,6 +64,7 @@ class Messages:
     kernel: Int64
     operation: Int64
     has_call: Mask
+    called_ns: Int64
     launch_ns: Int64
     bytes: Int64
     communicator: Int64
@@ -147,6 +149,7 @@ def _read(rank: Rank) -> Messages:
         kernel=kernel,
         operation=np.where(operation >= 0, operation, _ANY),
         has_call=(nccl.operation != UNKNOWN) | (labelled.operation != UNKNOWN),
+        called_ns=start,
         launch_ns=end,
         bytes=_first_known(nccl.bytes, labelled.bytes),
         communicator=nccl.communicator,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _MIN_SHARED_BYTES = 1 << 16  # of an array; smaller ones are quicker sent with the rest
 _MAX_SENT_BYTES = 1 << 15  # through a socket; more goes into shared memory
-_ALIGNMENT = 64
+_MIN_MAPPED_BYTES = 1 << 20  # of an array that goes away by itself; smaller ones stay together
+_ALIGNMENT = mmap.ALLOCATIONGRANULARITY
 
 
 def send(item: object, through: socket) -> None:
@@ -42,7 +43,7 @@ def send(item: object, through: socket) -> None:
 
 
 def receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: ANN401
-    """Return the next object; as long as one of its large arrays lives, a file stays open.
+    """Return the next object; each of its large arrays is in memory that goes away with it.
 
     Args:
         through: where it comes from.
@@ -58,15 +59,24 @@ def receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: 
         place = pickle.loads(sent)  # noqa: S301  (our own child's)
         if isinstance(place, bytes):
             return pickle.loads(place)  # noqa: S301  (our own child's)
-        begin, length = place
-        # As if it were this process's own: arrays may be written to.
-        memory = mmap.mmap(files[0] if files else -1, begin + length, access=mmap.ACCESS_COPY)
+        if not files:
+            raise OSError("no file can be opened")
+        file, (begin, length) = files[0], place
+        whole = _mapped(file, 0, begin + length)
+        data, spans = pickle.loads(whole[begin:])  # noqa: S301  (our own child's)
+        buffers = [
+            _mapped(file, at, size) if size >= _MIN_MAPPED_BYTES else whole[at : at + size]
+            for at, size in spans
+        ]
     finally:
         for file in files:
             os.close(file)
-    view = memoryview(memory)
-    data, spans = pickle.loads(view[begin:])  # noqa: S301  (our own child's)
-    return pickle.loads(data, buffers=[view[at : at + size] for at, size in spans])  # noqa: S301
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  (our own child's)
+
+
+def _mapped(file: int, begin: int, length: int) -> memoryview:
+    """Return a part of a file as if it were this process's own: arrays may be written to."""
+    return memoryview(mmap.mmap(file, length, access=mmap.ACCESS_COPY, offset=begin))
 
 
 def _append(file: BinaryIO, data: bytes | memoryview) -> tuple[int, int]:

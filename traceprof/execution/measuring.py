@@ -15,7 +15,7 @@ from traceprof.analyses.runner import measure_rank
 from traceprof.errors import WorkerError
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.reading import SectionsBeside
-from traceprof.execution.sharing import share
+from traceprof.execution.sharing import share, worthwhile_processes
 from traceprof.host.host_ranges import read_host_ranges
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
-
-# A child process takes some 20 ms, and so many operations 25 ms of analyses.
-MIN_OPERATIONS_OF_A_PROCESS = 75_000
 
 
 @dataclass(frozen=True)
@@ -123,11 +120,11 @@ def measure(
     """
     drop_freed_memory()  # of reading
     num_operations = sum(len(rank.operations) for rank in ranks)
-    most = max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1)
-    work = partial(_measured_rank, options)
-    measured = tuple(share(work, ranks, min(num_processes, most), trace.reopen))
+    num_processes = min(num_processes, worthwhile_processes(num_operations))
+    measured = tuple(share(partial(_measured_rank, options), ranks, num_processes, trace.reopen))
     for rank in ranks:
         rank.process_cache.release()
+    drop_freed_memory()  # of the analyses
     captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
     facts = summarize_report(trace, ranks)  # all notes are known only now
     return MeasuredReport(facts, measured, captured_ns)

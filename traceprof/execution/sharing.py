@@ -15,6 +15,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+# A child process takes some 20 ms, and so many operations 25 ms of analyses.
+MIN_OPERATIONS_OF_A_PROCESS = 75_000
+
+
+def worthwhile_processes(num_operations: int) -> int:
+    """Return how many processes so many GPU operations are worth."""
+    return max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1)
+
+
 def share(
     work: Callable[[Item], Result],
     items: Sequence[Item],

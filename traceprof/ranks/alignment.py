@@ -93,7 +93,7 @@ def _promising(
     if len(shifts) <= _MAX_SHIFTS:
         return shifts
     num = len(second.end_ns)
-    chosen = np.unique(np.linspace(0, num - 1, min(num, _FEW_SAMPLES)).astype(np.int64))
+    chosen = _spread_out(0, num, _FEW_SAMPLES)
     at = chosen[np.newaxis, :] + shifts[:, np.newaxis]
     is_alike = (at >= 0) & (at < len(first.end_ns))
     at = np.clip(at, 0, len(first.end_ns) - 1)
@@ -111,7 +111,7 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
     low, high = max(0, -shift), min(len(second.end_ns), len(first.end_ns) - shift)
     if high - low < max(1, min(len(first.end_ns), len(second.end_ns)) // 2):
         return np.inf
-    chosen = np.unique(np.linspace(low, high - 1, min(high - low, _SAMPLES)).astype(np.int64))
+    chosen = _spread_out(low, high, _SAMPLES)
     alike = first.signature[chosen + shift] == second.signature[chosen]
     if alike.mean() < _ALIKE:
         return np.inf
@@ -120,6 +120,13 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
     if one_clock or len(chosen) < _SHORT:
         return abs(middle) + _RESOLUTION_NS
     return (spread(apart) + _RESOLUTION_NS) * (1 + abs(middle) / _USUAL_NS)
+
+
+def _spread_out(low: int, high: int, most: int) -> Int64:
+    """Return whole numbers of [low, high), ascending, as far apart from each other as can be."""
+    numbers = np.linspace(low, high - 1, min(high - low, most)).astype(np.int64)
+    distinct: Int64 = numbers[np.append(True, numbers[1:] > numbers[:-1])]
+    return distinct
 
 
 def spread(values: Float64) -> float:

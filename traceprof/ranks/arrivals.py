@@ -90,7 +90,8 @@ class Arrivals:
         peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], how many ranks take part.
-        launch_ns: int64[n], when the launching call returned, -1 without a GPU.
+        called_ns: int64[n], when the launching call began, -1 without a GPU.
+        launch_ns: int64[n], when it returned, likewise.
         cumulative_ns_at_start: int64[n, 11], what each of `TIME_CATEGORIES` had taken
             since the rank's first operation when this one started.
         spent_at_end_ns: int64[n, 11], likewise when it ended.
@@ -123,6 +124,7 @@ class Arrivals:
     peer_in_communicator: Int64
     direction: Int64
     world_size: Int64
+    called_ns: Int64
     launch_ns: Int64
     cumulative_ns_at_start: Int64
     spent_at_end_ns: Int64
@@ -142,10 +144,11 @@ class Arrivals:
 
 _COLUMNS = (
     "operation", "bytes", "communicator", "group", "stream", "sequence", "peer", "root",
-    "peer_in_communicator", "direction", "world_size", "launch_ns",
+    "peer_in_communicator", "direction", "world_size",
 )  # fmt: skip
 _AT_START_AND_END = {
     "start_ns": "end_ns",
+    "called_ns": "launch_ns",
     "stalled_at_start_ns": "stalled_at_end_ns",
     "kernels_at_start": "kernels_at_end",
 }
@@ -246,6 +249,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         peer_in_communicator=sent.peer_in_communicator,
         direction=sent.direction,
         world_size=sent.world_size,
+        called_ns=sent.called_ns,
         launch_ns=sent.launch_ns,
         cumulative_ns_at_start=spent[:num],
         spent_at_end_ns=spent[num:],
@@ -316,6 +320,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
             for call, one_sided in zip(calls, is_one_sided, strict=True)
         ),
         world_size=of_calls(call.fields.world_size for call in calls),
+        called_ns=unknown,
         launch_ns=unknown,
         cumulative_ns_at_start=spent[: len(start)],
         spent_at_end_ns=spent[len(start) :],

@@ -59,11 +59,10 @@ def waits_of_rank(
         column = group.members.index(member)
         rows = np.flatnonzero(group_waits.is_told)
         last = group_waits.last[rows]
-        others, which = np.unique(last, return_inverse=True)
-        limits = [
-            _uncertainty(clocks, reports, member, group.members[other]) for other in others.tolist()
-        ]
-        uncertainty = np.array(limits, np.int64)[which]
+        limits = np.zeros(len(group.members), np.int64)
+        for other in np.flatnonzero(np.bincount(last)).tolist():
+            limits[other] = _uncertainty(clocks, reports, member, group.members[other])
+        uncertainty = limits[last]
         wait = group_waits.wait_ns[rows, column].copy()
         # On one clock it is certain that one who left before the other came did not wait.
         came = group_waits.start_ns[rows, last]

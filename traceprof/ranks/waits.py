@@ -48,6 +48,8 @@ class GroupWaits:
         group: the operations.
         start_ns: int64[m, r], on the run's clock.
         end_ns: int64[m, r].
+        called_ns: int64[m, r], when the launching calls began, in each report's time; -1 where
+            that is not known.
         wait_ns: int64[m, r], each member's wait for the last one.
         transfer_ns: int64[m], the median over the members; the shortest stay where clocks differ
             by more than that.
@@ -65,6 +67,7 @@ class GroupWaits:
     group: Group
     start_ns: Int64
     end_ns: Int64
+    called_ns: Int64
     wait_ns: Int64
     transfer_ns: Int64
     last: Int64
@@ -190,6 +193,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
         group=whole,
         start_ns=start,
         end_ns=end,
+        called_ns=whole.times([member.called_ns for member in members]),
         wait_ns=wait,
         transfer_ns=_transfer(whole, stay, wait, root, between),
         last=last,

@@ -72,7 +72,8 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
     """
     start, end = window.start_ns, window.end_ns
     directions = _directions(rank)
-    # Computing is by far the most intervals: it is only ever intersected with the others, clipped.
+    # Computing is by far the most intervals: what it shares with communication is known, and else
+    # it is only ever intersected with the others, clipped.
     few = {
         kind: intervals.clip(covered, start, end)
         for kind, covered in {
@@ -85,17 +86,27 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
     beside["compute"]["compute"] = _measure_within(rank.compute, start, end)
     for kind, covered in few.items():
         beside[kind][kind] = covered.measure_ns
-        _both(beside, kind, "compute", intervals.intersect(covered, rank.compute).measure_ns)
+        if kind == "communication":
+            together = intervals.clip(rank.overlapped, start, end)
+        else:
+            together = intervals.intersect(covered, rank.compute)
+        _both(beside, kind, "compute", together.measure_ns)
     for direction in DIRECTIONS:
         _both(beside, direction, "copy", few[direction].measure_ns)
     pairs = [("communication", kind) for kind in ("copy", *DIRECTIONS)]
     pairs += [(kind, other) for kind in DIRECTIONS for other in DIRECTIONS if kind < other]
     for kind, other in pairs:
         _both(beside, kind, other, intervals.intersect(few[kind], few[other]).measure_ns)
-    alone = {kind: _alone(rank, few, kind) for kind in few}
-    either = intervals.merge(few["communication"], few["copy"])
-    accompanied = intervals.intersect(either, rank.compute).measure_ns
-    alone["compute"] = beside["compute"]["compute"] - accompanied
+    alone = {direction: _alone(rank, few, direction) for direction in DIRECTIONS}
+    both = intervals.intersect(few["communication"], few["copy"])
+    all_three = intervals.intersect(both, rank.compute).measure_ns
+    for kind, first, second in (
+        ("communication", "copy", "compute"),
+        ("copy", "communication", "compute"),
+        ("compute", "communication", "copy"),
+    ):
+        of_kind = beside[kind]
+        alone[kind] = of_kind[kind] - of_kind[first] - of_kind[second] + all_three
     return tuple(KindBeside(kind, beside[kind][kind], alone[kind], beside[kind]) for kind in KINDS)
 
 
@@ -111,13 +122,10 @@ def _directions(rank: Rank) -> dict[str, Intervals]:
     return covered
 
 
-def _alone(rank: Rank, few: Mapping[str, Intervals], kind: str) -> int:
-    """Return for how long copies or communication ran with nothing of another kind."""
-    others = {"communication": ("copy",), "copy": ("communication",)}.get(
-        kind,
-        ("communication", *(other for other in DIRECTIONS if other != kind)),
-    )
-    rest = intervals.subtract(few[kind], intervals.merge(*(few[other] for other in others)))
+def _alone(rank: Rank, few: Mapping[str, Intervals], direction: str) -> int:
+    """Return for how long copies of a direction ran with nothing of another kind."""
+    others = ("communication", *(other for other in DIRECTIONS if other != direction))
+    rest = intervals.subtract(few[direction], intervals.merge(*(few[other] for other in others)))
     return rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns
 
 

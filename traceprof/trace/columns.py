@@ -27,6 +27,7 @@ _WIDEST = _TYPES[-1]
 _RANGE = int(np.iinfo(_WIDEST).max)
 _MIN_INT64 = int(np.iinfo(np.int64).min)
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
+_FEW = 256
 _ALL = slice(None)
 _ROWS_AT_ONCE = 1 << 15
 _MIN_ROOM = 4096
@@ -37,7 +38,7 @@ _GROWTH = 2
 class Column:
     """An int64[n] column, made by `pack` or a `ColumnBuilder`."""
 
-    __slots__ = ("_base", "_blocks", "_kept", "_whole")
+    __slots__ = ("_base", "_blocks", "_distinct", "_kept", "_whole")
 
     def __init__(self, kept: Narrow, base: int, blocks: Blocks = ()) -> None:
         """Take a column as it is kept.
@@ -49,6 +50,7 @@ class Column:
         """
         self._kept, self._base, self._blocks = kept, base, tuple(blocks)
         self._whole: Int64 | None = None
+        self._distinct: Int64 | None = None  # of few numbers, which are asked for again and again
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -116,7 +118,12 @@ class Column:
     @property
     def distinct(self) -> Int64:
         """The values that there are, ascending int64[m]."""
-        return self.counted()[0]
+        if self._distinct is not None:
+            return self._distinct
+        distinct = self.counted()[0]
+        if len(distinct) <= _FEW:
+            self._distinct = distinct
+        return distinct
 
     def counted(self, chosen: Index = _ALL) -> tuple[Int64, Int64]:
         """Return the values that there are in all rows or some, ascending, and how often each is.

@@ -160,6 +160,7 @@ def checked_replay(
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
+    num_jobs: int = 1,
 ) -> CheckedReplay | Refusal:
     """Replay a run as it was measured, and under each assumption by itself.
 
@@ -168,6 +169,7 @@ def checked_replay(
         assumptions: what to replay.
         sample: the steps to replay; all where not given.
         keeps_processes: whether other assumptions will follow.
+        num_jobs: how many processes may prepare it.
     """
     refusal = _impossible(analysis)
     if refusal is not None:
@@ -181,6 +183,7 @@ def checked_replay(
             [*variants, Variant(None, False, False)],
             sample,
             keeps_processes=keeps_processes,
+            num_jobs=num_jobs,
         )
     except CircularError as error:
         why = f"calls and operations seem to wait for each other ({error})"

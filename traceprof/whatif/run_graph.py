@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO, messages
+from traceprof.execution.sharing import share
 from traceprof.run.training import training_of
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.whatif.columns import COMPUTE
 from traceprof.whatif.facts import facts_of
 from traceprof.whatif.graph import EdgeKind, edges_of, in_pieces, observe
-from traceprof.whatif.longest_path import schedule
+from traceprof.whatif.longest_path import ROOT, schedule
 from traceprof.whatif.weight_sets import WeightSets, difference
 from traceprof.whatif.weights import Weigher, as_measured
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 # Where clocks may be off by more than this share of a step, ranks meet only in operations for which
 # somebody waited longer than that: to leave out shorter waits is the smaller error.
 _MAX_UNCERTAINTY = 0.01
+_FIRST_NODE = ROOT + 1
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class RunGraph:
 
 
 class _Meeting(NamedTuple):
-    """The m collectives of a group of r members, as they were.
+    """The m collectives of a group of r members, as they were; or of one member, without r.
 
     Attributes:
         start_ns: int64[m, r], when each member came.
@@ -153,6 +157,7 @@ def run_graph(
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
+    num_jobs: int = 1,
 ) -> RunGraph:
     """Return the graph of a run whose reports are open.
 
@@ -164,6 +169,7 @@ def run_graph(
         variants: how to weigh it.
         sample: the steps that matter; all where not given.
         keeps_processes: whether it is to be weighed anew; then it grows with what was done.
+        num_jobs: how many processes of this machine may look at those of the run.
 
     Raises:
         CircularError: calls or operations seem to wait for each other.
@@ -173,32 +179,35 @@ def run_graph(
         owners.setdefault((rank.report, rank.process), []).append((index, rank))
     rows = _meetings(analysis, sample)
     meetings = tuple(_Meeting(*(np.zeros_like(place) for _ in range(3))) for place in rows)
+    members = meeting_members(analysis)
+
+    def part_of(process: tuple[int, list[tuple[int, Rank]]]) -> _Part:
+        number, ranks = process
+        shift = clock_shift(analysis, ranks[0][1])
+        part = _part(ranks, shift, number, rows, members, variants, sample)
+        return part if keeps_processes else part._replace(kept=None)
+
     node = 1
     edges: list[EdgeList] = []
     marks: list[Marks] = []
     weights, facts, kept = [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in rows]
-    members = meeting_members(analysis)
-    for number, ranks in enumerate(owners.values()):
-        shift = clock_shift(analysis, ranks[0][1])
-        part = _part(ranks, shift, number, node, rows, members, variants, sample)
-        process = part.kept.process
-        work = process.work
-        facts.append(facts_of(process))
-        node = facts[-1].end_node
-        edges += [EdgeList(one.kind, number, one.source, one.target) for one in part.kept.edges]
+    parts = share(part_of, list(enumerate(owners.values())), num_jobs, partial(_reopen, analysis))
+    for ranks, relative in zip(owners.values(), parts, strict=True):
+        part = relative.moved(node - _FIRST_NODE)
+        facts.append(part.facts)
+        node = part.facts.end_node
+        edges += part.edges
         weights.append(part.weights)
         marks += part.marks
-        for (meeting, column), at, scale in zip(
-            part.kept.places, part.kept.met, part.scales, strict=True
-        ):
-            meetings[meeting].start_ns[:, column] = work.start_ns[at]
-            meetings[meeting].end_ns[:, column] = work.end_ns[at]
-            meetings[meeting].node[:, column] = process.start_node(at)
+        for (meeting, column), met, scale in zip(part.places, part.met, part.scales, strict=True):
+            meetings[meeting].start_ns[:, column] = met.start_ns
+            meetings[meeting].end_ns[:, column] = met.end_ns
+            meetings[meeting].node[:, column] = met.node
             scales[meeting][column] = scale
-        if keeps_processes:
-            kept.append(part.kept)
-        del part, process, work
+        if part.kept is not None:
+            process = replace(part.kept.process, ranks=tuple(ranks))
+            kept.append(part.kept._replace(process=process))
     for met in meetings:
         release = node + np.repeat(np.arange(len(met.node)), met.node.shape[1])
         node += len(met.node)
@@ -211,6 +220,11 @@ def run_graph(
     )
     weighed = WeightSets.joined([*weights, *_transfers(meetings, scales)])
     return RunGraph(tuple(edges), plan, weighed, tuple(marks), tuple(facts), meetings, tuple(kept))
+
+
+def _reopen(analysis: OpenAnalysis) -> None:
+    for trace in analysis.run.traces:
+        trace.reopen()
 
 
 def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
@@ -258,26 +272,71 @@ def _transfers(
 
 
 class _Part(NamedTuple):
-    """What is known of a process.
+    """What is known of a process: nodes are counted as if it were the first of the run.
 
     Attributes:
-        kept: what weighs its edges.
-        weights: of its edges.
-        scales: of each group in which it meets others, what becomes of transfers.
+        edges: of it.
+        weights: of these edges.
+        places: of each group in which it meets others, the group and the member.
+        met: of each, the collectives.
+        scales: of each, what becomes of transfers.
         marks: of its ranks.
+        facts: what else is kept.
+        kept: what weighs its edges anew, but for its ranks; None where that is not asked for.
     """
 
-    kept: Kept
+    edges: Sequence[EdgeList]
     weights: WeightSets
+    places: Sequence[tuple[int, int]]
+    met: Sequence[_Meeting]
     scales: Sequence[WeightSets]
     marks: Sequence[Marks]
+    facts: ProcessFacts
+    kept: Kept | None
+
+    def moved(self, by: int) -> _Part:
+        """Return the same behind so many nodes of others."""
+        if by == 0:
+            return self
+        edges = [
+            replace(one, source=_moved(one.source, by), target=one.target + by)
+            for one in self.edges
+        ]
+        marks = [
+            replace(mark, nodes=mark.nodes + by, last=mark.last + by, others=mark.others + by)
+            for mark in self.marks
+        ]
+        facts = replace(
+            self.facts,
+            host_node=self.facts.host_node + by,
+            gpu_node=self.facts.gpu_node + by,
+            end_node=self.facts.end_node + by,
+        )
+        kept = self.kept
+        if kept is not None:
+            process = replace(
+                kept.process,
+                host_node=kept.process.host_node + by,
+                gpu_node=kept.process.gpu_node + by,
+            )
+            again = [
+                replace(one, source=moved.source, target=moved.target)
+                for one, moved in zip(kept.edges, edges, strict=True)
+            ]
+            kept = kept._replace(process=process, edges=again)
+        met = [one._replace(node=one.node + by) for one in self.met]
+        return self._replace(edges=edges, met=met, marks=marks, facts=facts, kept=kept)
+
+
+def _moved(nodes: Int64, by: int) -> Int64:
+    """Return nodes behind so many others; the root stays where it is."""
+    return np.where(nodes == ROOT, ROOT, nodes + by)
 
 
 def _part(
     ranks: Sequence[tuple[int, Rank]],
     shift: int,
     number: int,
-    node: int,
     meetings: Sequence[Int64],
     members: Sequence[Sequence[int]],
     variants: Sequence[Weighing],
@@ -293,16 +352,18 @@ def _part(
         for column, member in enumerate(of_group)
         if member in rows
     ]
-    met = [
-        rows[members[meeting][column]][meetings[meeting][:, column]] for meeting, column in places
-    ]
+    kernels = {index: messages(rank).kernel for index, rank in ranks} if places else {}
+    met = []
+    for meeting, column in places:
+        index = members[meeting][column]
+        met.append(rows[index][kernels[index][meetings[meeting][:, column]]])
     is_member = np.zeros(len(observed.work), np.bool_)
     for operations in met:
         is_member[operations] = True
     alone = [np.flatnonzero(is_member)]
     for begin, last, _, _, others in of_ranks:
         alone += [begin, last, others]
-    process = in_pieces(observed, np.concatenate(alone), node)
+    process = in_pieces(observed, np.concatenate(alone), _FIRST_NODE)
     del observed
     edges = edges_of(number, process, is_member)
     weighed, scales = _weighed(process, edges, met, variants)
@@ -315,7 +376,17 @@ def _part(
         marks = _begun_together(marks)
     for _, rank in ranks:
         rank.release()
-    return _Part(Kept(process, edges, met, places), weighed, scales, marks)
+    work = process.work
+    return _Part(
+        edges=[EdgeList(one.kind, number, one.source, one.target) for one in edges],
+        weights=weighed,
+        places=places,
+        met=[_Meeting(work.start_ns[at], work.end_ns[at], process.start_node(at)) for at in met],
+        scales=scales,
+        marks=marks,
+        facts=facts_of(process),
+        kept=Kept(replace(process, ranks=()), edges, met, places),
+    )
 
 
 def _weighed(
@@ -528,33 +599,16 @@ def meeting_members(analysis: OpenAnalysis) -> list[list[int]]:
 
 
 def _meetings(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]:
-    """Return for each group which kernels of its members are one operation, int64[m, r]."""
-    told, members = groups_that_meet(analysis), meeting_members(analysis)
-    nums = [int(together.sum()) for _, together in told]
-    kernels = [
-        np.empty((num, len(of_group)), np.int64)
-        for num, of_group in zip(nums, members, strict=True)
-    ]
-    inside = [np.ones(num, np.bool_) for num in nums]
-    for index, rank in enumerate(analysis.run.ranks):
-        for meeting, of_group in enumerate(members):
-            if index not in of_group:
-                continue
-            waits, together = told[meeting]
-            column = of_group.index(index)
-            chosen = messages(rank).kernel[waits.group.place[together, column]]
-            kernels[meeting][:, column] = chosen
-            if sample is not None:
-                inside[meeting] &= _is_launched(sample, rank, chosen)
-        rank.release()
-    return [rows[within] for rows, within in zip(kernels, inside, strict=True)]
-
-
-def _is_launched(sample: Sample, rank: Rank, kernels: Int64) -> Mask:
-    """Say which kernels of a rank were launched in the steps of a sample, bool[n]."""
-    call, calls = rank.launched_by[0][kernels], rank.calls
-    assert calls is not None  # noqa: S101  (the replay refuses reports without calls before)
-    begin, end = sample.span_of(rank)
-    start = calls.start_ns[call]
-    inside: Mask = (call >= 0) & (start >= begin) & (start < end)
-    return inside
+    """Return for each group the operations in which its members meet, as `Group.place`."""
+    meetings = []
+    for (waits, together), members in zip(
+        groups_that_meet(analysis), meeting_members(analysis), strict=True
+    ):
+        place, called = waits.group.place[together], waits.called_ns[together]
+        if sample is not None:
+            spans = [sample.span_of(analysis.run.ranks[member]) for member in members]
+            begin, end = np.array(spans, np.int64).T
+            inside = (called != UNKNOWN) & (called >= begin) & (called < end)
+            place = place[inside.all(axis=1)]
+        meetings.append(place)
+    return meetings

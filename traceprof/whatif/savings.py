@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.savings import Gain, Savings
+from traceprof.execution.sharing import worthwhile_processes
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.run.rank import WindowKind
 from traceprof.whatif.answers import answered
@@ -37,7 +38,7 @@ MAX_READ_AGAIN = 2_000_000
 _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 
 
-def with_savings(analysis: OpenAnalysis) -> RunResult:
+def with_savings(analysis: OpenAnalysis, num_processes: int = 1) -> RunResult:
     """Return an analysis with what a step would gain without its findings.
 
     Of a long run, steps from the middle of the training are replayed. Where a replay does not fit
@@ -45,6 +46,7 @@ def with_savings(analysis: OpenAnalysis) -> RunResult:
 
     Args:
         analysis: of a run whose reports are open.
+        num_processes: how many processes may prepare the replay.
     """
     result = analysis.result
     headline, assumed = result.headline, _assumed(result)
@@ -52,7 +54,7 @@ def with_savings(analysis: OpenAnalysis) -> RunResult:
         return result
     distinct = list(dict.fromkeys(assumed.values()))
     assumptions = [_all_of(atoms) for atoms in distinct]
-    replay = _replayed(analysis, assumptions)
+    replay = _replayed(analysis, assumptions, num_processes)
     if isinstance(replay, Refusal):
         gates = () if replay.baseline is None else replay.baseline.gates
         return not_replayed(result, replay.why, replay.how_to_collect, gates)
@@ -100,7 +102,9 @@ def _assumed(result: RunResult) -> dict[str, tuple[str, ...]]:
     return {group[0].id: atoms for group in groups if (atoms := assumed_of(group))}
 
 
-def _replayed(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> CheckedReplay | Refusal:
+def _replayed(
+    analysis: OpenAnalysis, assumptions: Sequence[Assumption], num_processes: int
+) -> CheckedReplay | Refusal:
     breakdowns = analysis.result.of(breakdown)
     asked: dict[int, Int64] | None = None
     if any(result.judged_kind in _PARTS for result in breakdowns):
@@ -119,8 +123,13 @@ def _replayed(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> Chec
             " known of which some could stand for all",
             "mark steps, or ask `traceprof whatif`, which replays all",
         )
-    # One alone is never replayed together with others.
-    return checked_replay(analysis, assumptions, sample, keeps_processes=len(assumptions) > 1)
+    return checked_replay(
+        analysis,
+        assumptions,
+        sample,
+        keeps_processes=len(assumptions) > 1,  # one alone is never replayed together with others
+        num_jobs=min(num_processes, worthwhile_processes(num)),
+    )
 
 
 def _steps_inside(result: BreakdownResult) -> Int64:

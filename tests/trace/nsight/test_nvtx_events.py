@@ -106,6 +106,25 @@ def refuse(*_: object) -> None:
     raise Unsupported
 
 
+def test_ends_of_ranges_by_process(export: Path) -> None:
+    named = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END}) AND start IS NOT NULL"
+    named += " AND coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) IS NOT NULL"
+    with closing(sqlite3.connect(export)) as connection:
+        rows = connection.execute(
+            f"SELECT globalTid, max(start, end) FROM NVTX_EVENTS WHERE {named} AND end IS NOT NULL"
+        ).fetchall()
+    with closing(open_trace(export)) as trace:
+        for pid in (1000, 1001):
+            process = global_pid(pid)
+            time, thread = trace.range_ends(process)
+            assert sorted(zip(thread.tolist(), time.tolist(), strict=True)) == sorted(
+                row for row in rows if schema.process_of_thread(row[0] or 0) == process
+            )
+            assert len(time) > 50
+        for pid in (999, 1002):  # before all that there are, and behind
+            assert [column.tolist() for column in trace.range_ends(global_pid(pid))] == [[], []]
+
+
 def test_texts_that_number_are_few(export: Path) -> None:
     with closing(opened(export)) as trace:
         events = trace._nvtx_events

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,6 +76,28 @@ class EventColumns:
     payloads: tuple[Text, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRanges:
+    """The ranges with a name, of all processes.
+
+    Attributes:
+        row: int64[n], indices of events.
+        process: int[n], of each that began it, an index into `processes`.
+        processes: int64[p], ascending.
+    """
+
+    row: Int64
+    process: npt.NDArray[np.integer[Any]]
+    processes: Int64
+
+    def of_process(self, process: int) -> Int64:
+        """Return those of one process, ascending int64[m]."""
+        place = np.searchsorted(self.processes, process)
+        is_known = place < len(self.processes) and self.processes[place] == process
+        rows: Int64 = self.row[self.process == place] if is_known else self.row[:0]
+        return rows
+
+
 @dataclass(frozen=True)
 class Events:
     """The NVTX ranges and names of an export.
@@ -95,6 +117,18 @@ class Events:
         """Which are ranges, bool[n]: the others are marks, or names of threads and domains."""
         mask: Mask = self.columns.kind.isin(RANGES) & (self.columns.start_ns != NULL)
         return mask
+
+    @cached_property
+    def named_ranges(self) -> NamedRanges:
+        """The ranges with a name: sorted out once, as each process is asked for."""
+        columns = self.columns
+        has_name = columns.text_id.isin(self.strings)
+        has_name |= columns.text.values != NONE
+        row = np.flatnonzero(self.is_range & has_name)
+        threads = columns.thread.distinct
+        processes, of_thread = np.unique(schema.process_of_thread(threads), return_inverse=True)
+        of_thread = of_thread.astype(np.min_scalar_type(len(processes)))
+        return NamedRanges(row, of_thread[columns.thread.places_in(threads)[row]], processes)
 
     @cached_property
     def strings(self) -> Mapping[int, str]:

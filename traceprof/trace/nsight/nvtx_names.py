@@ -14,7 +14,6 @@ from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx_events import RANGES, Events
-from traceprof.trace.sqlite.numbered_texts import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,11 +72,7 @@ def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
         int64[n] in no order, int64[n]; those that never ended are left out.
     """
     columns = events.columns
-    has_name = columns.text_id.isin(events.strings)
-    has_name |= columns.text.values != NONE
-    of_process = np.isin(schema.process_of_thread(columns.thread.distinct), process)
-    threads = columns.thread.distinct[of_process].tolist()
-    rows = np.flatnonzero(events.is_range & has_name & columns.thread.isin(threads))
+    rows = events.named_ranges.of_process(process)
     end = events.known_ends(rows)
     is_over = end != OPEN_END
     rows, end = rows[is_over], end[is_over]
