@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -206,6 +207,25 @@ def test_mistakes_are_told(text: str, message: str) -> None:
 @pytest.mark.parametrize("text", [*names(), "kernel:gemm=0.5x", "link=1.5x"])
 def test_every_assumption_can_be_written(text: str) -> None:
     assert parse(text).text == text
+
+
+def test_what_may_depend_on_what_it_waits_for_may_gain_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    simulate_scenario("exposed-queued", path)
+    (known,) = whatif(path, assume=["no-serialization"]).whatif.answers
+    with closing(sqlite3.connect(path)) as connection, connection:  # only steps keep their names
+        connection.execute(
+            "DELETE FROM NVTX_EVENTS WHERE textId IN"
+            " (SELECT id FROM StringIds WHERE value NOT GLOB 'step *')"
+        )
+    asked = whatif(path, assume=["no-serialization"]).whatif
+    assert asked.baseline is not None
+    (unknown,) = asked.answers
+    assert known.high_ns is not None
+    assert known.high_ns < asked.baseline.step_ns
+    assert unknown.step_ns == known.step_ns
+    assert unknown.high_ns == pytest.approx(asked.baseline.step_ns, rel=1e-3)
+    assert "nothing is gained" in unknown.note
 
 
 def test_what_a_real_change_left_is_waited_for(traces: Path) -> None:

@@ -164,7 +164,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     low = step + min(changes) - max(spread) - off
     high = step + max(changes) + max(spread) + off
     high = min(high, step) if max(changes) <= 0 else high
-    note = one.why
+    note = "; ".join(filter(None, (one.why, under.note)))
     if changes[2] > change + off:
         note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
     if min(changes[3 : lengths.shape[1]], default=change) < change - off:

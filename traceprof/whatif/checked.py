@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses import breakdown, gpu_idle
+from traceprof.analyses import breakdown, gpu_idle, nccl_serialization
 from traceprof.analyses.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.trace.model.parts import Part
@@ -43,6 +43,10 @@ MAX_UNEXPLAINED = 0.05
 MAX_OFF_FLOOR = 0.05
 MAX_UNLAUNCHED = 0.01
 """The share of operations launched before the capture, above which nothing can be said."""
+_MAY_DEPEND = (
+    "whether communication needs what it waits for in line is not in the report; where it does,"
+    " nothing is gained"
+)
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,13 @@ class StepsUnder:
             records, streams wait for nothing but what was seen.
         otherwise: float64[s, w] each, the same by other ways to read the assumption.
         orders: of sends, on streams where it is another one.
+        note: why there are other ways.
     """
 
     steps: Float64
     otherwise: tuple[Float64, ...] = ()
     orders: tuple[StreamOrder, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,9 @@ class CheckedReplay:
                 under = _changed_steps(graph, changes)
             except CircularError:
                 return CannotChange("the ranks would wait for each other for ever")
+        if assumption.atoms == ("no-serialization",) and _may_depend(self.analysis):
+            ways = (*under.otherwise, self.as_it_is)
+            under = replace(under, otherwise=ways, note=_MAY_DEPEND)
         if assumption.is_at_least_communication:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
@@ -264,6 +273,12 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
         why = "CUDA graphs were recorded as a whole: what ran inside is not known"
         return Refusal(why, how)
     return None
+
+
+def _may_depend(analysis: OpenAnalysis) -> bool:
+    """Say whether communication that waits in line may need what it waits for: no report tells."""
+    results = analysis.result.of(nccl_serialization)
+    return any(result.known_blocked_ns < result.blocked_ns for result in results)
 
 
 def _unknown_idle(analysis: OpenAnalysis) -> CannotChange | None:
