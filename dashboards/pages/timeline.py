@@ -57,7 +57,9 @@ def layout(analysis: Analysis, address: Address) -> Component:
     opened = [*address.rank] or numbers[:1]
     labels = {number: _label(view, shown[number]) for number in numbers}
     base = Clock.of(analysis).base_ns
-    said = "time since the first GPU operation" if base else "time in the report"
+    of_each = len(analysis.run.traces) > 1  # which begin when they like
+    own = "time in each rank's own report" if of_each else "time in the report"
+    said = "time since the first GPU operation" if base else own
     attributes: dict[str, Any] = {
         "data-ranks": json.dumps(numbers),
         "data-labels": json.dumps(labels),

@@ -23,6 +23,15 @@ export function limits({ start, end, mean }) {
     (start + (whole * index) / mean.length) / 1e9);
 }
 
+/**
+ * The time that all rows are drawn over, since one axis stands below them: seconds.
+ * @param {{ start: number, end: number }[]} rows
+ * @returns {[number, number]}
+ */
+export const sharedTime = (rows) => [
+  Math.min(...rows.map(({ start }) => start)) / 1e9, Math.max(...rows.map(({ end }) => end)) / 1e9,
+];
+
 // The last value holds until the last piece ends.
 const closed = (/** @type {RateRow["mean"]} */ values) => [...values, values.at(-1) ?? null];
 
@@ -91,6 +100,7 @@ export class RatesChart {
       },
     });
     options.cursor = { ...options.cursor, drag: { x: true, y: false, setScale: false } };
+    options.scales = { ...options.scales, x: { time: false, range: sharedTime(this.drawn.rows) } };
     const title = row.peak_text ? `${row.title} · ${row.peak_text}` : row.title;
     this.rows.add(title, options, [limits(row), closed(row.mean), closed(row.most)]);
   }

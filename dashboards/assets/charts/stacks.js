@@ -53,6 +53,25 @@ export function barLines(row, index, { parts, unit }) {
   ];
 }
 
+/**
+ * What the axis below all rows shows: of all that a row has, all that any row has, with half a bar
+ * before the first and after the last.
+ * @param {number[]} x of the row, ascending
+ * @param {{ x: number[] }[]} rows
+ * @param {number} from
+ * @param {number} to
+ * @returns {[number, number]}
+ */
+export function axisRange(x, rows, from, to) {
+  const [first = 0, second = first + 1] = x;
+  const half = (second - first) / 2;
+  const last = x.at(-1) ?? first;
+  // Of a single place uPlot makes up a range.
+  const [isFromFirst, isToLast] = x.length > 1 ? [from === first, to === last] : [true, true];
+  const ofAll = rows.flatMap((row) => [row.x[0] ?? first, row.x.at(-1) ?? last]);
+  return [isFromFirst ? Math.min(...ofAll) - half : from, isToLast ? Math.max(...ofAll) + half : to];
+}
+
 export class StacksChart {
   /**
    * @param {HTMLElement} root
@@ -123,9 +142,6 @@ export class StacksChart {
     const paths = uPlot.paths.bars?.({
       size: [row.x.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
     });
-    const [first = 0, second = first + 1] = row.x;
-    const half = row.x.length > 1 ? (second - first) / 2 : 0.5;
-    const last = row.x.at(-1) ?? first;
     const options = rowOptions({
       height: HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit,
       top: this.top, sync, zooms: true,
@@ -147,8 +163,7 @@ export class StacksChart {
       ...options.scales,
       x: {
         time: false,
-        range: (_chart, from, to) => (first === last ? [first - half, first + half]
-          : [from === first ? from - half : from, to === last ? to + half : to]),
+        range: (_chart, from, to) => axisRange(row.x, rows, from, to),
       },
     };
     const chart = this.rows.add(row.title, options, this.#data(number));

@@ -21,6 +21,7 @@ const KEYS = [
   ["Esc", "select nothing"],
 ];
 const FIRST_KEYS = 5; // that are always said
+const NOT_LINKED = new Set(["K", "C", "drag the time axis"]); // what only the timeline of a whole run does
 
 /** @param {Record<string, string>} colors by kind of row */
 const legendOf = (colors) => LEGEND.map(([kind, text]) => {
@@ -28,6 +29,11 @@ const legendOf = (colors) => LEGEND.map(([kind, text]) => {
   swatch.style.backgroundColor = colors[kind];
   return make("li", {}, swatch, text);
 });
+
+/** @param {boolean} isLinked */
+const keysOf = (isLinked) => (isLinked
+  ? KEYS.filter(([key]) => !NOT_LINKED.has(key)).map(([key, what]) => [key, key === "Home" ? "whole step" : what])
+  : KEYS);
 
 export class TimelinePanel {
   /**
@@ -54,7 +60,7 @@ export class TimelinePanel {
     this.marksLegend = /** @type {HTMLElement} */ (legend.at(-1));
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
-      "aria-label": `timeline; ${KEYS.map(([key, what]) => `${key}: ${what}`).join("; ")}`,
+      "aria-label": `timeline; ${keysOf(isLinked).map(([key, what]) => `${key}: ${what}`).join("; ")}`,
     });
     this.spacer = make("div");
     this.scroller = make("div", { class: "timeline-rows" }, this.canvas, this.spacer);
@@ -100,7 +106,8 @@ export class TimelinePanel {
       this.detail.hidden = true;
       return;
     }
-    const shown = this.allKeys ? KEYS : KEYS.slice(0, FIRST_KEYS);
+    const keys = keysOf(this.isLinked);
+    const shown = this.allKeys ? keys : keys.slice(0, FIRST_KEYS);
     const text = this.allKeys ? "fewer keys" : "all keys";
     const toggle = make("button", {
       type: "button", "aria-expanded": String(this.allKeys), title: `${text} (?)`,

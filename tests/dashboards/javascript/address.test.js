@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ofPoint, shownTime, withAssumptions, withChoice, withTime, withTimeline, withZoom } from "../../../dashboards/assets/address.js";
+import { ofPoint, shownTime, withAssumptions, withChoice, withSteps, withTime, withTimeline, withZoom } from "../../../dashboards/assets/address.js";
 
 const HERE = "http://127.0.0.1:8000/steps?rank=0,3&start=100&end=200&finding=gpu-idle&evidence=2";
 const UTC = "1726722437796624059";
@@ -91,4 +91,10 @@ test("what is assumed is in the address", () => {
   const here = "http://x/what-if?rank=1&assume=no-sync";
   assert.equal(withAssumptions(here, ["no-sync"], "link=4x; "), "/what-if?rank=1&assume=no-sync%3Blink%3D4x");
   assert.equal(withAssumptions(here, [], null), "/what-if?rank=1");
+});
+
+test("the steps that are compared stand in the address of their page only", () => {
+  const here = "http://127.0.0.1:8000/compare?rank=0&before=1.2";
+  assert.equal(withSteps(here, { before: "0.7", after: "3" }), "/compare?rank=0&before=0.7&after=3");
+  assert.equal(withSteps(HERE, { before: "0.7" }), HERE.replace("http://127.0.0.1:8000", ""));
 });

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
 import { tickTexts } from "../../../dashboards/assets/charts/plot.js";
-import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
-import { barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
+import { limits, pieceLines, sharedTime } from "../../../dashboards/assets/charts/rates.js";
+import { axisRange, barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
 
 const PARTS = [[1, 2], [10, 20], [100, 200]];
 
@@ -60,4 +60,14 @@ test("no two numbers at an axis are written alike", () => {
   assert.deepEqual(tickTexts(null, [-1, 0, 1], 0, 50, 1), ["−1", "0", "1"]);
   assert.deepEqual(tickTexts(null, [0, 50, 100], 0, 50, 50), ["0", "50", "100"]);
   assert.deepEqual(tickTexts(null, [0, 0.1], 0, 50, 0.1), ["0.0", "0.1"]);
+});
+
+test("rows above one axis are drawn over the same time and the same steps", () => {
+  assert.deepEqual(sharedTime([{ start: 2e9, end: 5e9 }, { start: 1e9, end: 3e9 }]), [1, 5]);
+  const rows = [{ x: [0, 1, 2] }, { x: [1, 2, 3] }, { x: [7] }];
+  assert.deepEqual(axisRange(rows[1].x, rows, 1, 3), [-0.5, 7.5]);
+  assert.deepEqual(axisRange(rows[2].x, rows, 0, 14), [-0.5, 7.5]);
+  assert.deepEqual(axisRange([10], [{ x: [10] }], 0, 20), [9.5, 10.5]);
+  assert.deepEqual(axisRange(rows[0].x, rows, 0.4, 1.6), [0.4, 1.6]); // zoomed in
+  assert.deepEqual(axisRange([0, 5, 10], [{ x: [0, 5, 10] }], 0, 10), [-2.5, 12.5]); // five to a bar
 });

@@ -229,6 +229,9 @@ def test_two_timelines_on_the_clocks_of_their_steps(
     labels = of_sides(page, "t.rows.map((row) => row.label)")
     assert all("stream 7 · compute" in rows and "host threads" in rows for rows in labels)
     assert all(any("communication" in row for row in rows) for rows in labels)
+    keys = page.locator(".timeline.linked canvas").first.get_attribute("aria-label") or ""
+    assert "Home: whole step" in keys
+    assert "critical path" not in keys
     # One above the other, as wide, so that the same time stands below itself.
     boxes = [page.locator(".timeline.linked").nth(side).bounding_box() for side in (0, 1)]
     assert boxes[0] is not None

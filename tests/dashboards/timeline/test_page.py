@@ -66,6 +66,16 @@ def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:
         assert page["time"] == "time since the first GPU operation"
 
 
+def test_the_axis_says_whose_time_it_is(tmp_path: Path) -> None:
+    paths = []
+    for rank in range(2):
+        trace = TraceBuilder().kernel(0, 100 + rank).nvtx(f"MPI Rank {rank}", 0, 5)
+        paths.append(trace.write(tmp_path / f"{rank}.sqlite"))
+    for reports, said in ((paths[:1], "time in the report"), (paths, "each rank's own report")):
+        with closing(analyze(*reports)) as analysis:
+            assert said in attributes_of(analysis, Address(timeline.PATH))["time"]
+
+
 def test_without_gpu_work(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     with closing(analyze(path)) as analysis:
