@@ -10,7 +10,7 @@ import pytest
 
 from tests.reference.host_evidence import Evidence
 from tests.reference.idle_causes import CAUSES, RankIdle
-from tests.reference.nsight_export import Export
+from tests.reference.nsight_export import export_of
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
@@ -31,7 +31,7 @@ def measured(rank: object, window: tuple[int, int]) -> dict[str, int]:
 
 def assert_agreement(path: Path, *cuts: tuple[float, float]) -> None:
     """Hold every rank to the reference, in its window, its training and in parts of the window."""
-    export = Export(path)
+    export = export_of(path)
     evidence = Evidence(export)
     with ranks_of(path) as ranks:
         for rank in ranks:

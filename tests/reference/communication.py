@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.kept import kept
 
 LOW_24_BITS = 0xFFFFFF
 COLLECTIVES = "AllReduce AllGatherV AllGather ReduceScatter Broadcast Reduce SendRecv AlltoAll"
@@ -119,6 +120,7 @@ def agreed(calls: list[dict[str, Any]], fact: str) -> Any:
     return values.pop() if len(values) == 1 else None
 
 
+@kept
 def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """The communication kernels of each (pid, device), in order of start, and all that is known."""
     db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)

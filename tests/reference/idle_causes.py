@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.reference.breakdown import COMMUNICATION, COMPUTE
 from tests.reference.host_evidence import Evidence
-from tests.reference.nsight_export import HOST_TO_DEVICE, Export
+from tests.reference.nsight_export import HOST_TO_DEVICE, Export, export_of
 from tests.reference.spans import Span, both, clipped, union, without
 from tests.reference.training import StepBoundaries
 from tests.reference.waits import incurred_debts
@@ -284,7 +284,7 @@ def _with_stretches(
 
 def idle_causes(path: Path) -> list[IdleCauses]:
     """The causes of every rank of an export over its window, ordered by (process, device)."""
-    export = Export(path)
+    export = export_of(path)
     evidence = Evidence(export)
     ranks = [RankIdle(export, evidence, *key) for key in sorted(export.ranks)]
     return [rank.answer() for rank in ranks]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.reference.breakdown import LOW_24_BITS
 from tests.reference.host_evidence import Evidence
 from tests.reference.idle_causes import CAUSES, IdleCauses, RankIdle
-from tests.reference.nsight_export import Export
+from tests.reference.nsight_export import export_of
 from tests.reference.spans import clipped, length, union
 from tests.reference.training import training
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def lines(path: Path, *, details: bool) -> Iterator[str]:
-    export = Export(path)
+    export = export_of(path)
     evidence = Evidence(export)
     for process, device in sorted(export.ranks):
         rank = RankIdle(export, evidence, process, device)

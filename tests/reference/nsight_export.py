@@ -30,6 +30,7 @@ from tests.reference.breakdown import (
     integers,
     rows,
 )
+from tests.reference.kept import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,3 +222,9 @@ class Export:
                 self.samples[thread].append((start, innermost[sample]))
         for samples in self.samples.values():
             samples.sort()
+
+
+@kept
+def export_of(path: Path) -> Export:
+    """Read an export, one that no test changes once for neighbouring tests."""
+    return Export(path)

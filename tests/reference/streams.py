@@ -27,6 +27,7 @@ from pathlib import Path  # noqa: TC003
 from typing import Any, NamedTuple
 
 from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.kept import kept
 from tests.reference.spans import Span, union
 
 Key = tuple[int, int]  # (globalPid, deviceId)
@@ -119,6 +120,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
+@kept
 def read(path: Path) -> list[Rank]:
     """The ranks of an export, ordered by (pid, device)."""
     with closing(connect(path)) as db:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.reference.nsight_export import Export
+from tests.reference.nsight_export import Export, export_of
 from tests.reference.training import Training, is_main_compute, training
 from tests.support.builders import TraceBuilder, global_tid
 
@@ -126,11 +126,11 @@ def test_kernels_of_the_main_compute(name: str, is_main: bool) -> None:
 
 def test_real_trainings(traces: Path) -> None:
     """The upload of a model, and a loader's last prefetch, are not training."""
-    export = Export(traces / "pairs" / "warm_up_and_upload.sqlite")
+    export = export_of(traces / "pairs" / "warm_up_and_upload.sqlite")
     key = min(export.ranks)
     start = training(export, *key).start
     assert all(op.end <= start for op in export.ranks[key] if op.pageable)
-    export = Export(traces / "a100x4_ddp_baseline_rank0.sqlite")
+    export = export_of(traces / "a100x4_ddp_baseline_rank0.sqlite")
     key = min(export.ranks)
     result = training(export, *key)
     assert (len(result.steps), result.basis) == (59, "steps")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.reference.nsight_export import Export
+from tests.reference.nsight_export import export_of
 from tests.reference.training import training as expected_training
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
@@ -28,7 +28,7 @@ _BASIS = {
 
 def check_all(path: Path) -> list[Training]:
     """Compare each rank of an export with the reference, and return their training."""
-    export = Export(path)
+    export = export_of(path)
     with ranks_of(path) as opened:
         ranks = [rank for rank in opened if rank.device is not None]
         for rank in ranks:

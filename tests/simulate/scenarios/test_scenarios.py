@@ -14,7 +14,7 @@ import pytest
 from tests.reference import exposed_communication, exposed_copy
 from tests.reference.breakdown import reference
 from tests.reference.idle_causes import idle_causes
-from tests.reference.nsight_export import Export
+from tests.reference.nsight_export import export_of
 from tests.reference.training import training
 from tests.support.databases import dump, query
 from tests.support.long import in_turn
@@ -101,7 +101,7 @@ def test_truth_is_what_the_reference_measures(name: str, version: str, made: Any
 @pytest.mark.parametrize(("name", "version"), in_turn(SCENARIOS, VERSIONS))
 def test_training_is_what_the_reference_finds(name: str, version: str, made: Any) -> None:
     path, truth = made(name, version)
-    export = Export(path)
+    export = export_of(path)
     for expected, key in zip(truth["training"], sorted(export.ranks), strict=True):
         found = training(export, *key)
         spans = {"start_ns": found.start, "end_ns": found.end}
