@@ -227,6 +227,22 @@ def test_without_marks_there_are_none(tmp_path: Path) -> None:
     trace.close()
 
 
+def test_tables_are_made_again_when_they_were_let_go_of(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 9).nvtx("b", 5, 8).nvtx("a", 5, 9).nvtx("c", 1, 2, pid=2000)
+    trace = NsightTrace(builder.write(tmp_path / "t.sqlite"))
+    table = trace.range_table(global_pid())
+    assert table is not None
+    assert trace.range_table(global_pid()) is table
+    trace.release()
+    again = trace.range_table(global_pid())
+    assert again is not None
+    assert again is not table
+    assert listed(again) == listed(table)
+    assert [name for _, _, name, _, _ in listed(again)] == ["a", "b"]
+    assert trace.range_table(global_pid(7)) is None
+    trace.close()
+
+
 def test_real_exports(real_trace: Path) -> None:
     trace = NsightTrace(real_trace)
     database = trace._database

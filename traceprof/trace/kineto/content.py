@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +17,7 @@ from traceprof.trace.kineto.numbers import integers
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
@@ -134,7 +136,8 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
         TraceFormatError: it is damaged, or holds no complete event.
     """
     tables = _Tables()
-    document = Document(file, file.pieces(progress), tables)
+    with _no_collection():
+        document = Document(file, file.pieces(progress), tables)
     content = tables.finish(document)
     if content.first_ns is None:
         raise file.damaged(
@@ -143,6 +146,18 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
             else "JSON that holds no complete event of torch.profiler's"
         )
     return content
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Have nobody look for circles of objects meanwhile: millions come and go, none in a circle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Tables:
