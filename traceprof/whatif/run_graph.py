@@ -193,8 +193,8 @@ def run_graph(
     weights, facts, kept = [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in rows]
     parts = share(part_of, list(enumerate(owners.values())), num_jobs, partial(_reopen, analysis))
-    for ranks, relative in zip(owners.values(), parts, strict=True):
-        part = relative.moved(node - _FIRST_NODE)
+    for ranks in owners.values():
+        part = parts.pop(0).moved(node - _FIRST_NODE)  # one at a time is there twice
         facts.append(part.facts)
         node = part.facts.end_node
         edges += part.edges
