@@ -275,7 +275,7 @@ class _Orders:
 
 def _moved(patterns: list[StreamOrder]) -> Iterator[list[StreamOrder]]:
     """Yield the orders in which one send comes earlier or later, near moves first."""
-    longest = max(len(pattern.sends) for pattern in patterns)
+    longest = max((len(pattern.sends) for pattern in patterns), default=0)
     for distance in range(1, longest):
         for stream, pattern in enumerate(patterns):
             for place in range(len(pattern.sends) - distance):
