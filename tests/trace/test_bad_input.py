@@ -187,13 +187,13 @@ BAD = {
         "nsys export",
     ),
     "text for a number": (
-        altered(f"UPDATE {KERNEL} SET streamId = 'a\nb' WHERE start > 0"),
-        f"{KERNEL}.streamId holds 'a\\nb' where an integer belongs",
+        altered(f"UPDATE {KERNEL} SET deviceId = 'a\nb' WHERE start > 0"),
+        f"{KERNEL}.deviceId holds 'a\\nb' where an integer belongs",
         "nsys export",
     ),
     "long text for a number": (
-        altered(f"UPDATE {KERNEL} SET streamId = 'x' || hex(zeroblob(9999))"),
-        f"{KERNEL}.streamId holds 'x00000000000000000000000000000000000'… where an integer",
+        altered(f"UPDATE {KERNEL} SET deviceId = 'x' || hex(zeroblob(9999))"),
+        f"{KERNEL}.deviceId holds 'x00000000000000000000000000000000000'… where an integer",
         "nsys export",
     ),
     "texts that make up for each other": (
@@ -224,6 +224,13 @@ BAD = {
     ),
     "many processes": (of_many_processes, "more than 1024 processes", "nsys export"),
 }
+
+
+def test_what_only_the_analysis_reads_is_no_error_of_info(tmp_path: Path) -> None:
+    path = altered(f"UPDATE {KERNEL} SET streamId = 'a'")(tmp_path)
+    line = attempt(path, "analyze").line
+    assert f"{KERNEL}.streamId holds 'a' where an integer belongs" in line
+    assert attempt(path, "info").code == 0
 
 
 @pytest.mark.parametrize("kind", BAD)
