@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from traceprof.errors import MissingToolError
+from traceprof.trace.nsight.programs import captured
 
 # `-c, --capture-range=`, `(Experimental) --ib-switch-metrics-device=<…>`, alone on its line.
 _OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")
@@ -60,7 +60,7 @@ class Nsys:
             MissingToolError: it does not start.
         """
         try:
-            done = _captured(self.path, *arguments)
+            done = captured(self.path, *arguments)
         except OSError as error:
             raise MissingToolError(
                 f"cannot use {self.path}",
@@ -96,7 +96,7 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
         Why there is none; None where there is one.
     """
     try:
-        done = _captured(
+        done = captured(
             importer, "--input-file", recorded, "--output-file", report, "--force-overwrite"
         )
     except OSError as error:
@@ -138,15 +138,3 @@ def parse_may_sample(text: str) -> bool | None:
     """Read from `nsys status --environment` whether processes may be sampled; None if unsaid."""
     checks = dict(_CHECK.findall(text))
     return None if "process-tree" not in checks else checks["process-tree"] == "OK"
-
-
-def _captured(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a program that reads nothing, and keep what it prints."""
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )

@@ -11,7 +11,6 @@ import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +25,10 @@ from traceprof.trace.kineto.trace import KinetoTrace
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.json_payloads import add_payloads, lacks_payloads
 from traceprof.trace.nsight.parts import RE_EXPORT
+from traceprof.trace.nsight.programs import captured
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
 
     from traceprof.progress import Progress
@@ -310,15 +311,7 @@ def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> None:
 
 def _run(report: Path, *command: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=ending_with_parent(),
-        )
+        return captured(*command, preexec_fn=ending_with_parent())
     except OSError as error:
         raise MissingToolError(
             f"cannot export {report}",

@@ -205,8 +205,8 @@ def checked_replay(
     if num_unlaunched > MAX_UNLAUNCHED * num_operations:
         why = (
             f"the calls that launched {num_unlaunched} of {num_operations} operations are not in"
-            " the report: they were made before the capture began, or pages of unified memory"
-            " moved, which no call launches; what held these operations is not known"
+            " the report (made before the capture began; pages of unified memory have none): what"
+            " held these operations is not known"
         )
         how = "record from the beginning of the training, or begin the capture between two steps"
         return Refusal(why, how, baseline)
