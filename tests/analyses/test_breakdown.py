@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid
+from tests.support.long import few_and_many, for_examples
 from traceprof.analysis import FINDING_IDS, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -354,32 +354,16 @@ TIME_RANGE = st.none() | st.tuples(TIME, st.integers(1, 100)).map(lambda pair: (
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
-@given(exports(), TIME_RANGE)
+@few_and_many(20, 100)
 def test_generated_exports_agree_with_the_reference(
-    tmp_path_factory: pytest.TempPathFactory,
-    builder: TraceBuilder,
-    time_range: tuple[int, int] | None,
+    num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_generated_agrees(tmp_path_factory.mktemp("generated"), builder, time_range)
+    def check(builder: TraceBuilder, time_range: tuple[int, int] | None) -> None:
+        builder.machine(end=1000)  # so that every time range is within the capture
+        path = builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite")
+        assert_agreement(path, time_range=time_range)
 
-
-@pytest.mark.long
-@settings(max_examples=100)
-@given(exports(), TIME_RANGE)
-def test_many_generated_exports_agree_with_the_reference(
-    tmp_path_factory: pytest.TempPathFactory,
-    builder: TraceBuilder,
-    time_range: tuple[int, int] | None,
-) -> None:
-    assert_generated_agrees(tmp_path_factory.mktemp("generated"), builder, time_range)
-
-
-def assert_generated_agrees(
-    folder: Path, builder: TraceBuilder, time_range: tuple[int, int] | None
-) -> None:
-    builder.machine(end=1000)  # so that every time range is within the capture
-    assert_agreement(builder.write(folder / "t.sqlite"), time_range=time_range)
+    for_examples(num_examples, check, exports(), TIME_RANGE)
 
 
 def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None:

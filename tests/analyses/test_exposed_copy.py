@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.reference import beside
 from tests.reference.exposed_copy import KINDS, ExposedCopy, prepare
 from tests.support.builders import TraceBuilder
+from tests.support.long import few_and_many, for_examples
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
@@ -129,26 +129,15 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(some(9))
 
 
-MANY = settings(max_examples=100, suppress_health_check=list(HealthCheck))
-FEW = settings(MANY, max_examples=15)
-
-
 @pytest.mark.slow
-@FEW
-@given(exports())
+@few_and_many(15, 100)
 def test_agreement_on_generated_exports(
-    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
+    num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+    def check(builder: TraceBuilder) -> None:
+        assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
 
-
-@pytest.mark.long
-@MANY
-@given(exports())
-def test_agreement_on_many_generated_exports(
-    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
-) -> None:
-    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+    for_examples(num_examples, check, exports())
 
 
 ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdam>(int)"
@@ -206,21 +195,14 @@ def trainings(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@FEW
-@given(trainings())
+@few_and_many(15, 100)
 def test_gradients_agree_on_generated_steps(
-    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
+    num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+    def check(builder: TraceBuilder) -> None:
+        assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
 
-
-@pytest.mark.long
-@MANY
-@given(trainings())
-def test_gradients_agree_on_many_generated_steps(
-    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder
-) -> None:
-    assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
+    for_examples(num_examples, check, trainings())
 
 
 def test_most_generated_steps_have_gradients_or_none(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.reference.host import Answer, Export, RankReference
 from tests.support.builders import TraceBuilder
+from tests.support.long import few_and_many, for_examples
 from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
 from traceprof.run.opening import Window
@@ -114,24 +114,15 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
 
 
 CUTS = st.sampled_from([None, (0.2, 0.7), (-0.3, 1.4)])
-MANY = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.slow
-@settings(MANY, max_examples=30)
-@given(exports(), CUTS)
+@few_and_many(30, 150)
 def test_agreement_on_generated_exports(
-    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder, cut: tuple[float, float] | None
+    num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("generated")
-    assert_agreement(builder.write(folder / "t.sqlite"), *([cut] if cut else []))
+    def check(builder: TraceBuilder, cut: tuple[float, float] | None) -> None:
+        folder = tmp_path_factory.mktemp("generated")
+        assert_agreement(builder.write(folder / "t.sqlite"), *([cut] if cut else []))
 
-
-@pytest.mark.long
-@MANY
-@given(exports(), CUTS)
-def test_agreement_on_many_generated_exports(
-    tmp_path_factory: pytest.TempPathFactory, builder: TraceBuilder, cut: tuple[float, float] | None
-) -> None:
-    folder = tmp_path_factory.mktemp("generated")
-    assert_agreement(builder.write(folder / "t.sqlite"), *([cut] if cut else []))
+    for_examples(num_examples, check, exports(), CUTS)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from _pytest.mark import ParameterSet
+    from hypothesis.strategies import SearchStrategy
 
 
 def long_after(num: int, values: Iterable[object]) -> list[ParameterSet]:
@@ -27,3 +29,17 @@ def in_turn(values: Iterable[object], others: Sequence[object]) -> list[Paramete
         for index, value in enumerate(values)
         for place, other in enumerate(others)
     ]
+
+
+def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
+    """Run a test with so many examples (`num_examples`), and with more by `make verify`."""
+    values = [few, pytest.param(many, marks=pytest.mark.long)]
+    return pytest.mark.parametrize("num_examples", values, ids=["few", "many"])
+
+
+def for_examples(
+    num_examples: int, check: Callable[..., None], *strategies: SearchStrategy[Any]
+) -> None:
+    """Hold a check to generated values: so many of them, the same everywhere."""
+    chosen = settings(max_examples=num_examples, suppress_health_check=list(HealthCheck))
+    chosen(given(*strategies)(check))()

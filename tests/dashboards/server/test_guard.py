@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboards.server.access import Access
 from dashboards.server.app import create_app
 from dashboards.server.guard import LINK
+from tests.support.long import few_and_many, for_examples
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 
@@ -135,30 +135,14 @@ anything = st.recursive(
 )
 
 
-MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
-
-
 @pytest.mark.slow
-@settings(MANY, max_examples=50)
-@given(st.sampled_from([*call()]), anything, anything, anything)
-def test_whatever_is_sent_is_answered(
-    client: FlaskClient, key: str, value: Any, pathname: Any, search: Any
-) -> None:
-    assert_answered(client, key, value, pathname, search)
+@few_and_many(50, 300)
+def test_whatever_is_sent_is_answered(num_examples: int, client: FlaskClient) -> None:
+    def check(key: str, value: Any, pathname: Any, search: Any) -> None:
+        for body in (call(**{key: value}), call(inputs=inputs(pathname, search)), value):
+            assert client.post(CALLS, json=body).status_code < 500
 
-
-@pytest.mark.long
-@MANY
-@given(st.sampled_from([*call()]), anything, anything, anything)
-def test_whatever_else_is_sent_is_answered(
-    client: FlaskClient, key: str, value: Any, pathname: Any, search: Any
-) -> None:
-    assert_answered(client, key, value, pathname, search)
-
-
-def assert_answered(client: FlaskClient, key: str, value: Any, pathname: Any, search: Any) -> None:
-    for body in (call(**{key: value}), call(inputs=inputs(pathname, search)), value):
-        assert client.post(CALLS, json=body).status_code < 500
+    for_examples(num_examples, check, st.sampled_from([*call()]), anything, anything, anything)
 
 
 @pytest.mark.parametrize("search", ["?rank=99", "?rank=x", "?report=7", "?start=9&end=1", "?a=b"])
