@@ -59,6 +59,7 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     assert_clocks(truth, analysis, **BOUNDS)
 
 
+@pytest.mark.long
 def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
     truth = made("cpu-straggler-unnamed", tmp_path / "run", seed=2)
     analysis = analyzed(tmp_path / "run", truth)

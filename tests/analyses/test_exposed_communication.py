@@ -391,7 +391,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
     assert_agreement(path, Window(20_000, 120_000))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_generated_exports_have_all_reasons(tmp_path: Path) -> None:
     """Otherwise their agreement would say little."""
     total = dict.fromkeys(Reason, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.reference.kernels import full_precision, kernels_of
 from tests.support.builders import TraceBuilder
+from tests.support.long import rows_long_after
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import full_precision_matmul
@@ -201,18 +202,21 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "severity"),
-    [
-        ("pairs/a100_loader_1_8workers", Severity.MEDIUM),
-        ("pairs/a100_loader_2_dali", Severity.MEDIUM),
-        ("pairs/a100_loader_3_dali_amp", None),
-        ("pairs/warm_up_and_upload", Severity.HIGH),
-        ("gpt2_result_2_7B_3.16.1", Severity.HIGH),
-        ("a100_single_dali_amp_bf16", None),
-        ("a100_single_4workers_dataloader", None),  # TF32, and attention on tensor cores
-        ("a100x4_ddp_baseline_rank0", None),
-        ("h100x2_torchrun_nccl_on_compute_stream", None),
-        ("jacobi_mpi/rank_0", None),
-    ],
+    rows_long_after(
+        4,
+        [
+            ("pairs/a100_loader_1_8workers", Severity.MEDIUM),
+            ("pairs/a100_loader_2_dali", Severity.MEDIUM),
+            ("pairs/a100_loader_3_dali_amp", None),
+            ("pairs/warm_up_and_upload", Severity.HIGH),
+            ("gpt2_result_2_7B_3.16.1", Severity.HIGH),
+            ("a100_single_dali_amp_bf16", None),
+            ("a100_single_4workers_dataloader", None),  # TF32, and attention on tensor cores
+            ("a100x4_ddp_baseline_rank0", None),
+            ("h100x2_torchrun_nccl_on_compute_stream", None),
+            ("jacobi_mpi/rank_0", None),
+        ],
+    ),
 )
 def test_known_answers(traces: Path, name: str, severity: Severity | None) -> None:
     results = assert_agreement(traces / f"{name}.sqlite")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.reference.breakdown import read
 from tests.support.agreement import analyzed, assert_agreement, assert_agrees, measured_in
 from tests.support.opened import ranks_of
@@ -53,6 +55,7 @@ def test_known_answers_on_four_a100(traces: Path) -> None:
     assert [number for number, _ in steps] == list(range(59))
 
 
+@pytest.mark.long
 def test_a_pattern_of_the_users_finds_other_steps(traces: Path) -> None:
     path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     ((_, _, _, steps),) = assert_agreement(path, step_pattern="^forward$")

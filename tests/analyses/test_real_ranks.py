@@ -71,6 +71,7 @@ def test_a_run_without_collectives_shares_its_machines_clock(traces: Path) -> No
     assert seeds[0] - seeds[1] == 3_670_478
 
 
+@pytest.mark.long
 def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -> None:
     tree = sorted((traces / "rtx3090x9_3nodes_tree").glob("*.sqlite"))
     ring = sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite"))

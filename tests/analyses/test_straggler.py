@@ -90,6 +90,7 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     assert not analysis.ranks.unmatched
 
 
+@pytest.mark.long
 def test_one_report_of_a_run_is_no_comparison_of_machines(runs: Runs) -> None:
     truth, _ = runs("straggler-slow-kernels")
     reports = [report for report in truth["reports"] if report["host"] == "node-0"]
@@ -97,6 +98,7 @@ def test_one_report_of_a_run_is_no_comparison_of_machines(runs: Runs) -> None:
     assert [finding for finding in analysis.findings if finding.id == "straggler"] == []
 
 
+@pytest.mark.long
 def test_two_runs_are_told_apart(tmp_path: Path) -> None:
     how: dict[str, Any] = {"is_labelled": False, "schema_version": "3.7.2"}
     files = []
@@ -145,6 +147,7 @@ def test_transfers_are_told_from_waiting(runs: Runs) -> None:
     assert waits[column].sum() < 0.01 * waits.sum()
 
 
+@pytest.mark.long
 def test_the_peak_between_machines_is_what_the_user_says(runs: Runs) -> None:
     truth, analysis = runs("ranks-balanced")
     unknown = analysis.result.collectives[0].uses[0]
@@ -155,6 +158,7 @@ def test_the_peak_between_machines_is_what_the_user_says(runs: Runs) -> None:
     assert told.utilization == pytest.approx(0.84, abs=0.02)
 
 
+@pytest.mark.long
 def test_the_order_of_the_reports_does_not_matter(runs: Runs) -> None:
     truth, one = runs("straggler-data-loading")
     other = analyzed(truth["folder"], truth | {"reports": truth["reports"][::-1]})

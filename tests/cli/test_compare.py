@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from tests.support.cli import run
+from tests.support.long import rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.reports.comparison import schema
@@ -36,14 +37,17 @@ def test_json_is_by_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("gates", "code"),
-    [
-        ((), EXIT_DONE),
-        (("--gate", "finding:late-allreduce"), EXIT_DONE),
-        (("--gate", "finding:late-allreduce", "--gate", "step:-32.2%"), EXIT_FINDINGS),
-        (("--gate", "step:-50%"), EXIT_FINDINGS),
-        (("--gate", "step:-20%", "--gate", "exposed-communication:-10pp"), EXIT_DONE),
-        (("--gate", "finding:late-allreduc"), EXIT_ERROR),
-    ],
+    rows_long_after(
+        3,
+        [
+            ((), EXIT_DONE),
+            (("--gate", "finding:late-allreduce"), EXIT_DONE),
+            (("--gate", "finding:late-allreduce", "--gate", "step:-32.2%"), EXIT_FINDINGS),
+            (("--gate", "step:-50%"), EXIT_FINDINGS),
+            (("--gate", "step:-20%", "--gate", "exposed-communication:-10pp"), EXIT_DONE),
+            (("--gate", "finding:late-allreduc"), EXIT_ERROR),
+        ],
+    ),
 )
 def test_the_exit_status_tells_whether_gates_are_met(
     gates: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import run
+from tests.support.long import long_after
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 DDP = Path(__file__).parents[2] / "sample_traces" / "ddp.sqlite"
@@ -78,7 +79,7 @@ def test_what_cannot_be_saved_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--format", "json"]])
+@pytest.mark.parametrize("options", long_after(1, [[], ["--format", "json"]]))
 def test_analyze_needs_only_what_it_uses(options: list[str]) -> None:
     heavy = "{'pandas', 'sqlite_utils', 'jinja2', 'pyarrow', 'perfetto', 'google.protobuf'}"
     code = (

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import traceprof
+from tests.support.long import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.document.model import Document
 from traceprof.analysis import Options, analyze_reports
@@ -76,7 +77,7 @@ def test_what_is_told_sums(changed: Comparison) -> None:
     assert_sums(changed)
 
 
-@pytest.mark.parametrize("sample", [*SAMPLES[:12], SAMPLE_FOLDER / "gloo.sqlite"])
+@pytest.mark.parametrize("sample", long_after(4, [*SAMPLES[:12], SAMPLE_FOLDER / "gloo.sqlite"]))
 def test_all_samples_can_be_compared(sample: Path) -> None:
     comparison = compare(document_of(TRAINING), document_of(sample), gates=["step:+2%"])
     assert_sums(comparison)

@@ -92,7 +92,7 @@ def test_a_planted_change_of_one_kernel_is_the_only_significant_one(ddp: Documen
     assert [change.before for change in changes if change.is_significant] == [planted]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reports_of_ranks_are_one_recording_and_repetitions_are_several(
     reports: list[Path], tmp_path: Path
 ) -> None:

@@ -297,6 +297,7 @@ def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
     assert "10000" in saved[0]
 
 
+@pytest.mark.long
 def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     with serving(path) as url:
@@ -467,7 +468,7 @@ def hostile_url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     return serve(trace.write(folder / "<img src=x onerror=window.evil=1>.sqlite"))
 
 
-@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.TITLE)
+@pytest.mark.parametrize("module", long_after(3, PAGES), ids=lambda module: module.TITLE)
 def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, module: Any) -> None:
     shown(page, f"{hostile_url}{module.PATH}")
     page.wait_for_load_state("networkidle")
@@ -536,6 +537,7 @@ def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
         page.goto("about:blank")
 
 
+@pytest.mark.long
 def test_a_page_that_fails_takes_nothing_along(
     page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

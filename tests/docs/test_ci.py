@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from tests.support.long import rows_long_after
 from traceprof.analysis import analyze_reports
 from traceprof.reports.json import render
 
@@ -84,7 +85,9 @@ def run(script: str, place: Path, report: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize(("report", "code"), [("ddp", 0), ("late-allreduce", 1)])
+@pytest.mark.parametrize(
+    ("report", "code"), rows_long_after(1, [("ddp", 0), ("late-allreduce", 1)])
+)
 def test_the_job_of_github_tells_of_gates(place: Path, report: str, code: int) -> None:
     steps, _, _ = jobs()
     done = [run(step, place, report) for step in steps]
@@ -99,6 +102,7 @@ def test_the_job_of_github_tells_of_gates(place: Path, report: str, code: int) -
     assert (suite.get("tests"), suite.get("failures")) == ("3", "3" if code else "0")
 
 
+@pytest.mark.long
 def test_the_test_of_a_project_asserts(place: Path) -> None:
     conftest, test = blocks("python")
     (place / "conftest.py").write_text(conftest)

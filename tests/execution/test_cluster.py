@@ -55,6 +55,7 @@ def test_a_cluster_finds_what_one_process_finds(
     assert capsys.readouterr() == (expected, "")
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[Path]) -> None:
     reports[1] = renamed(reports[1], "once")
     found = written(analyze_reports(reports, scheduler=scheduler))
@@ -62,6 +63,7 @@ def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[P
     assert found == alone(reports)
 
 
+@pytest.mark.long
 def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: list[Path]) -> None:
     deadly = renamed(reports.pop(1), "always")
     found = analyze_reports([deadly, *reports], scheduler=scheduler)
@@ -74,6 +76,7 @@ def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: li
     assert found.findings == analyze_reports(reports).findings
 
 
+@pytest.mark.long
 def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
     scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +97,7 @@ def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
     assert written(found) == alone(reports)
 
 
+@pytest.mark.long
 def test_reports_that_cannot_be_read_are_left_out(
     scheduler: str, reports: list[Path], tmp_path: Path
 ) -> None:

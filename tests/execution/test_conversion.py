@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are ma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to_all", [False, True], ids=["to-the-first-process", "to-all-processes"])
+@pytest.mark.parametrize(
+    "to_all", long_after(1, [False, True]), ids=["to-the-first-process", "to-all-processes"]
+)
 @pytest.mark.parametrize("num_reports", [1, 2])
 def test_a_conversion_that_is_terminated_leaves_nothing(
     tmp_path: Path, num_reports: int, *, to_all: bool
@@ -49,7 +52,7 @@ def test_a_conversion_that_is_terminated_leaves_nothing(
     until(lambda: not any(is_running(int(pid.name)) for pid in started.iterdir()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None:
     programs, temporary, started = (tmp_path / name for name in ("bin", "tmp", "started"))
     for folder in (programs, temporary, started):

@@ -68,6 +68,7 @@ def test_pieces_come_in_order_with_all_of_their_arrays() -> None:
     assert (found[2][2] == ARRAYS["large"][10:]).all()
 
 
+@pytest.mark.long
 def test_shared_memory_is_free_when_its_arrays_are_gone(
     shared_files: Callable[[], list[str]],
 ) -> None:
@@ -116,6 +117,7 @@ def num_files() -> int:
     return len([*Path("/proc/self/fd").iterdir()])
 
 
+@pytest.mark.long
 def test_many_large_items_leave_no_file_open() -> None:
     before = num_files()
     for _ in range(3):

@@ -15,6 +15,7 @@ import pytest
 from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.schema import validator
 from tests.support.traces import SAMPLE
 from tests.support.workers import alone, reports_of_run, written
@@ -53,7 +54,7 @@ def measured(path: Path, options: Options | None = None) -> MeasuredReport:
     return result
 
 
-@pytest.mark.parametrize("is_labelled", [True, False])
+@pytest.mark.parametrize("is_labelled", long_after(1, [True, False]))
 def test_open_and_closed_reports_tell_the_same(tmp_path: Path, is_labelled: bool) -> None:
     paths = reports_of_run(tmp_path, is_labelled=is_labelled)
     analysis = analyze(*paths)
@@ -114,6 +115,7 @@ def test_a_report_is_named_as_it_was_given(reports: list[Path]) -> None:
     assert result.facts.path == Path("given.sqlite")
 
 
+@pytest.mark.long
 def test_damaged_reports_are_left_out_and_said_to_be(
     reports: list[Path], damaged: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.workers import (
     MAX_WAIT_S,
     alone,
@@ -87,6 +88,7 @@ def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> N
     assert children() == before
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_can_fork")
 def test_real_runs_find_the_same(traces: Path) -> None:
     for name in ("rtx3090x9_3nodes_tree", "jacobi_mpi"):
@@ -94,6 +96,7 @@ def test_real_runs_find_the_same(traces: Path) -> None:
         assert written(analyze_reports(paths, jobs=3)) == alone(paths)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_can_fork")
 def test_processes_that_are_left_over_share_ranks(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -134,6 +137,7 @@ def test_a_report_whose_process_was_killed_is_tried_again(reports: list[Path]) -
     assert (done.stdout, done.stderr) == (alone(reports)[0], "")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_deadly")
 def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> None:
     deadly = renamed(reports.pop(1), "always")
@@ -150,7 +154,7 @@ def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> N
 
 
 @pytest.mark.usefixtures("_deadly")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 def test_no_process_is_left_when_the_first_one_ends(
     reports: list[Path], number: signal.Signals
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.analyses import runner
 from traceprof.analysis import analyze, begun_analysis
@@ -95,7 +96,7 @@ def analysed_beside(export: Path, told: Told) -> str:
         return json.render(analysis.result)
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("jobs", long_after(2, [1, 2, 3, 4, 9]))
 def test_the_number_of_processes_changes_nothing(
     jobs: int, export: Path, expected: tuple[str, int]
 ) -> None:
@@ -119,7 +120,7 @@ def killed_elsewhere(
     monkeypatch.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("is_beside", [True, False])
+@pytest.mark.parametrize("is_beside", long_after(1, [True, False]))
 @pytest.mark.parametrize("is_afterwards", [True, False])
 @pytest.mark.parametrize(
     ("owner", "name"), [(NsightTrace, "read_section"), (measuring, "measure_rank")]
@@ -174,7 +175,7 @@ def test_errors_beside_are_those_of_one_process(tmp_path: Path) -> None:
         analysis_of_reports()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 @pytest.mark.parametrize("where", ["reading", "measuring"])
 def test_nobody_is_left_when_the_command_ends(
     where: str, number: signal.Signals, export: Path

@@ -16,6 +16,7 @@ import pytest
 from distributed import LocalCluster, Security
 
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
@@ -87,7 +88,7 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[int]:
             accepting.join()
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense://x", "tcp://"])
+@pytest.mark.parametrize("address", long_after(1, ["tcp://127.0.0.1:1", "nonsense://x", "tcp://"]))
 def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceprof.execution.scheduler.CONNECT_S", 0.5)
     with pytest.raises(UsageError, match=f"cannot use the scheduler {address}"):
@@ -95,7 +96,8 @@ def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    "answer", [silent, http, http_at_once, random_bytes, three_exbibytes, dripping, closing]
+    "answer",
+    long_after(3, [silent, http, http_at_once, random_bytes, three_exbibytes, dripping, closing]),
 )
 def test_what_answers_is_no_scheduler(
     answer: Callable[[socket.socket], None],
@@ -114,6 +116,7 @@ def test_what_answers_is_no_scheduler(
     assert err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_worker_is_no_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
     with LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=1, processes=True, dashboard_address=":0"
@@ -171,6 +174,7 @@ def test_tls(
     assert capsys.readouterr() == (expected, "")
 
 
+@pytest.mark.long
 def test_tls_with_wrong_settings(
     encrypted: str,
     certificates: dict[str, dict[str, str]],

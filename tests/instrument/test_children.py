@@ -73,6 +73,7 @@ def test_spawned_ranks_are_instrumented(
     assert answers == [said, said, "False"]
 
 
+@pytest.mark.long
 def test_spawned_ranks_record(python: Path, tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     recorder = {"TRACEPROF_RECORD_WITH": "torch", "TRACEPROF_RECORD_TO": str(tmp_path / "traces")}
@@ -104,6 +105,7 @@ def test_forked_ranks_record_to_their_last_step(
         assert [event.get("name") for event in events].count("optimizer step") == 3
 
 
+@pytest.mark.long
 def test_forked_ranks_are_told_that_nsight_does_not_see_them(
     python: Path, tool: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import torch.distributed._functional_collectives as functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
+from tests.support.long import long_after
 from tests.support.recording import pushed
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def compiled(program: Program, *, fullgraph: bool) -> tuple[Any, list[str]]:
     return run(torch.arange(4.0)), operators
 
 
-@pytest.mark.parametrize("program", [legacy, new])
+@pytest.mark.parametrize("program", long_after(1, [legacy, new]))
 def test_one_graph_stays_one_graph_without_ranges(recorded: list[str], program: Program) -> None:
     result, operators = compiled(program, fullgraph=True)
     instrument.enable()
@@ -119,7 +120,7 @@ def test_a_compiled_transfer(recorded: list[str], monkeypatch: pytest.MonkeyPatc
     assert traced == operators
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", long_after(1, [False, True]))
 def test_export_of_a_collective(recorded: list[str], strict: bool) -> None:
     class Module(torch.nn.Module):
         def forward(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,7 @@ def test_a_process_that_is_told_to_end_leaves_a_trace(tmp_path: Path) -> None:
     assert "step 4" not in names
 
 
+@pytest.mark.long
 def test_a_signal_before_the_first_step_changes_nothing(tmp_path: Path) -> None:
     status, _ = run(tmp_path, "0")
     assert status == -signal.SIGTERM

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import instrument
 from instrument import switch
+from tests.support.long import long_after
 
 if TYPE_CHECKING:
     from instrument.core.patching import Patches
@@ -105,7 +106,7 @@ def test_a_part_that_cannot_be_installed_is_left_out(
     assert sys.modules["part_that_works"].value == "original"
 
 
-@pytest.mark.parametrize("missing", ["torch", "torch.distributed"])
+@pytest.mark.parametrize("missing", long_after(1, ["torch", "torch.distributed"]))
 def test_without_torch_or_its_distributed_half_nothing_is_raised(missing: str) -> None:
     code = (
         f"import sys; sys.modules[{missing!r}] = None; import instrument\n"

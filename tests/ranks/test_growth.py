@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.support.long import long_after
 from traceprof.analyses.judging import judge
 from traceprof.analyses.measured import MeasuredReport
 from traceprof.execution.measuring import Task, measure_file
@@ -106,6 +107,7 @@ def peak_bytes(reports: list[MeasuredReport]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_the_repeated_run_is_one_run(measured: list[MeasuredReport]) -> None:
     result = judge(repeated(measured, 16))
     assert [rank.rank for rank in result.run.ranks] == list(range(16))
@@ -113,7 +115,7 @@ def test_the_repeated_run_is_one_run(measured: list[MeasuredReport]) -> None:
     assert "straggler" in {finding.id for finding in result.findings}
 
 
-@pytest.mark.parametrize("cost", [num_calls, peak_bytes])
+@pytest.mark.parametrize("cost", long_after(1, [num_calls, peak_bytes]))
 def test_the_cost_of_each_rank_is_the_same(
     measured: list[MeasuredReport], cost: Callable[[list[MeasuredReport]], int]
 ) -> None:

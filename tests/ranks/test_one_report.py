@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.split import split_by_process
 from tests.support.traces import CPU_SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import RunResult, analyze_reports
@@ -49,7 +50,7 @@ def test_one_report_tells_the_waits_of_several(sample: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.9.1", "3.7.2"])
+@pytest.mark.parametrize("version", long_after(1, ["2.9.1", "3.7.2"]))
 @pytest.mark.parametrize("scenario", ["nccl-serialization", "launch-queue-stall"])
 def test_also_in_older_schemas(scenario: str, version: str, tmp_path: Path) -> None:
     path = tmp_path / "whole.sqlite"

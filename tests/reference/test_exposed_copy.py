@@ -205,6 +205,7 @@ def test_one_step_or_none_marked_is_no_evidence(tmp_path: Path) -> None:
 # -- real traces ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_known_answers_on_four_a100(traces: Path) -> None:
     (found,) = reference(traces / "a100x4_ddp_baseline_rank0.sqlite").values()
     assert (found.exposed_ns, found.by_kind["d2d"]) == (85_711_833, 44_657_773)

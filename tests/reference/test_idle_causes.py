@@ -313,6 +313,7 @@ def shares(path: Path) -> list[dict[str, float]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "least"), [("0_baseline", 0.9), ("1_8workers", 0.9), ("3_dali_amp", 0.8)]
 )
@@ -322,12 +323,14 @@ def test_loaders_that_keep_the_gpu_waiting(name: str, least: float, traces: Path
     assert share["launch_bound"] <= 0.06
 
 
+@pytest.mark.long
 def test_mpi_of_a_jacobi_solver(traces: Path) -> None:
     for path in (traces / "jacobi_mpi").iterdir():
         [share] = shares(path)
         assert 0.82 <= share["mpi"] <= 0.84
 
 
+@pytest.mark.long
 def test_initialisation_and_sleep_around_two_collectives(traces: Path) -> None:
     for path in (traces / "rtx3090x9_3nodes_tree").iterdir():
         [share] = shares(path)
@@ -336,6 +339,7 @@ def test_initialisation_and_sleep_around_two_collectives(traces: Path) -> None:
         assert share["launch_bound"] < 0.0005
 
 
+@pytest.mark.long
 def test_first_launches_of_a_warm_up(traces: Path) -> None:
     [rank] = idle_causes(traces / "pairs" / "warm_up_and_upload.sqlite")
     assert rank.idle_ns / MS == pytest.approx(682, abs=0.5)
@@ -343,6 +347,7 @@ def test_first_launches_of_a_warm_up(traces: Path) -> None:
     assert rank.causes["setup_ns"] / MS == pytest.approx(504, rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "replayed", "most"),
     [
@@ -359,6 +364,7 @@ def test_waits_as_a_replay_takes_them_out(
         assert rank.causes["sync_ns"] / MS <= limit
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_busy(traces: Path) -> None:
     [share] = shares(traces / "a100_single_dali_amp_bf16.sqlite")
     assert share["turnaround"] == pytest.approx(0.86, abs=0.01)

@@ -175,6 +175,7 @@ def test_the_samples_keep_their_truth(sample: Path) -> None:
             ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "blocked", "queued"),
     [

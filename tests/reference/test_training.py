@@ -124,6 +124,7 @@ def test_kernels_of_the_main_compute(name: str, is_main: bool) -> None:
     assert is_main_compute(name) == is_main
 
 
+@pytest.mark.long
 def test_real_trainings(traces: Path) -> None:
     """The upload of a model, and a loader's last prefetch, are not training."""
     export = export_of(traces / "pairs" / "warm_up_and_upload.sqlite")

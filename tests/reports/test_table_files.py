@@ -63,7 +63,7 @@ def test_results_come_back(tmp_path: Path) -> None:
             assert json.loads(row["advice"]) == list(finding.advice)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_several_reports_are_in_one_table(tmp_path: Path, simulated: list[Path]) -> None:
     assert run("export", "parquet", *simulated, "-o", tmp_path) == 0
     for table, expected in expected_events(*simulated).items():

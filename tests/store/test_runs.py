@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S
 from traceprof.analyses.document.records import TABLES, document
 from traceprof.analysis import RunResult, analyze_reports
@@ -194,7 +195,7 @@ runs.save(sys.argv[2], result, "half")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("is_new", long_after(1, [True, False]))
 def test_a_killed_writer_leaves_no_half_run(result: RunResult, path: Path, is_new: bool) -> None:
     if not is_new:
         save(path, result, "whole")
@@ -220,7 +221,7 @@ for _ in range(5):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_writers_wait_for_each_other(path: Path, result: RunResult) -> None:
     arguments = [sys.executable, "-c", _WRITER, str(DDP), str(path), str(time.time() + 3)]
     writers = [subprocess.Popen(arguments) for _ in range(3)]

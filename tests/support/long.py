@@ -22,6 +22,14 @@ def long_after(num: int, values: Iterable[object]) -> list[ParameterSet]:
     ]
 
 
+def rows_long_after(num: int, rows: Iterable[Sequence[object]]) -> list[ParameterSet]:
+    """Return `long_after` for tests that take several values of each row."""
+    return [
+        pytest.param(*row, marks=[] if index < num else [pytest.mark.long])
+        for index, row in enumerate(rows)
+    ]
+
+
 def in_turn(values: Iterable[object], others: Sequence[object]) -> list[ParameterSet]:
     """Return all pairs for `parametrize`; quick for each value is one of the others, in turn."""
     return [

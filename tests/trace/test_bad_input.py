@@ -22,6 +22,7 @@ from tests.support.attempts import (
     folder_of,
 )
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.running import export, fifo, process, run
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
@@ -242,7 +243,9 @@ def test_it_takes_one_line(tmp_path: Path, kind: str, command: str) -> None:
     assert remedy in line.rpartition("; ")[2]
 
 
-@pytest.mark.parametrize("kind", ["missing, not UTF-8", "pipe", "cut", "other program", "real"])
+@pytest.mark.parametrize(
+    "kind", long_after(2, ["missing, not UTF-8", "pipe", "cut", "other program", "real"])
+)
 def test_it_takes_one_line_of_a_process(tmp_path: Path, kind: str) -> None:
     make, why, _ = BAD[kind]
     path = make(tmp_path)
@@ -270,7 +273,7 @@ def test_a_bad_report_among_good_ones(tmp_path: Path) -> None:
     assert folder_of(good) == before
 
 
-@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize("what", long_after(1, ["file", "folder"]))
 def test_no_permission(what: str) -> None:
     # Not in tmp_path, whose parents only its owner may enter.
     with tempfile.TemporaryDirectory() as name:

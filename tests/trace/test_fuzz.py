@@ -10,7 +10,7 @@ import pytest
 from tests.support.attempts import Outcome
 from tests.support.fuzz import running
 from tests.support.fuzz.running import results
-from tests.support.long import long_after
+from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE
 
@@ -58,13 +58,16 @@ def accepting_all(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "problem"),
-    [
-        (raising, "ValueError"),
-        (endless, "more than 1 s of CPU time"),
-        (large, " MB"),
-        (littering, "left behind: ['litter']"),
-        (accepting_all, "accepted, and SQLite says: "),
-    ],
+    rows_long_after(
+        2,
+        [
+            (raising, "ValueError"),
+            (endless, "more than 1 s of CPU time"),
+            (large, " MB"),
+            (littering, "left behind: ['litter']"),
+            (accepting_all, "accepted, and SQLite says: "),
+        ],
+    ),
 )
 def test_wrong_answers_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Path], None], problem: str

@@ -141,6 +141,7 @@ def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
     assert -1.5 * _MS < (answer_of(asked, "copies-hidden").change_ns or 0) < -0.8 * _MS
 
 
+@pytest.mark.long
 def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
     """Each exchange follows a copy to the host: run ahead of it, 931 ms in MPI would be hidden."""
     reports = sorted((traces / "jacobi_mpi").glob("*.sqlite"))

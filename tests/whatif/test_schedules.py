@@ -105,7 +105,7 @@ def test_an_order_takes_what_the_simulator_gives(order: str, slowdown: Fraction)
         assert estimate.step_ns > 1.03 * estimate.naive_ns
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_orders_of_a_recorded_run(tmp_path: Path) -> None:
     """A run in one order tells what the others take, with kernels slowed down and without."""
     slowdown = Fraction(3, 2)

@@ -114,7 +114,7 @@ def test_an_order_that_never_ends_is_told(replayed: Replayed) -> None:
         replayed.step_ns(change)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_best_order_is_no_worse_than_any_swap(replayed: Replayed) -> None:
     least = replayed.step_ns(best(replayed.analysis, replayed.graph))
     found = {stage: as_computed(stage) for stage in range(NUM_STAGES)}

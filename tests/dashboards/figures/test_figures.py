@@ -239,7 +239,7 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
             assert np.allclose(shown, measured, atol=1e-4 * top, equal_nan=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
     one = many_steps(1250)
     results = [replace(one, rank=rank) for rank in range(512)]
@@ -318,6 +318,7 @@ def test_names_are_plain_text_in_charts() -> None:
     assert shortened("<script>") == "&lt;script&gt;"
 
 
+@pytest.mark.long
 def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
     with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as result:

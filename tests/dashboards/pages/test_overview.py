@@ -162,6 +162,7 @@ def test_every_large_part_is_owned(analysis: Analysis) -> None:
         assert owner.sentence is None or owner.sentence in shown
 
 
+@pytest.mark.long
 def test_many_ranks_are_shown_by_machine_and_who_stands_out(tmp_path: Path) -> None:
     made("straggler-host", tmp_path / "run", seed=1)
     paths = sorted((tmp_path / "run").glob("*.sqlite"))

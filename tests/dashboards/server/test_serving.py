@@ -241,7 +241,7 @@ def test_a_bad_report_ends_it_with_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("traceprof: cannot")
 
 
-@pytest.mark.parametrize("package", ["dash", "dash_ag_grid", "waitress"])
+@pytest.mark.parametrize("package", long_after(1, ["dash", "dash_ag_grid", "waitress"]))
 def test_without_its_extra_the_command_names_it(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
@@ -305,7 +305,7 @@ def test_progress_is_passed_on() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 def test_nobody_is_left_when_it_ends_while_it_analyses(number: signal.Signals) -> None:
     program = """
 import os, sys, time
@@ -337,6 +337,7 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
     assert errors.strip() == ""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 def test_it_goes_on_when_what_analyses_is_killed() -> None:
     program = """

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.serving import serving
 from tests.support.timeline_page import FIND, Timeline
 from tests.support.traces import SAMPLE
@@ -438,11 +439,14 @@ def test_when_the_server_is_gone_it_is_said(own_page: Page, sample_url: str) -> 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "a100x4_ddp_baseline_rank0.sqlite",
-        "h100x2_command_buffer_full.sqlite",
-        "rtx3090x9_3nodes_tree/report_0.sqlite",
-    ],
+    long_after(
+        1,
+        [
+            "a100x4_ddp_baseline_rank0.sqlite",
+            "h100x2_command_buffer_full.sqlite",
+            "rtx3090x9_3nodes_tree/report_0.sqlite",
+        ],
+    ),
 )
 def test_real_traces(page: Page, serve: Serve, traces: Path, name: str) -> None:
     timeline = Timeline(page, f"{serve(traces / name)}/timeline")

@@ -144,7 +144,7 @@ def test_names_are_data(tmp_path: Path) -> None:
         assert answer(answered[1])["count"] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reply_stays_small_whatever_is_asked(tmp_path: Path) -> None:
     # Two hundred streams, each with a kernel of its own name in every pixel.
     rng = np.random.default_rng(5)

@@ -180,7 +180,7 @@ def test_a_spawned_child_starts_without(recorded: list[str]) -> None:
         assert pool.apply(instrument.is_enabled) is False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_operation_under_way_ends_before_the_interpreter() -> None:
     code = """
 import threading, time, torch

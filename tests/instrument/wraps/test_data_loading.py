@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import instrument
 from instrument.core import nvtx_ranges
+from tests.support.long import long_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ def test_iterators_made_before_and_iterable_data(recorded: list[str]) -> None:
     assert recorded == WAIT * 4
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", long_after(1, ["fork", "spawn"]))
 def test_loaders_within_workers_open_no_ranges(recorded: list[str], context: str) -> None:
     instrument.enable()
     loader: Any = DataLoader(

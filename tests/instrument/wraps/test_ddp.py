@@ -267,6 +267,7 @@ def test_without_observation_training_goes_on(
     assert pushed(recorded).count("backward") == 2
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # the compiler looks at it
 def test_compiled_models_become_the_same_graphs(recorded: list[str]) -> None:
     class Layer(torch.nn.Linear):

@@ -10,6 +10,7 @@ import torch
 from torch.optim import SGD, AdamW, Optimizer
 
 import instrument
+from tests.support.long import long_after
 from tests.support.recording import pushed
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def test_steps_that_were_held_before(recorded: list[str]) -> None:
     assert recorded == []
 
 
-@pytest.mark.parametrize("enable_first", [False, True])
+@pytest.mark.parametrize("enable_first", long_after(1, [False, True]))
 def test_schedulers_made_before_disabling_go_on(recorded: list[str], enable_first: bool) -> None:
     if enable_first:
         instrument.enable()
@@ -125,7 +126,9 @@ def test_hooks_and_gradient_scaling(recorded: list[str]) -> None:
     assert recorded == STEP
 
 
-@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}])
+@pytest.mark.parametrize(
+    "options", long_after(1, [{"foreach": True}, {"foreach": False}, {"fused": True}])
+)
 def test_parameters_bit_for_bit(recorded: list[str], options: dict[str, bool]) -> None:
     def stepped() -> torch.Tensor:
         parameters = weights()

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import instrument
+from tests.support.long import long_after
 from tests.support.recording import pushed
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ BACKWARD: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("run", BACKWARD.values(), ids=BACKWARD)
+@pytest.mark.parametrize("run", long_after(2, BACKWARD.values()), ids=BACKWARD)
 def test_a_backward_pass_has_one_range(
     recorded: list[str], run: Callable[[torch.Tensor], object]
 ) -> None:
@@ -104,7 +105,7 @@ WRAP: dict[str, Wrap] = {
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning")  # FSDP's of itself
-@pytest.mark.parametrize("wrap", WRAP.values(), ids=WRAP)
+@pytest.mark.parametrize("wrap", long_after(2, WRAP.values()), ids=WRAP)
 def test_the_forward_pass_of_the_whole_model_has_one_range(recorded: list[str], wrap: Wrap) -> None:
     model = wrap(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)))
     instrument.enable()

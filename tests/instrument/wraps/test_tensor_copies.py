@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import instrument
 from instrument.wraps import tensor_copies
+from tests.support.long import long_after
 from tests.support.recording import pushed
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ READ: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", long_after(3, READ))
 def test_what_reads_a_tensor_on_the_host_is_a_copy_that_waits(
     recorded: list[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

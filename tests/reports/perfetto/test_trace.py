@@ -212,7 +212,7 @@ def test_ranks_without_a_gpu_have_operations_and_arrows() -> None:
     assert len(flows) == num_matched > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_machines_are_on_one_clock(simulated: list[Path]) -> None:
     with closing(analyze(*simulated)) as analysis:
         trace = written(analysis)

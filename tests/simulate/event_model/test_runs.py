@@ -55,6 +55,7 @@ def test_a_report_holds_what_was_captured_in_its_own_time() -> None:
     assert all(call.end_ns >= call.start_ns for call in found.calls)
 
 
+@pytest.mark.long
 def test_reports_say_where_and_when_they_were_captured(tmp_path: Path) -> None:
     truth = json.loads(simulate_run("ranks-balanced", tmp_path, seed=3).read_text())
     assert [report["host"] for report in truth["reports"]] == [f"node-{n}" for n in range(4)]

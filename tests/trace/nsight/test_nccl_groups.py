@@ -67,7 +67,7 @@ def laid_out(trees: list[Tree], time: int = 0) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(st.lists(st.lists(NESTED, max_size=8), max_size=3))
 def test_as_one_walks(threads: list[list[Tree]]) -> None:
     walk, columns = Walk(), list[tuple[int, int, int, int]]()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.long import long_after
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.special_values import NULL
@@ -200,7 +201,7 @@ values = st.one_of(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.lists(values, max_size=6) | st.lists(integers | st.none(), max_size=6))
 def test_a_column_is_read_exactly_or_not_at_all(
@@ -407,7 +408,7 @@ def test_ranks_that_contradict_each_other(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", SMALL_TABLES)
+@pytest.mark.parametrize("table", long_after(4, SMALL_TABLES))
 def test_small_tables_that_are_empty(path: Path, table: str) -> None:
     everything().write(path)
     alter(path, f"DELETE FROM {quote(table)}")
@@ -461,7 +462,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_after(3, NAMES))
 def test_any_name(path: Path, name: str) -> None:
     expected = numbers(of_three(path))
     renamed = path.rename(path.with_name(name))

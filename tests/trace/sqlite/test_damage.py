@@ -80,6 +80,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t.sqlite"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", long_after(1, range(3)))
 def test_cut_short_at_every_page(samples: dict[str, bytes], path: Path, part: int) -> None:
     for name, data in samples.items():
@@ -213,6 +214,7 @@ def test_a_wrong_value_in_the_schema(untyped: bytes, path: Path, column: str, va
         attempt(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", long_after(1, range(2)))
 def test_any_column_is_missing(untyped: bytes, path: Path, part: int) -> None:
     for table, column in _COLUMNS[part::2]:

@@ -129,6 +129,7 @@ def decode_page_by_page(*args: Any) -> Any:
     return decode_columns(*args, window_bytes=512)
 
 
+@pytest.mark.long
 def test_each_of_many_is_another(folder: Path) -> None:
     rows = [(number, number >> 3, 0, -number, None, 0) for number in range(40_000)]
     path = written(folder, rows)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.support.long import long_after
 from tests.support.pages import (
     BOUNDARIES,
     PAGE_SIZES,
@@ -166,7 +167,7 @@ def test_long_rows(path: Path, page_size: int) -> None:
     assert outcome(path, "c") == "partly"
 
 
-@pytest.mark.parametrize("slot_bits", [1, 3, 16])
+@pytest.mark.parametrize("slot_bits", long_after(1, [1, 3, 16]))
 def test_more_formats_than_are_kept(
     path: Path, monkeypatch: pytest.MonkeyPatch, slot_bits: int
 ) -> None:
