@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.cli import run
-from tests.support.long import long_after
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.frames.open_run import open_run
@@ -121,13 +120,10 @@ def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    long_after(
-        1,
-        [
-            pytest.param(name, marks=[] if name in QUICK_RUNS else pytest.mark.long)
-            for name in RUN_SCENARIOS
-        ],
-    ),
+    [
+        pytest.param(name, marks=[] if name in QUICK_RUNS else pytest.mark.long)
+        for name in RUN_SCENARIOS
+    ],
 )
 def test_ranks_of_several_machines_have_the_same_results(name: str, tmp_path: Path) -> None:
     simulate_run(name, tmp_path / "run", per_rank=True)
