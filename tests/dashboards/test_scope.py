@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -22,7 +23,7 @@ from traceprof.analysis import Options, analyze
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import BrowserContext, Page
+    from playwright.sync_api import BrowserContext, Page, Route
 
     from traceprof.analysis import Analysis
 
@@ -152,6 +153,29 @@ def test_dragging_the_axis_of_the_timeline_chooses_that_time(page: Page, sample_
     page.go_back()
     page.go_back()
     expect(page.locator("#chosen-time")).to_have_text("all of the time")
+
+
+def slowly(route: Route) -> None:
+    """Let the server answer after what the timeline still had to note is noted."""
+    time.sleep(0.6)
+    route.continue_()
+
+
+def test_what_a_timeline_still_had_to_note_changes_no_address_of_the_next_page(
+    page: Page, sample_url: str
+) -> None:
+    timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
+    places = "[0.25, 0.5].map((part) => Math.round(t.view.start + t.view.span * part))"
+    start, end = timeline.ask(f"{places}.map((place) => String(t.data.toTime(place)))")
+    page.route("**/_dash-update-component", slowly)
+    timeline.ask(f"t.note() ?? t.place.choose(...{places})")
+    expect(page.locator("#chosen-time")).to_contain_text(" to ")
+    timeline.wait_for(f"t?.view && String(t.data.toTime(Math.round(t.view.start))) === '{start}'")
+    timeline.wait()
+    timeline.ask("t.note() ?? document.querySelector('nav a[href^=\"/steps\"]').click()")
+    expect(page.locator("#page h1")).to_have_text("Steps")
+    page.unroute("**/_dash-update-component")
+    assert query(page) == {"rank": "0", "start": start, "end": end}
 
 
 def test_a_link_is_copied_with_its_token(context: BrowserContext, analysis: Analysis) -> None:
