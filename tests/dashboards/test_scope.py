@@ -155,6 +155,9 @@ def test_dragging_the_axis_of_the_timeline_chooses_that_time(page: Page, sample_
     expect(page.locator("#chosen-time")).to_have_text("all of the time")
 
 
+ANSWERS = re.compile("_dash-update-component")
+
+
 def slowly(route: Route) -> None:
     """Let the server answer after what the timeline still had to note is noted."""
     time.sleep(0.6)
@@ -167,14 +170,14 @@ def test_what_a_timeline_still_had_to_note_changes_no_address_of_the_next_page(
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
     places = "[0.25, 0.5].map((part) => Math.round(t.view.start + t.view.span * part))"
     start, end = timeline.ask(f"{places}.map((place) => String(t.data.toTime(place)))")
-    page.route("**/_dash-update-component", slowly)
+    page.route(ANSWERS, slowly)
     timeline.ask(f"t.note() ?? t.place.choose(...{places})")
     expect(page.locator("#chosen-time")).to_contain_text(" to ")
     timeline.wait_for(f"t?.view && String(t.data.toTime(Math.round(t.view.start))) === '{start}'")
     timeline.wait()
     timeline.ask("t.note() ?? document.querySelector('nav a[href^=\"/steps\"]').click()")
     expect(page.locator("#page h1")).to_have_text("Steps")
-    page.unroute("**/_dash-update-component")
+    page.unroute(ANSWERS)
     assert query(page) == {"rank": "0", "start": start, "end": end}
 
 
