@@ -33,6 +33,12 @@ function chosen(url) {
 }
 
 /**
+ * What is chosen for all pages, as text to compare.
+ * @param {string} here
+ */
+export const scopeOf = (here) => chosen(new URL(here)).toString();
+
+/**
  * Set or remove what is chosen, also where the page shows something else.
  * @param {URL} url
  * @param {string} name

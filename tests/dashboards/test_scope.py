@@ -175,6 +175,10 @@ def test_what_a_timeline_still_had_to_note_changes_no_address_of_the_next_page(
     expect(page.locator("#chosen-time")).to_contain_text(" to ")
     timeline.wait_for(f"t?.view && String(t.data.toTime(Math.round(t.view.start))) === '{start}'")
     timeline.wait()
+    # The same time once more leads nowhere, and what moves after it is noted.
+    timeline.ask("t.place.choose(t.view.start, t.view.start + t.view.span)")
+    timeline.press("d")
+    assert timeline.address["start"] != start
     timeline.ask("t.note() ?? document.querySelector('nav a[href^=\"/steps\"]').click()")
     expect(page.locator("#page h1")).to_have_text("Steps")
     page.unroute(ANSWERS)

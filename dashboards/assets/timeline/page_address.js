@@ -1,6 +1,6 @@
 // @ts-check
 // What the page's address says of the timeline, and what of it is noted there.
-import { withTime, withTimeline } from "../address.js";
+import { scopeOf, withTime, withTimeline } from "../address.js";
 import { go } from "../navigation.js";
 import { namedEvidence } from "./evidence.js";
 
@@ -21,14 +21,14 @@ export class PageAddress {
   constructor(timeline) {
     this.timeline = timeline;
     this.noting = 0; // a timer, until what changed is noted
-    this.isLeft = false; // for another time, whose timeline comes with the server's answer
+    this.scope = ""; // what all pages show, as the address said it
   }
 
   /** Show what the address says; again when the reader goes back. */
   async restore() {
     const { timeline } = this;
     const { data, layout, panel } = timeline;
-    this.isLeft = false;
+    this.scope = scopeOf(location.href);
     timeline.forgetSelection();
     panel.query.value = parameter("search") ?? "";
     panel.forgetMatches();
@@ -66,7 +66,6 @@ export class PageAddress {
   choose(start, end) {
     const { data } = this.timeline;
     const [first, last] = [data.toTime(start), data.toTime(Math.max(end, start + 1))];
-    this.isLeft = true;
     go(withTime(location.href, String(first), String(last)), { stay: true });
   }
 
@@ -76,12 +75,11 @@ export class PageAddress {
    */
   note(jump) {
     clearTimeout(this.noting);
-    const before = location.href;
     const write = () => {
       const { timeline } = this;
       this.noting = 0;
       // Until the server has answered, this timeline stands under the address of what comes next.
-      if (this.isLeft || location.href !== before) return;
+      if (scopeOf(location.href) !== this.scope) return;
       if (!timeline.root.isConnected || !timeline.view) return;
       const href = withTimeline(location.href, {
         start: timeline.data.toTime(timeline.view.start),
