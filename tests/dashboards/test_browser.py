@@ -297,7 +297,6 @@ def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
     assert "10000" in saved[0]
 
 
-@pytest.mark.long
 def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     with serving(path) as url:
@@ -537,7 +536,6 @@ def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
         page.goto("about:blank")
 
 
-@pytest.mark.long
 def test_a_page_that_fails_takes_nothing_along(
     page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 def long_after(num: int, values: Iterable[object]) -> list[ParameterSet]:
     """Return parameters for `parametrize`; those after the first `num` are for `make verify`."""
-    return [
-        pytest.param(value, marks=[] if index < num else [pytest.mark.long])
-        for index, value in enumerate(values)
-    ]
+    return rows_long_after(num, ((value,) for value in values))
 
 
 def rows_long_after(num: int, rows: Iterable[Sequence[object]]) -> list[ParameterSet]:

@@ -135,7 +135,7 @@ anything = st.recursive(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @few_and_many(50, 300)
 def test_whatever_is_sent_is_answered(num_examples: int, client: FlaskClient) -> None:
     def check(key: str, value: Any, pathname: Any, search: Any) -> None:

@@ -337,7 +337,6 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
     assert errors.strip() == ""
 
 
-@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 def test_it_goes_on_when_what_analyses_is_killed() -> None:
     program = """
