@@ -166,6 +166,7 @@ def _disturb(path: Path, chosen: random.Random) -> None:
 def _refused_by_sqlite(path: Path) -> str | None:
     """Say whether SQLite refuses a table of events that traceprof has read."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
+        database.text_factory = lambda raw: raw.decode(errors="replace")  # as SQLite takes it
         try:
             for name, table in EVENTS.items():
                 known = [row[1] for row in database.execute(f"PRAGMA table_info({quote(name)})")]

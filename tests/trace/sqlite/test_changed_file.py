@@ -114,6 +114,15 @@ def test_written_to_between_rows_is_an_error(path: Path) -> None:
     database.close()
 
 
+def test_emptied_after_sqlite_let_go_of_its_pages_is_an_error(path: Path) -> None:
+    database = Database(path)
+    database.shrink()
+    path.write_bytes(b"")
+    with pytest.raises(TraceFormatError, match="somebody wrote to it"):
+        next(reader.read_columns(database, schema.KERNEL.name, ["start", "end"]))
+    database.close()
+
+
 def test_descriptors_are_closed(path: Path, tmp_path: Path) -> None:
     before = len([*Path("/proc/self/fd").iterdir()])
     for _ in range(3):

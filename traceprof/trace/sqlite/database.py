@@ -177,18 +177,16 @@ class Database:
         """Return a name of the table's rowid that no column of it hides.
 
         Raises:
-            TraceFormatError: a table WITHOUT ROWID, which no exporter makes.
+            TraceFormatError: the file is damaged, or the table WITHOUT ROWID: no exporter's is.
         """
         hidden = {name.lower() for name in self.columns[table]}
         for name in ("_rowid_", "rowid", "oid"):
             if name in hidden:
                 continue
-            try:
-                query = f"SELECT {name} FROM {quote(table)} LIMIT 0"  # noqa: S608
+            query = f"SELECT {name} FROM {quote(table)} LIMIT 0"  # noqa: S608
+            with self.damage_reported(), suppress(sqlite3.OperationalError):
                 self.connection.execute(query)
-            except sqlite3.OperationalError:
-                continue
-            return name
+                return name
         raise self.damaged(f"table {table} has no rowid")
 
     def rows(
