@@ -158,14 +158,18 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
     return reports, ranks
 
 
-def run_in_browser(app: Dash) -> None:
+def run_in_browser(app: Dash, modules: str) -> None:
     """Register what `assets/shell.js` does without asking the server.
 
     Dash looks its functions up as soon as it starts, and modules are loaded in their own time: so
     Dash starts once they are there.
+
+    Args:
+        app: the application.
+        modules: the address of the folder that they are in.
     """
     start = app.renderer
-    app.renderer = f'import("/assets/main.js").then(() => {{ {start} }});'
+    app.renderer = f'import("{modules}main.js").then(() => {{ {start} }});'
     for name, output, event in (
         ("follow", "went", "clickData"),
         ("zoom", "zoomed", "relayoutData"),

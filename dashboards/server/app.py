@@ -19,6 +19,7 @@ from dashboards.pages import compare, overview, what_if
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.access import Access
+from dashboards.server.modules import serve_modules
 from dashboards.server.progress import PROGRESS
 from dashboards.timeline import server as timeline_server
 from dashboards.view import View
@@ -67,14 +68,14 @@ def create_app(
         update_title="",
         serve_locally=True,
         index_string=_INDEX,
-        assets_ignore=r"\.js$",  # modules, which main.js imports; theme.js stands in the head
+        assets_ignore=r"\.js$",  # served as modules; theme.js stands in the head
         suppress_callback_exceptions=True,  # pages bring their own components
         add_log_handler=False,
     )
     app.layout = shell.shell(is_ready=analysis is not None)
     _show_pages(app, analysis, progress)
     _show_answers(app, analysis)
-    shell.run_in_browser(app)
+    shell.run_in_browser(app, serve_modules(app.server))
     app.server.add_url_rule(PROGRESS, "progress", view_func=lambda: _progress(progress))
     guard.protect(app, access or Access())
     app.server.config.update(_COMPRESSION)

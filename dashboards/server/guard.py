@@ -20,6 +20,7 @@ from flask import Response, abort, redirect, request
 from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
 
 from dashboards.server.access import TOKEN
+from dashboards.server.modules import MODULES
 from traceprof.errors import one_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 _CALLBACKS = "/_dash-update-component"
-_PROGRAMS = ("/assets/", "/_dash-component-suites/")  # which hold no data and may be kept
+# They hold no data and may be kept.
+_PROGRAMS = ("/assets/", "/_dash-component-suites/", MODULES)
 LINK = "/link"
 """The path at which who may see the dashboard learns how to let somebody else see it."""
 

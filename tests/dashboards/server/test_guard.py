@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from flask import Flask
 from hypothesis import strategies as st
 
 from dashboards.server.access import Access
 from dashboards.server.app import create_app
 from dashboards.server.guard import LINK
+from dashboards.server.modules import serve_modules
 from tests.support.long import few_and_many, for_examples
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
@@ -154,7 +156,10 @@ def test_an_address_that_cannot_be_shown_says_why(client: FlaskClient, search: s
 # -- files ----------------------------------------------------------------------------------------
 
 
+MODULES = serve_modules(Flask("another"))
 PATHS = (
+    f"{MODULES}../../app.py", f"{MODULES}..%2fserver%2fapp.py", f"{MODULES}%2fetc%2fpasswd",
+    f"{MODULES}/etc/passwd", f"{MODULES}..%5cshell.py", f"{MODULES}%00", "/modules/../shell.py",
     "/assets/../app.py", "/assets/..%2fapp.py", "/assets/%2e%2e/app.py", "/assets/....//app.py",
     "/assets//etc/passwd", "/assets/%2fetc%2fpasswd", "/assets/..%5capp.py", "/assets/%00",
     "/static/app.py", "/static/../app.py", "/..%2f..%2fetc/passwd", "//etc/passwd",
@@ -284,6 +289,17 @@ def test_data_is_never_kept_by_a_browser(client: FlaskClient) -> None:
     assert {answer.headers["Cache-Control"] for answer in answers} == {"no-store"}
     with client.get("/assets/style.css") as answer:
         assert answer.headers["Cache-Control"] != "no-store"
+
+
+def test_modules_are_kept_until_one_changes(client: FlaskClient) -> None:
+    assert f'import("{MODULES}main.js")' in client.get("/").text
+    for name in ("main.js", "vendor/uPlot/uPlot.esm.js"):
+        with client.get(MODULES + name) as answer:
+            assert answer.status_code == 200
+            assert answer.mimetype == "text/javascript"
+            assert answer.cache_control.immutable
+            assert answer.cache_control.max_age == 365 * 24 * 3600
+    assert client.get("/modules/of-another-version/main.js").status_code == 404
 
 
 @pytest.mark.parametrize(
