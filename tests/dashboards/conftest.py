@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,6 +90,30 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     shared.close()
 
 
+class _Blank(BaseHTTPRequestHandler):
+    """Answers with an empty page."""
+
+    def do_GET(self) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="session")
+def blank() -> Iterator[str]:
+    """Return the address of an empty page of the host that all pages are of.
+
+    From `about:blank` Chromium goes on in another process, which compiles all scripts anew.
+    """
+    with ThreadingHTTPServer((HOST, 0), _Blank) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://{HOST}:{server.server_port}/"
+        server.shutdown()
+
+
 @pytest.fixture(scope="session")
 def tabs() -> list[Page]:
     """Return the pages that are open and empty: a new one would compile all scripts anew."""
@@ -94,7 +121,7 @@ def tabs() -> list[Page]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, tabs: list[Page]) -> Iterator[Page]:
+def page(context: BrowserContext, tabs: list[Page], blank: str) -> Iterator[Page]:
     """Return an empty page."""
     opened = tabs.pop() if tabs else context.new_page()
     errors: list[str] = []
@@ -120,7 +147,7 @@ def page(context: BrowserContext, tabs: list[Page]) -> Iterator[Page]:
     assert errors == []
     opened.set_viewport_size(WINDOW)
     opened.mouse.move(0, 0)
-    opened.goto("about:blank")
+    opened.goto(blank)
     tabs.append(opened)
 
 
