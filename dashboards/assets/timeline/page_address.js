@@ -22,10 +22,20 @@ export class PageAddress {
     this.timeline = timeline;
     this.noting = 0; // a timer, until what changed is noted
     this.scope = ""; // what all pages show, as the address said it
+    this.numRestoring = 0; // how often what the address says is on its way to be shown
   }
 
   /** Show what the address says; again when the reader goes back. */
   async restore() {
+    this.numRestoring += 1;
+    try {
+      await this.#restore();
+    } finally {
+      this.numRestoring -= 1;
+    }
+  }
+
+  async #restore() {
     const { timeline } = this;
     const { data, layout, panel } = timeline;
     this.scope = scopeOf(location.href);
@@ -81,6 +91,11 @@ export class PageAddress {
       // Until the server has answered, this timeline stands under the address of what comes next.
       if (scopeOf(location.href) !== this.scope) return;
       if (!timeline.root.isConnected || !timeline.view) return;
+      // The address still holds what is not shown yet, and would lose it.
+      if (this.numRestoring) {
+        this.noting = setTimeout(write, NOTE_MS);
+        return;
+      }
       const href = withTimeline(location.href, {
         start: timeline.data.toTime(timeline.view.start),
         end: timeline.data.toTime(timeline.view.start + Math.max(timeline.view.span, 1)),

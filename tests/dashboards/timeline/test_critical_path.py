@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from traceprof.analysis import Analysis
 
@@ -107,6 +108,28 @@ def test_where_it_cannot_be_known_that_is_said(tmp_path: Path) -> None:
         said = answer(without_calls, rank=0, at=0)
     assert said["state"] == "unknown"
     assert "API calls" in said["why"]
+
+
+def slowly(route: Route) -> None:
+    """Answer later than a view that does not move is noted in the address."""
+    time.sleep(0.6)
+    route.continue_()
+
+
+def test_a_link_shows_all_that_it_says_also_where_the_server_is_slow(
+    page: Page, sample_url: str, analysis: Analysis
+) -> None:
+    said = answer(analysis, step=STEP)
+    part = next(part for part in said["parts"] if part["row"] is not None)
+    timeline = Timeline(page, f"{sample_url}/timeline")
+    listed = f"t.data.listed(['{part['row']}'], 0, 1e12)"
+    event = timeline.ask(f"{listed}.then(({{ events }}) => events[0].id)")
+    page.route(re.compile("/timeline/event"), slowly)
+    link = f"{sample_url}/timeline?path={STEP}&select={event}"
+    again = Timeline(page, link)
+    again.wait_for("t.path.shown !== null && t.selected !== null")
+    page.unroute(re.compile("/timeline/event"))
+    assert {"path": str(STEP), "select": event}.items() <= again.address.items()
 
 
 def test_it_is_drawn_on_demand_and_a_link_shows_it_again(page: Page, sample_url: str) -> None:
