@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 
 # Hundreds of processes start, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Programs run as users run them, whose output is kept back until there is enough of it.
+unexport PYTHONUNBUFFERED
 
 # Make several goals: the types are checked beside the tests.
 BESIDE = $(MAKE) --no-print-directory --jobs=2

@@ -75,7 +75,7 @@ def test_output_to_what_is_no_file(tmp_path: Path) -> None:
         assert json.loads(reader.stdout.read())["schema"]
 
 
-SHELL = f"set -o pipefail; '{sys.executable}' -m traceprof"
+SHELL = f"set -o pipefail; unset PYTHONUNBUFFERED; '{sys.executable}' -m traceprof"
 
 
 @pytest.mark.parametrize(

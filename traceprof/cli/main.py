@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
@@ -98,12 +98,14 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (BrokenPipeError, SystemExit):
         # The reader of stdout has gone (`traceprof … | head`); nothing is wrong with the analysis.
         # click and rich make a SystemExit of it.
-        _discard_output()
+        _discard(sys.stdout)
         return EXIT_DONE
     except Exception as error:  # noqa: BLE001  (the last resort: one line, never a traceback)
         line = _line(error)
-        with suppress(OSError):
+        try:
             click.echo(f"traceprof: {line}", err=True)
+        except OSError:
+            _discard(sys.stderr)
         return EXIT_ERROR
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -124,10 +126,10 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")  # a kernel name must not break an ASCII terminal
 
 
-def _discard_output() -> None:
-    """Send what stdout still holds nowhere: else Python tries once more to write it on exit."""
+def _discard(stream: TextIO) -> None:
+    """Send what a stream still holds nowhere: else Python tries once more to write it on exit."""
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _line(error: Exception) -> str:
@@ -137,7 +139,7 @@ def _line(error: Exception) -> str:
         command = getattr(getattr(error, "ctx", None), "command_path", "traceprof")
         return f"{one_line(error.format_message())} (see {command} --help)"
     if isinstance(error, OSError):
-        _discard_output()
+        _discard(sys.stdout)
         what = f"cannot use {error.filename}" if error.filename else "cannot write the result"
         why = error.strerror or str(error)
         return str(TraceprofError(what, why, "check the disk and the permissions"))
