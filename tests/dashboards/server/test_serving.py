@@ -325,8 +325,10 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        children = [int(process.stdout.readline()) for _ in range(min(2, num_jobs(None)))]
+        # The first child may be there before the address is.
+        said = [process.stdout.readline().strip() for _ in range(1 + min(2, num_jobs(None)))]
+        children = [int(line) for line in said if line.isdigit()]
+        (url,) = (line for line in said if not line.isdigit())
         assert process.pid not in children
         assert not json.loads(get(f"{url}progress")[1])["is_over"]
         process.send_signal(number)
