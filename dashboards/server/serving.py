@@ -37,6 +37,8 @@ _NUM_THREADS = 16  # that answer
 _MAX_CONNECTIONS = 500
 _MAX_SILENCE_S = 30  # until a connection that says nothing is closed
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
+# Werkzeug parses Python, which Python 3.11 does in one thread at a time only (gh-106905).
+_making_application = threading.Lock()
 _IN_MEMORY = 1 << 30  # waitress does not close all files in which longer ones wait
 
 
@@ -115,12 +117,9 @@ class DashboardServer:
 
         if ask is not None or compared is not None:
             answer_by(analysis, ask, compared)
-        from dashboards.server.app import create_app  # noqa: PLC0415  (the thread imports it meanwhile)
-
         # In a thread, because an interrupt inside Dash is caught there, and lost.
         with ThreadPoolExecutor(1) as pool:
-            dash_app = pool.submit(create_app, analysis, access=self.access).result()
-        self._application = dash_app.server
+            self._application = pool.submit(self._application_of, analysis).result()
         self.progress.end()
 
     def wait(self) -> None:
@@ -139,10 +138,8 @@ class DashboardServer:
         try:
             from waitress import create_server, wasyncore  # noqa: PLC0415
 
-            from dashboards.server.app import create_app  # noqa: PLC0415  (half a second)
-
-            loading = create_app(None, progress=self.progress, access=self.access)
-            self._application = self._application or loading.server
+            loading = self._application_of(None)
+            self._application = self._application or loading
             # Neither a queue nor a connection that ends is a fault.
             logging.getLogger("waitress").setLevel(logging.ERROR)
             server = create_server(
@@ -169,6 +166,16 @@ class DashboardServer:
             wasyncore.loop(timeout=_POLL_S, use_poll=True, map=connections, count=1)
         server.task_dispatcher.shutdown(timeout=1)
         wasyncore.close_all(connections)
+
+    def _application_of(self, analysis: Analysis | None) -> Application:
+        """Return what shows an analysis, or how far it is."""
+        from dashboards.server.app import create_app  # noqa: PLC0415  (half a second)
+
+        progress = self.progress if analysis is None else None
+        with _making_application:
+            app = create_app(analysis, progress=progress, access=self.access)
+        application: Application = app.server
+        return application
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         assert self._application is not None  # noqa: S101  (set before the server is up)

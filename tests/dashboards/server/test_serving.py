@@ -21,7 +21,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dashboards.server import app
 from dashboards.server.access import is_loopback
+from dashboards.server.app import create_app
 from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer
 from tests.support.cli import run
@@ -271,6 +273,23 @@ def test_it_answers_before_the_analysis_is_there() -> None:
             assert scripts(get(server.url)[1]) == scripts(page)
             assert get(f"{server.url}_dash-dependencies")[1] == dependencies
             assert get(f"{server.url}_dash-layout")[1] != before
+
+
+def test_its_two_applications_are_never_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    being_made: list[object] = []
+    num_at_once = []
+
+    def slowly(analysis: object, **options: Any) -> Any:
+        being_made.append(analysis)
+        num_at_once.append(len(being_made))
+        time.sleep(0.2)
+        being_made.remove(analysis)
+        return create_app(None, **options)
+
+    monkeypatch.setattr(app, "create_app", slowly)
+    with closing(analyze(SAMPLE)) as analysis, DashboardServer(has_token=False) as server:
+        server.show(analysis)
+    assert num_at_once == [1, 1]
 
 
 def test_the_reports_stay_as_they_were(tmp_path: Path) -> None:
