@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.needs import missing
+from tests.support.once import once
 from tests.support.traces import (
     QUICK_SAMPLES,
     REAL_FOLDER,
@@ -161,13 +162,15 @@ def nsys() -> str:
 @pytest.fixture(scope="session")
 def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the last nvtx whose ranges every Nsight Systems records."""
-    folder = tmp_path_factory.mktemp("nvtx")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--retries", "10"]
-    command = [*pip, "--target", str(folder), "nvtx==0.2.11"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
-    return folder
+
+    def install(folder: Path) -> None:
+        command = [*pip, "--target", str(folder), "nvtx==0.2.11"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
+
+    return once(tmp_path_factory, "nvtx-0.2.11", install)
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ BY_RANK_1 = {
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the program once; return what each rank saw."""
-    return rank_processes.run(three_ranks.run, three_ranks.SIZE, tmp_path_factory.mktemp("ranks"))
+    return rank_processes.run(three_ranks.run, three_ranks.SIZE, tmp_path_factory)
 
 
 def written(seen: Seen, rank: int, scenario: str) -> list[labels.Label]:

@@ -25,9 +25,7 @@ OTHERS = ["join", "fsdp1", "fsdp2", "replicate"]
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the ranks once; return what each saw."""
-    return rank_processes.run(
-        training_ranks.run, training_ranks.SIZE, tmp_path_factory.mktemp("training")
-    )
+    return rank_processes.run(training_ranks.run, training_ranks.SIZE, tmp_path_factory)
 
 
 def of_rank_0(seen: Seen, way: str) -> list[str]:

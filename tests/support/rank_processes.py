@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
+from tests.support.once import once
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 class Program(Protocol):
@@ -20,13 +24,17 @@ class Program(Protocol):
     def __call__(self, rank: int, store: str, folder: Path) -> None: ...
 
 
-def run(program: Program, size: int, folder: Path) -> list[dict[str, Any]]:
-    """Run the program on this many ranks; return what each saw.
+def run(program: Program, size: int, factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Run the program on this many ranks, once for all workers; return what each saw.
 
     Importing PyTorch takes longer than all else, so it is imported once: by the server that the
     ranks are forked from.
     """
-    multiprocessing.set_forkserver_preload([program.__module__])
-    arguments = (str(folder / "store"), folder)
-    start_processes(program, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
+
+    def start(folder: Path) -> None:
+        multiprocessing.set_forkserver_preload([program.__module__])
+        arguments = (str(folder / "store"), folder)
+        start_processes(program, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
+
+    folder = once(factory, program.__module__, start)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
