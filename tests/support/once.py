@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
     with (base / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            folder.mkdir(exist_ok=True)  # of one that failed
+            shutil.rmtree(folder, ignore_errors=True)  # what one that failed has left
+            folder.mkdir()
             make(folder)
             done.touch()
     return folder
