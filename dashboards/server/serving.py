@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 _MAX_WAIT_S = 0.5  # for news of the analysis
 _POLL_S = 0.1  # how late the end of the server is seen
+_MAX_JOIN_S = 1.0  # Python answers a signal that comes right before a wait only after it
 _NUM_THREADS = 16  # that answer
 _MAX_CONNECTIONS = 500
 _MAX_SILENCE_S = 30  # until a connection that says nothing is closed
@@ -128,7 +129,8 @@ class DashboardServer:
         Raises:
             Exception: what ended it.
         """
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_MAX_JOIN_S)
         if self._failure is not None:
             raise self._failure
 

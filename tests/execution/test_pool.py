@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.support.cli import run
 from tests.support.long import long_after
+from tests.support.signals import unnoticed_signal
 from tests.support.workers import (
     MAX_WAIT_S,
     alone,
@@ -28,7 +30,8 @@ from traceprof.analyses import runner
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
-from traceprof.execution import measuring, places, reading, sharing
+from traceprof.execution import measuring, places, pool, reading, sharing
+from traceprof.execution.measuring import Task
 
 if TYPE_CHECKING:
     from traceprof.analyses.measured import RankMeasurements
@@ -172,6 +175,24 @@ def test_no_process_is_left_when_the_first_one_ends(
     if number == signal.SIGINT:
         assert (err, first.returncode) == (b"\n", 130)  # the line ends after the terminal's ^C
     until(lambda: not any(is_running(worker) for worker in workers))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+def test_a_signal_right_before_the_wait_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = tmp_path / "over"
+
+    def measure(*_: object) -> None:
+        time.sleep(20)
+        is_over.touch()
+
+    monkeypatch.setattr(pool, "measure_file", measure)
+    path = Path("never read")
+    work = pool.measured_in_processes([Task(path, path, Options())], 1)
+    with unnoticed_signal(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        next(work)
+    assert not is_over.exists()
 
 
 def test_jobs_are_chosen_on_the_command_line(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Measured = MeasuredReport | FailedReport
 
+_MAX_WAIT_S = 1.0  # Python answers a signal that comes right before a wait only after it
+
 
 def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Measured]]:
     """Yield the index of each report, as it is done, and what was measured of it.
@@ -49,7 +51,7 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
                 work = partial(_measured, tasks[index], num_processes)
                 running[process.enter_context(Child(work))] = index, process
             sockets = {child.socket: child for child in running}
-            for socket in select.select([*sockets], [], [])[0]:
+            for socket in select.select([*sockets], [], [], _MAX_WAIT_S)[0]:
                 child = sockets[socket]
                 index, process = running.pop(child)
                 with process:

@@ -26,6 +26,9 @@ _SIGNALS = (
 )
 _ENDING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
 _LAUNCHER = "nsys-launcher"
+# With a limit it is looked at some 20 times a second whether the child has ended: Python answers a
+# signal that comes right before a wait only after it.
+_MAX_WAIT_S = 1e9
 
 
 def run_to_end(
@@ -67,7 +70,7 @@ def run_to_end(
         process.append(child)
         if ended_by:  # while it started
             child.send_signal(ended_by[-1])
-        status = child.wait()
+        status = child.wait(_MAX_WAIT_S)
     return (status if status >= 0 else 128 - status), bool(ended_by)
 
 

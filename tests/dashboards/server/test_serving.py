@@ -28,6 +28,7 @@ from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer
 from tests.support.cli import run
 from tests.support.long import long_after
+from tests.support.signals import unnoticed_signal
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.analysis import analyze
@@ -153,6 +154,17 @@ def test_ctrl_c_ends_it_cleanly(when_s: float) -> None:
     assert process.returncode in {0, 130}
     assert "Traceback" not in errors
     assert errors.strip() == ""
+
+
+def test_ctrl_c_right_before_the_wait_is_answered() -> None:
+    with DashboardServer(has_token=False) as server:
+        late = threading.Timer(20, server._is_ending.set)
+        late.start()
+        with unnoticed_signal(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+            server.wait()
+        assert not server._is_ending.is_set()
+        late.cancel()
+        late.join()
 
 
 def test_without_a_token() -> None:

@@ -1,0 +1,43 @@
+"""Signals that come right before a wait: Python has noted them, and no system call ends by them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_UNTIL_WAIT_S = 0.5  # how long this thread may take to the wait; after it nothing more is tested
+
+
+@contextmanager
+def unnoticed_signal(
+    number: signal.Signals, is_due: Callable[[], object] = lambda: True
+) -> Iterator[None]:
+    """Send this process a signal that its main thread blocks, so that another one takes it.
+
+    Args:
+        number: the signal.
+        is_due: whether the main thread is as good as in its wait.
+    """
+    is_over = threading.Event()
+
+    def send() -> None:
+        while not is_due() and not is_over.wait(0.01):
+            pass
+        if not is_over.wait(_UNTIL_WAIT_S):
+            os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()  # before the signal is blocked, which a thread inherits
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        is_over.set()
+        sender.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
