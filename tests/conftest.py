@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.crashes import Crashes
 from tests.support.needs import missing
 from tests.support.once import once
 from tests.support.traces import (
@@ -48,8 +49,12 @@ settings.register_profile(
 settings.load_profile("same everywhere")
 
 
-def pytest_configure() -> None:
-    """Let programs that tests start be interrupted, also where a shell's background ignores it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let programs that tests start be interrupted, also where a shell's background ignores it.
+
+    What a worker did when it crashed is printed.
+    """
+    config.pluginmanager.register(Crashes())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
