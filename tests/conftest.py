@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +22,7 @@ from tests.support.crashes import Crashes
 from tests.support.needs import missing
 from tests.support.once import once
 from tests.support.traces import (
+    GPU_SAMPLES,
     QUICK_SAMPLES,
     REAL_FOLDER,
     REAL_TRACES,
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
-_OTHER_SAMPLES = {path.stem for path in SAMPLES} - QUICK_SAMPLES
+_NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
+_EVERY = 4  # of the samples that are not quick, tests of all of them take one always
 _FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
 # No wrong result is among them: those are assertions.
 _TIMED_OUT = [subprocess.TimeoutExpired, r"^TimeoutError: .*Timeout \d+ms exceeded"]
@@ -78,11 +82,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow, by what it takes, and what may time out; keep the part asked for."""
+    """Mark what is slow, long or may time out, by what it takes; keep the part asked for."""
+    with_all_samples = {
+        function
+        for function, count in Counter(
+            _function_of(item) for item in items if _samples(item)
+        ).items()
+        if count >= len(GPU_SAMPLES)
+    }
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if _SLOW_FIXTURES.intersection(fixtures) or _is_of_another_sample(item):
+        if _SLOW_FIXTURES.intersection(fixtures) or not QUICK_SAMPLES.issuperset(_samples(item)):
             item.add_marker(pytest.mark.slow)
+        if _function_of(item) in with_all_samples and not _is_in_turn(item):
+            item.add_marker(pytest.mark.long)
         if _FOREIGN_PROGRAMS.intersection(fixtures) and config.pluginmanager.hasplugin(
             "rerunfailures"
         ):
@@ -95,12 +108,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in kept]
 
 
-def _is_of_another_sample(item: pytest.Item) -> bool:
-    """Say whether a test is run with a sample, by path or by name, that is none of the quick."""
+def _function_of(item: pytest.Item) -> str:
+    """Return which test it is, with whatever parameters."""
+    return item.nodeid.partition("[")[0]
+
+
+def _samples(item: pytest.Item) -> set[str]:
+    """Return the samples that a test is run with, by path or by name."""
     callspec = getattr(item, "callspec", None)
     values = () if callspec is None else callspec.params.values()
-    names = {Path(value).stem for value in values if isinstance(value, str | Path)}
-    return not names.isdisjoint(_OTHER_SAMPLES)
+    return _NUMBERS.keys() & {Path(value).stem for value in values if isinstance(value, str | Path)}
+
+
+def _is_in_turn(item: pytest.Item) -> bool:
+    """Say whether a test is always run with its sample: with the others by `make verify`.
+
+    Each file of tests has some samples of its own beside the quick ones.
+    """
+    if item.get_closest_marker("all_samples"):
+        return True
+    turn = crc32(item.path.name.encode()) % _EVERY
+    return all(
+        sample in QUICK_SAMPLES or _NUMBERS[sample] % _EVERY == turn for sample in _samples(item)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -75,6 +75,7 @@ def _agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.all_samples
 @pytest.mark.parametrize("sample", SAMPLES, ids=NAMES)
 def test_findings_agree_with_the_truth(sample: Path) -> None:
     with analysis_of(sample) as analysis:

@@ -344,6 +344,7 @@ def test_the_same_seed_makes_the_same_export(tmp_path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.all_samples
 def test_sample_is_what_the_simulation_makes(latest: tuple[Path, Truth]) -> None:
     path, truth = latest
     sample = SAMPLE_FOLDER / path.name
