@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.builders import global_tid
-from tests.support.traces import GPU_SAMPLES, QUICK_SAMPLES, SAMPLES
+from tests.support.traces import GPU_SAMPLES, SAMPLES
 from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 from traceprof.trace.nsight import schema
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+_OFTEN = {"ddp", "gloo", "training", "peer-copies"}
+
+
 def samples(paths: Iterable[Path]) -> list[ParameterSet]:
     """Return parameters for each sample; all but some kinds are for `make verify`."""
     return [
-        pytest.param(
-            path, id=path.stem, marks=[] if path.stem in QUICK_SAMPLES else [pytest.mark.long]
-        )
+        pytest.param(path, id=path.stem, marks=[] if path.stem in _OFTEN else [pytest.mark.long])
         for path in paths
     ]
 

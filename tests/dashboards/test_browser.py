@@ -250,6 +250,7 @@ def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> Non
         )
 
 
+@pytest.mark.long
 def test_one_table_of_two_is_saved(page: Page, serve: Serve, tmp_path: Path) -> None:
     shown(page, f"{serve(SAMPLE.with_stem('overlap-slowdown'))}/nccl")
     grid(page, "nccl-waits")
@@ -269,6 +270,7 @@ def test_one_table_of_two_is_saved(page: Page, serve: Serve, tmp_path: Path) -> 
 FORMULAS = ("=1+1", "+1+1", "-2*3", "@SUM(A1)")
 
 
+@pytest.mark.long
 def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
     names = [f"{name}.sqlite" for name in (*FORMULAS, "1=1")]
     for place, name in enumerate(names):
@@ -297,6 +299,7 @@ def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
     assert "10000" in saved[0]
 
 
+@pytest.mark.long
 def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     with serving(path) as url:
@@ -346,6 +349,7 @@ def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -
     expect(page).to_have_title("Steps · traceprof")
 
 
+@pytest.mark.long
 def test_reports_are_chosen(page: Page) -> None:
     paths = SAMPLE, SAMPLE.with_stem("healthy")
     with closing(analyze(*paths)) as analysis, DashboardServer(has_token=False) as server:
@@ -379,7 +383,7 @@ def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/nowhere", "/?rank=99", *long_after(0, ["/steps?rank=x", "/links?start=5&end=4"])]
+    "path", long_after(1, ["/nowhere", "/?rank=99", "/steps?rank=x", "/links?start=5&end=4"])
 )
 def test_what_cannot_be_shown_says_why(page: Page, sample_url: str, path: str) -> None:
     shown(page, f"{sample_url}{path}")
@@ -437,7 +441,7 @@ _TOO_WIDE = """grids => grids.filter(grid => grid.scrollWidth > grid.clientWidth
 
 
 @pytest.mark.parametrize(
-    "path", ["kernels", "nccl", *long_after(0, ["ranks", "overlap", "launch-queue", "links"])]
+    "path", long_after(1, ["kernels", "nccl", "ranks", "overlap", "launch-queue", "links"])
 )
 def test_heads_of_tables_break_between_words_only(page: Page, sample_url: str, path: str) -> None:
     shown(page, f"{sample_url}/{path}")
@@ -467,7 +471,7 @@ def hostile_url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     return serve(trace.write(folder / "<img src=x onerror=window.evil=1>.sqlite"))
 
 
-@pytest.mark.parametrize("module", long_after(3, PAGES), ids=lambda module: module.TITLE)
+@pytest.mark.parametrize("module", long_after(1, PAGES), ids=lambda module: module.TITLE)
 def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, module: Any) -> None:
     shown(page, f"{hostile_url}{module.PATH}")
     page.wait_for_load_state("networkidle")
@@ -478,6 +482,7 @@ def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, module: An
     assert "G" * 200 not in page.content()  # laying out such a name takes the browser its time
 
 
+@pytest.mark.long
 def test_hostile_names_are_shown_as_they_are(page: Page, hostile_url: str) -> None:
     shown(page, hostile_url)
     text = page.inner_text("#page")

@@ -77,6 +77,7 @@ def test_the_keyboard_goes_through_the_steps_and_says_them(
     assert times(page) == (str(steps[1]["start_ns"]), str(steps[1]["end_ns"]))
 
 
+@pytest.mark.long
 def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
     open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
     button = page.locator("#steps-bars").get_by_role("button", name="compute")
@@ -118,6 +119,7 @@ def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> Non
     page.wait_for_url(lambda url: "start=" not in url)
 
 
+@pytest.mark.long
 def test_charts_take_the_theme_and_the_width(page: Page, sample_url: str) -> None:
     open_page(page, f"{sample_url}/steps", "steps-bars")
     width = page.locator("#steps-bars .uplot").first.evaluate("box => box.clientWidth")

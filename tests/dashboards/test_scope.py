@@ -185,6 +185,7 @@ def test_what_a_timeline_still_had_to_note_changes_no_address_of_the_next_page(
     assert query(page) == {"rank": "0", "start": start, "end": end}
 
 
+@pytest.mark.long
 def test_a_link_is_copied_with_its_token(context: BrowserContext, analysis: Analysis) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()

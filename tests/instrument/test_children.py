@@ -121,10 +121,18 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
     assert done.stderr.count("was forked, and Nsight Systems records no ranges") == 2
 
 
+@pytest.mark.long
 def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:
     arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "0"]
     run(python, *arguments, **{nvtx_injection.VARIABLE: str(tool)})
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
+
+
+def test_the_command_tells_children_by_a_variable(python: Path, tool: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import os; print(os.environ[{VARIABLE!r}])")
+    attached = {nvtx_injection.VARIABLE: str(tool)}
+    assert run(python, "-m", "instrument", str(script), **attached) == "1\n"
 
 
 def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:

@@ -55,6 +55,7 @@ def test_a_script_records_its_steps(tmp_path: Path) -> None:
     assert names["optimizer step"] == names["backward"] == 3
 
 
+@pytest.mark.long
 def test_a_process_that_is_told_to_end_leaves_a_trace(tmp_path: Path) -> None:
     status, _ = run(tmp_path, "3")
     assert status == -signal.SIGTERM

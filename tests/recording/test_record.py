@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.nsys import has_failed
 from traceprof.recording.record import NOT_IMPORTED
 
@@ -74,7 +75,7 @@ def labels_of(trace: Path) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.usefixtures("nsys")
-@pytest.mark.parametrize("tool", ["nsys", "torch"])
+@pytest.mark.parametrize("tool", long_after(1, ["nsys", "torch"]))
 def test_only_the_steps_asked_for_on_all_ranks_alike(tmp_path: Path, tool: str) -> None:
     # One of the workers exits with 5, and torchrun with 1.
     options = ("--with", tool, "--steps", "3:6")

@@ -349,9 +349,8 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
 
 # One of each kind always, the others with `make verify`.
 _OFTEN = {
-    "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "short-last",
-    "late-slow-kernels", "late-upstream", "late-balanced", "buckets-of-100", "pipeline-sends",
-    "peer-copies", "launch-bound", "exposed-late-launch", "exposed-copy",
+    "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "late-slow-kernels",
+    "buckets-of-100", "pipeline-sends", "exposed-late-launch",
 }  # fmt: skip
 
 

@@ -153,6 +153,7 @@ def test_without_another_side_it_says_how(analysis: Analysis) -> None:
     assert "--before" in shown
 
 
+@pytest.mark.long
 def test_a_side_that_cannot_be_read_is_said(page: Page, analysis: Analysis) -> None:
     with DashboardServer(has_token=False) as server:
         server.show(analysis, compared=CompareQuestion(("/nowhere.sqlite",), Options()))
@@ -241,6 +242,7 @@ def test_two_timelines_on_the_clocks_of_their_steps(
     page.goto("about:blank")
 
 
+@pytest.mark.long
 def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
     page.goto(compared_url)
     sides(page)

@@ -59,6 +59,7 @@ def test_rows_stand_in_order(timeline: Timeline) -> None:
     assert any(label.endswith("communication") for label in labels)
 
 
+@pytest.mark.long
 def test_the_page_fills_the_window_and_does_not_scroll(timeline: Timeline) -> None:
     below = "document.documentElement.scrollHeight - innerHeight"
     assert timeline.page.evaluate(below) == 0
@@ -76,6 +77,7 @@ def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -
     timeline.wait_for_address("start", str(round(start)))
 
 
+@pytest.mark.long
 def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis) -> None:
     start, end, _ = first_kernel(sample)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
@@ -87,6 +89,7 @@ def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis
     assert green > blue
 
 
+@pytest.mark.long
 def test_light_and_dark(timeline: Timeline) -> None:
     canvas = timeline.page.locator("#timeline canvas").bounding_box()
     assert canvas is not None
@@ -102,6 +105,7 @@ def test_light_and_dark(timeline: Timeline) -> None:
     assert sum(timeline.color(*corner)) < light / 3
 
 
+@pytest.mark.long
 def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
     assert timeline.page.evaluate("document.documentElement.scrollWidth") <= 1280
     last = timeline.page.get_by_role("button", name="show the whole run").bounding_box()
@@ -216,6 +220,7 @@ def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analys
     timeline.wait_for("t.selected?.id.startsWith('0.op.')")
 
 
+@pytest.mark.long
 def test_a_block_tells_what_it_stands_for(timeline: Timeline) -> None:
     row = timeline.ask("t.rows.find((row) => row.label === 'stream 7 · compute')")
     x = timeline.page.evaluate(
@@ -235,6 +240,7 @@ def test_a_block_tells_what_it_stands_for(timeline: Timeline) -> None:
     assert timeline.view[1] < 1e7
 
 
+@pytest.mark.long
 def test_escape_selects_nothing(timeline: Timeline) -> None:
     timeline.ask("t.select('0.op.5', {go: true})")
     timeline.page.get_by_text("correlation").wait_for()
@@ -329,6 +335,7 @@ def test_the_search_goes_from_match_to_match(timeline: Timeline, sample: Analysi
     timeline.wait_for_address("search", "AllReduce")
 
 
+@pytest.mark.long
 def test_a_search_in_vain(timeline: Timeline) -> None:
     timeline.press("/")
     timeline.page.keyboard.type("no such kernel")
@@ -352,6 +359,7 @@ def test_the_keyboard_reaches_everything(timeline: Timeline) -> None:
 # -- other traces ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_names_are_never_markup(page: Page, tmp_path: Path) -> None:
     trace = TraceBuilder().thread_name(NAMES[1])
     for index, name in enumerate(NAMES):
@@ -373,6 +381,7 @@ def test_names_are_never_markup(page: Page, tmp_path: Path) -> None:
         page.goto("about:blank")  # before the server goes
 
 
+@pytest.mark.long
 def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(UTC, UTC + 1500, "a").kernel(UTC + 4001, UTC + 9003, "b")
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
@@ -401,6 +410,7 @@ def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> N
     assert timeline.labels.count("stream 7 · compute") == 1
 
 
+@pytest.mark.long
 def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
     trace = TraceBuilder().nvtx("step 0", 0, 9)
     with serving(trace.write(tmp_path / "t.sqlite")) as url:

@@ -151,6 +151,7 @@ def test_a_mark_is_a_yellow_diamond_with_its_name_in_the_tooltip(timeline: Timel
     assert timeline.page.locator(".timeline-bar .legend").get_by_text("marks").is_visible()
 
 
+@pytest.mark.long
 def test_by_key_from_one_to_the_next(timeline: Timeline) -> None:
     _, span = timeline.view
     timeline.page.keyboard.press("/")
@@ -171,6 +172,7 @@ def test_by_key_from_one_to_the_next(timeline: Timeline) -> None:
     )
 
 
+@pytest.mark.long
 def test_marks_that_lie_near_are_told_together(timeline: Timeline) -> None:
     times = [mark["time_ns"] for mark in OF_RANK_0]
     places = timeline.ask(
@@ -187,6 +189,7 @@ def test_marks_that_lie_near_are_told_together(timeline: Timeline) -> None:
     assert "loss is read 5" in timeline.panel
 
 
+@pytest.mark.long
 def test_names_of_marks_are_never_markup(page: Page, tmp_path: Path) -> None:
     name = "<img src=x onerror=document.title='evil'>"
     trace = TraceBuilder().kernel(0, 1000).api("cudaLaunchKernel", 0, 5)

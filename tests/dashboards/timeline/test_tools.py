@@ -84,6 +84,7 @@ def test_the_next_event_of_a_row_by_key(timeline: Timeline) -> None:
     timeline.wait_for(f"t.selected.id === '{first[0]}'")
 
 
+@pytest.mark.long
 def test_the_view_before_comes_back(timeline: Timeline) -> None:
     whole = timeline.view
     timeline.ask("t.frame(t.view.start, t.view.start + t.view.span / 4)")
@@ -149,6 +150,7 @@ def test_rows_are_moved_by_key_and_mouse_and_a_link_shows_the_same(timeline: Tim
     assert sorted(moved) == sorted(before)
 
 
+@pytest.mark.long
 def test_a_folded_rank_shows_a_strip_of_what_it_did(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline")
     timeline.wait_for("t.data.strips.get(1)?.span === t.view.span")
@@ -194,6 +196,7 @@ def test_a_collective_on_all_ranks(page: Page, sample_url: str) -> None:
     assert timeline.ask("[...t.opened]") == [0, 1]
 
 
+@pytest.mark.long
 def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
     url = serve(SAMPLE.with_stem("nccl-serialization"))
     timeline = Timeline(page, f"{url}/timeline?rank=0")
@@ -215,6 +218,7 @@ def test_all_keys_are_listed_on_demand(timeline: Timeline) -> None:
     expect(keys).to_have_count(few)
 
 
+@pytest.mark.long
 def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) -> None:
     label = timeline.page.locator("#timeline canvas").get_attribute("aria-label") or ""
     for told in (
