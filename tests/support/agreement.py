@@ -22,7 +22,7 @@ Row = tuple[int, int, dict[str, int], list[tuple[int, dict[str, int]]]]
 
 def analyzed(path: Path, **options: Any) -> list[Row]:
     """Return (pid, device, whole, steps) of each rank, by the analyzer."""
-    analysis = analyze(path, options=Options(**options))
+    analysis = analyze(path, options=Options(**options, savings=False))
     try:
         ranks = {rank.rank: rank for rank in analysis.run.ranks}
         rows = [

@@ -23,7 +23,7 @@ def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:
 def analyzed(folder: Path, truth: dict[str, Any], **options: Any) -> Analysis:
     """Return what is found in the reports of a run."""
     files = [folder / report["file"] for report in truth["reports"]]
-    analysis = analyze(*files, options=Options(**options))
+    analysis = analyze(*files, options=Options(**options, savings=False))
     analysis.close()
     return analysis
 
