@@ -22,7 +22,6 @@ from tests.support.crashes import Crashes
 from tests.support.needs import missing
 from tests.support.once import once
 from tests.support.traces import (
-    GPU_SAMPLES,
     QUICK_SAMPLES,
     REAL_FOLDER,
     REAL_TRACES,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
+_MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
 _EVERY = 4  # of the samples that are not quick, tests of all of them take one always
 _FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
 # No wrong result is among them: those are assertions.
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for function, count in Counter(
             _function_of(item) for item in items if _samples(item)
         ).items()
-        if count >= len(GPU_SAMPLES)
+        if count >= _MANY
     }
     for item in items:
         fixtures = getattr(item, "fixturenames", ())

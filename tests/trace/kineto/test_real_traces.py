@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
-LONG_BYTES = 1_300_000  # packed
+LONG_BYTES = 1_000_000  # packed
 KINDS = {
     CopyKind.HOST_TO_DEVICE: "htod",
     CopyKind.DEVICE_TO_HOST: "dtoh",
