@@ -98,9 +98,8 @@ class Analysis:
         return table_frame(self.result, table)
 
     def close(self) -> None:
-        """Release the reports."""
-        for trace in self.run.traces:
-            trace.close()
+        """Release the reports, when nobody uses them (`run.in_use`)."""
+        self.run.close()
 
 
 def analyze(

@@ -123,7 +123,11 @@ def questions_about(analysis: Analysis) -> Questions:
 
 
 def _here(analysis: Analysis) -> Ask:
-    return lambda question: answered(analysis, question)
+    def ask(question: Question) -> object:
+        with analysis.run.in_use():
+            return answered(analysis, question)
+
+    return ask
 
 
 def _keep(run: Run, questions: Questions) -> None:

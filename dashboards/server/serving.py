@@ -177,7 +177,7 @@ class DashboardServer:
         with _making_application:
             app = create_app(analysis, progress=progress, access=self.access)
         application: Application = app.server
-        return application
+        return application if analysis is None else _reading(analysis, application)
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         assert self._application is not None  # noqa: S101  (set before the server is up)
@@ -187,6 +187,16 @@ class DashboardServer:
             # So that who asks again and again learns at once.
             self.progress.wait(_MAX_WAIT_S, Request(environ).args.get("previews", type=int))
         return self._application(environ, start_response)
+
+
+def _reading(analysis: Analysis, application: Application) -> Application:
+    """Return an application that has the reports open while it answers, whoever closes them."""
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
+        with analysis.run.in_use():
+            return application(environ, start_response)
+
+    return answer
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -54,7 +54,7 @@ class Timelines:
         self._events: dict[int, Mapping[str, Events]] = {}
         self._of_gpu: dict[int, Mapping[str, Events]] = {}
         self._range_names: dict[int, NameTable] = {}
-        self._event_reader = EventReader(self.events)
+        self._event_reader = EventReader(self._read_events)
         self._lock = threading.Lock()  # of what is kept; never held while something is made
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -139,6 +139,11 @@ class Timelines:
                 events[MARK] = mark_events(marks, names)
         with self._lock:
             return self._events.setdefault(number, events)
+
+    def _read_events(self, number: int) -> None:
+        """Read the events of a rank in a thread that nobody waits for."""
+        with self.source.run.in_use():
+            self.events(number)
 
     def _made(
         self,

@@ -85,6 +85,7 @@ def command(
     keep_freed_memory()
     with ExitStack() as stack:
         stack.callback(server.close)
+        opened = stack.enter_context(ExitStack())  # closed when the server has ended
         with progress() as bar:
             server.progress.also = bar
             begun = stack.enter_context(
@@ -94,7 +95,7 @@ def command(
             _announce(server, host, opens=opens)
             analysis = begun()
         print_failures(analysis.result.failed)
-        stack.enter_context(closing(analysis))
+        opened.enter_context(closing(analysis))
         server.show(analysis, begun.ask, compared)
         give_freed_memory_back()
         try:

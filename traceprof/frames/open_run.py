@@ -52,8 +52,7 @@ class RunFrames:
 
     def close(self) -> None:
         """Release the reports; frames that were made stay."""
-        for trace in self._run.traces:
-            trace.close()
+        self._run.close()
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.trace.model.trace import Trace
 
@@ -54,6 +55,23 @@ class Run(RunSummary):
 
     ranks: Sequence[Rank]
     traces: Sequence[Trace]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the reports open as long as a block runs, also where another thread closes them.
+
+        Raises:
+            UsageError: one has been closed.
+        """
+        with ExitStack() as stack:
+            for trace in self.traces:
+                stack.enter_context(trace.in_use)
+            yield
+
+    def close(self) -> None:
+        """Release the reports, when nobody uses them."""
+        for trace in self.traces:
+            trace.close()
 
 
 def open_report(

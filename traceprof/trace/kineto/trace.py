@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from traceprof.trace.model.trace import Session, Trace
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -107,6 +109,11 @@ class KinetoTrace(Trace):
         self._metadata = Metadata(self._content.facts)
         self.product_version = None
         self.schema_version = self._metadata.schema_version
+
+    @property
+    def in_use(self) -> AbstractContextManager[None]:
+        """Nothing is kept open: the file has been read."""
+        return nullcontext()
 
     def close(self) -> None:
         """Release the file."""

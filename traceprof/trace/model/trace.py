@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NewType, Protocol
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -94,6 +95,10 @@ class Trace(Protocol):
     product_version: str | None
     schema_version: str | None
     how_to_collect: HowToCollect
+
+    @property
+    def in_use(self) -> AbstractContextManager[None]:
+        """A block in which the file stays open, also where another thread closes it meanwhile."""
 
     @property
     def origin(self) -> str:

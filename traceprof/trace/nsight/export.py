@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.file_use import FileUse
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
 from traceprof.trace.model.host import (
@@ -99,6 +100,7 @@ class NsightTrace:
         """
         self.path = path
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
+        self.in_use = FileUse(path, self._database.close)
         self._kept: dict[Section, SectionData] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._kernels_on_demand = kernels_on_demand
@@ -113,8 +115,8 @@ class NsightTrace:
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
 
     def close(self) -> None:
-        """Release the file."""
-        self._database.close()
+        """Release the file, when nobody uses it."""
+        self.in_use.close()
 
     def reopen(self) -> None:
         """Open the file anew, because another process goes on with what is open so far."""
