@@ -167,6 +167,8 @@ class DashboardServer:
         while not self._is_ending.is_set():
             wasyncore.loop(timeout=_POLL_S, use_poll=True, map=connections, count=1)
         server.task_dispatcher.shutdown(timeout=1)
+        # Who still answers finds the connection closed.
+        logging.getLogger("waitress").setLevel(logging.CRITICAL)
         wasyncore.close_all(connections)
 
     def _application_of(self, analysis: Analysis | None) -> Application:

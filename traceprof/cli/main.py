@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
@@ -76,7 +77,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     0: done; 1: findings at or above --fail-on, or a gate not met; 2: an error; 3: reports left
     out, with --strict.
     """
-    sys.exit(_run(arguments))
+    code = _run(arguments)
+    if arguments is None and threading.active_count() > 1:
+        _leave_threads(code)
+    sys.exit(code)
+
+
+def _leave_threads(code: int) -> NoReturn:
+    """End the process while threads of the dashboard read what nobody waits for any more.
+
+    Python itself ends such threads where they are, and aborts where that is in C++ code of numpy.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001  (there is no other way)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
