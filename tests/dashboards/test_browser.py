@@ -202,6 +202,7 @@ def test_launch_queue(page: Page, serve: Serve) -> None:
     page.wait_for_selector("#page .scatterlayer .lines path", state="attached")
 
 
+@pytest.mark.long
 def test_links(page: Page, serve: Serve) -> None:
     expected = document("link-counters")
     shown(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links")

@@ -88,6 +88,7 @@ def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
     expect(button).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.long
 def test_the_heat_map_leads_to_steps_by_mouse_and_key(
     page: Page, sample_url: str, steps: list[dict[str, Any]]
 ) -> None:

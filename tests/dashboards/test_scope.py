@@ -105,6 +105,7 @@ def test_a_time_range_holds_on_every_page(page: Page, sample_url: str, analysis:
         expect(page.locator("#choose-rank")).to_contain_text("rank 1")
 
 
+@pytest.mark.long
 def test_a_time_range_is_let_go_of_and_comes_back(page: Page, sample_url: str) -> None:
     page.goto(f"{sample_url}/steps?start=1000000&end=900000000")
     expect(page.locator("#chosen-time")).to_contain_text("0.001000 s to 0.900000 s")

@@ -114,6 +114,7 @@ def test_the_test_of_a_project_asserts(place: Path) -> None:
     assert "AssertionError: findings above info in reports:" in done.stdout
 
 
+@pytest.mark.long
 def test_the_job_of_gitlab_has_a_case_for_each_gate(place: Path) -> None:
     _, lines, kept = jobs()
     done = run("\n".join(lines), place, "late-allreduce")

@@ -158,6 +158,7 @@ def started(
     return process
 
 
+@pytest.mark.long
 def test_a_scheduler_that_goes_away(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def num_function_calls(path: Path, num_devices: int) -> int:
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_work_grows_with_the_devices_and_no_faster(tmp_path: Path) -> None:
     num_device_counts = 12, 24, 48

@@ -121,7 +121,7 @@ def killed_elsewhere(
 
 
 @pytest.mark.parametrize("is_beside", long_after(1, [True, False]))
-@pytest.mark.parametrize("is_afterwards", [True, False])
+@pytest.mark.parametrize("is_afterwards", long_after(1, [True, False]))
 @pytest.mark.parametrize(
     ("owner", "name"), [(NsightTrace, "read_section"), (measuring, "measure_rank")]
 )

@@ -221,6 +221,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_writers_wait_for_each_other(path: Path, result: RunResult) -> None:
     arguments = [sys.executable, "-c", _WRITER, str(DDP), str(path), str(time.time() + 3)]

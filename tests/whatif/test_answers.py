@@ -229,6 +229,7 @@ def test_what_may_depend_on_what_it_waits_for_may_gain_nothing(tmp_path: Path) -
     assert "nothing is gained" in unknown.note
 
 
+@pytest.mark.long
 def test_what_a_real_change_left_is_waited_for(traces: Path) -> None:
     """Halos go over the host in every step, and 350 ms go into a file: kernels cannot hide that.
 

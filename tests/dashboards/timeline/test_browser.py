@@ -146,6 +146,7 @@ def test_the_keyboard_zooms_and_moves(timeline: Timeline) -> None:
     assert timeline.view == pytest.approx((whole, span))
 
 
+@pytest.mark.long
 def test_down_to_single_nanoseconds(timeline: Timeline, sample: Analysis) -> None:
     _, end, _ = first_kernel(sample)
     timeline.ask(f"t.setView({{start: {end} - 5, span: 10}})")
@@ -343,6 +344,7 @@ def test_a_search_in_vain(timeline: Timeline) -> None:
     timeline.page.get_by_text("nothing has this in its name").wait_for(timeout=60_000)
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_everything(timeline: Timeline) -> None:
     timeline.page.locator(".timeline-search input").focus()
     names = []
@@ -395,6 +397,7 @@ def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
         page.goto("about:blank")  # before the server goes
 
 
+@pytest.mark.long
 def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0,1")
     ranks = [label for label in timeline.labels if label.startswith("rank ")]
@@ -447,6 +450,7 @@ def test_when_the_server_is_gone_it_is_said(own_page: Page, sample_url: str) -> 
     timeline.wait()  # it tries again by itself
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     long_after(

@@ -60,6 +60,7 @@ def test_an_area_says_what_ran_there_by_name(timeline: Timeline) -> None:
     assert timeline.ask("t.areas.area") is None
 
 
+@pytest.mark.long
 def test_statistics_and_events_of_the_view_by_key(timeline: Timeline) -> None:
     timeline.press("t")
     names = timeline.page.get_by_role("table", name="what ran, by name")
@@ -209,6 +210,7 @@ def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
     assert any(re.fullmatch(r"\w+ [\d.]+ [kMG]?B", label) for label in labels)
 
 
+@pytest.mark.long
 def test_all_keys_are_listed_on_demand(timeline: Timeline) -> None:
     keys = timeline.page.locator(".timeline-keys dt")
     few = keys.count()
