@@ -39,6 +39,7 @@ _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
 _MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
 _EVERY = 4  # of the samples that are not quick, tests of all of them take one always
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of garbage, as the command has it; 700 cost a twentieth
 _FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
 # No wrong result is among them: those are assertions.
 _TIMED_OUT = [subprocess.TimeoutExpired, r"^TimeoutError: .*Timeout \d+ms exceeded"]
@@ -72,6 +73,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -68,6 +68,7 @@ def walk(page: Page, chart: str, *keys: tuple[str, str]) -> None:
     page.locator("#timeline").wait_for()
 
 
+@pytest.mark.long
 def test_the_keyboard_goes_through_the_steps_and_says_them(
     page: Page, sample_url: str, steps: list[dict[str, Any]]
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_time_range_is_let_go_of_and_comes_back(page: Page, sample_url: str) -
     expect(page.locator("#chosen-time")).to_have_text("all of the time")
 
 
+@pytest.mark.long
 def test_following_evidence_chooses_nothing(page: Page, sample_url: str) -> None:
     page.goto(sample_url)
     page.locator(".finding .evidence a").first.click()
