@@ -30,6 +30,7 @@ from tests.support.traces import (
     real_name,
 )
 from tests.support.workers import reports_of_run
+from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -39,7 +40,6 @@ _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
 _MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
 _EVERY = 4  # of the samples that are not quick, tests of all of them take one always
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of garbage, as the command has it; 700 cost a twentieth
 _FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
 # No wrong result is among them: those are assertions.
 _TIMED_OUT = [subprocess.TimeoutExpired, r"^TimeoutError: .*Timeout \d+ms exceeded"]
@@ -73,7 +73,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # as commands do
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

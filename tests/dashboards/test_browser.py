@@ -396,7 +396,6 @@ def test_what_cannot_be_shown_says_why(page: Page, sample_url: str, path: str) -
 # -- looks and keys -------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_light_and_dark(own_page: Page, sample_url: str) -> None:
     own_page.emulate_media(color_scheme="dark")
     page = shown(own_page, sample_url)

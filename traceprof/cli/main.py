@@ -29,7 +29,7 @@ _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 # Python looks for circles of garbage after so many new objects, by default after 700: an import
 # makes as many all the time, and none of them is garbage.
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class _Terminated(BaseException):
@@ -98,7 +98,7 @@ def _leave_threads(code: int) -> NoReturn:
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
     collected = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     atexit.register(gc.freeze)  # at the end of the process it would look through all once more
     before = signal.signal(signal.SIGTERM, _terminate)
     # Read when numpy is imported. Threads for large matrices, of which there are none, would only
