@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from traceprof.analysis import Options, analyze
+from traceprof.replay.answers.ask import whatif
 from traceprof.units import duration, percent
-from traceprof.whatif.ask import whatif
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from traceprof.analyses import kernel_table
+from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.registry import RANK_ANALYSES
 from traceprof.run.windows import time_window
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dashboards.address import Scope
-    from traceprof.analyses.kernel_table import KernelTable
-    from traceprof.analyses.results import Judge, Result
+    from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.shape.results import Judge, Result
     from traceprof.run.rank import Rank, Window
 
     Key = tuple[int, str, int, int]

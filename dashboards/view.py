@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dashboards.address import Address
-    from traceprof.analyses.kernel_table import KernelTable
-    from traceprof.analyses.results import Judge, Result
+    from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.shape.results import Judge, Result
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
     from traceprof.run.opening import Rank

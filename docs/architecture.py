@@ -34,7 +34,7 @@ STATIONS = (
     "traceprof.trace.open.open_trace",
     "traceprof.run.opening.open_report",
     "traceprof.execution.measuring.measure",
-    "traceprof.analyses.judging.judge",
+    "traceprof.analyses.verdict.judging.judge",
     "traceprof.reports.text.render",
 )
 

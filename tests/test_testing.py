@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analyses.document.records import document
 from traceprof.analysis import Options, analyze_reports
-from traceprof.compare.sides import loaded
+from traceprof.comparison.sides import loaded
+from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.store.runs import save
 from traceprof.testing import RecordedRun

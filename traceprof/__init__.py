@@ -17,11 +17,11 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis, Options, analyze
-    from traceprof.compare.ask import compare
+    from traceprof.comparison.ask import compare
     from traceprof.findings import Finding, Severity
     from traceprof.frames.open_run import RunFrames, open_run
+    from traceprof.replay.answers.ask import whatif
     from traceprof.trace.open import open_trace
-    from traceprof.whatif.ask import whatif
 
 __all__ = [
     "Analysis",
@@ -45,10 +45,10 @@ _LAZY = {
     "RunFrames": "traceprof.frames.open_run",
     "Severity": "traceprof.findings",
     "analyze": "traceprof.analysis",
-    "compare": "traceprof.compare.ask",
+    "compare": "traceprof.comparison.ask",
     "open_run": "traceprof.frames.open_run",
     "open_trace": "traceprof.trace.open",
-    "whatif": "traceprof.whatif.ask",
+    "whatif": "traceprof.replay.answers.ask",
 }
 
 

@@ -7,19 +7,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.run_result import RunResult
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
 from traceprof.execution.analyzing import Analyzer, close_reports, judge_reports, open_reports
 from traceprof.execution.begun import BegunAnalysis, begin_analysis
 from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.places import measure_reports
 from traceprof.execution.reading import ProgressOfAll
+from traceprof.replay.answers.savings import (
+    MAX_READ_AGAIN,
+    not_replayed,
+    num_operations,
+    with_savings,
+)
 from traceprof.run.captures import captures
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import open_trace
-from traceprof.whatif.savings import MAX_READ_AGAIN, not_replayed, num_operations, with_savings
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from traceprof.analyses.results import Judge, Result
+    from traceprof.analyses.shape.results import Judge, Result
     from traceprof.execution.open_analysis import AnalyzedReports
     from traceprof.findings import Finding, NotApplicable
     from traceprof.progress import Listener, Progress

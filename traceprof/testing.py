@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from traceprof.compare.ask import compared, without_predictions
-from traceprof.compare.findings import severity
-from traceprof.compare.gates import parse
-from traceprof.compare.sides import loaded
+from traceprof.comparison.ask import compared, without_predictions
+from traceprof.comparison.findings import severity
+from traceprof.comparison.gates import parse
+from traceprof.comparison.sides import loaded
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.findings import Severity
@@ -26,8 +26,8 @@ from traceprof.findings import Severity
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from traceprof.analyses.document.claims import Finding
-    from traceprof.compare.sides import LoadedSide, Source
+    from traceprof.comparison.sides import LoadedSide, Source
+    from traceprof.documents.analysis.claims import Finding
 
 
 class RecordedRun:

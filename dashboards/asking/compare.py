@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.analyses.breakdown import Measures, StepMeasures
-from traceprof.compare.ask import compared
-from traceprof.compare.sides import loaded
+from traceprof.comparison.ask import compared
+from traceprof.comparison.sides import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.analyses.document.model import Document
     from traceprof.analysis import Analysis
-    from traceprof.compare.document import Comparison
-    from traceprof.compare.sides import LoadedSide
+    from traceprof.comparison.sides import LoadedSide
+    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.comparison import Comparison
     from traceprof.execution.options import Options
 
 _MEASURED = tuple(field.name for field in fields(Measures) if field.name != "window_start_ns")

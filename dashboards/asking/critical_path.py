@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceprof.whatif.step_path import step_path
+from traceprof.replay.answers.step_path import step_path
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
-    from traceprof.whatif.step_path import StepPath
+    from traceprof.replay.answers.step_path import StepPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.whatif.answers import answer
-from traceprof.whatif.assumptions import combined, parse
+from traceprof.replay.answers.answers import answer
+from traceprof.replay.assumptions.assumptions import combined, parse
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
-    from traceprof.whatif.answers import WhatIf
+    from traceprof.replay.answers.answers import WhatIf
 
 
 class WhatIfQuestion(NamedTuple):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from traceprof.analyses.by_signature import SignatureSlowdown
+    from traceprof.analyses.kernels.by_signature import SignatureSlowdown
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 
 _ROW = 26

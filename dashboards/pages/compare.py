@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from dashboards.asking.compare import Compared, ComparedSide
     from traceprof.analysis import Analysis
-    from traceprof.compare.document import Comparison, Parts
+    from traceprof.documents.comparison import Comparison, Parts
     from traceprof.reports.blocks import Table
     from traceprof.reports.comparison.sections import Section
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from traceprof.analyses.kernel_table import KernelTable, KernelUse
+    from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
     from traceprof.analysis import Analysis
     from traceprof.run.rank import Rank
 

@@ -13,8 +13,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from traceprof.analyses import pageable_copy
-from traceprof.analyses.links import link_limits, peer_transfers
+from traceprof.analyses import link_limits, pageable_copy, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
 from traceprof.run.opening import Window

@@ -13,9 +13,9 @@ from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.errors import one_line
+from traceprof.replay.assumptions.assumptions import names, parse, singles
 from traceprof.reports.whatif_text import GATES, change_text, path_shares
 from traceprof.units import duration, percent
-from traceprof.whatif.assumptions import names, parse, singles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from traceprof.analysis import Analysis
-    from traceprof.whatif.answers import Answer, WhatIf
-    from traceprof.whatif.checked import Baseline
+    from traceprof.replay.answers.answers import Answer, WhatIf
+    from traceprof.replay.answers.checked import Baseline
 
 PATH = addresses.WHAT_IF
 TITLE = "What if"

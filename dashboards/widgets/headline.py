@@ -10,7 +10,7 @@ from dashboards.widgets.components import card, nothing
 from dashboards.widgets.finding_card import saving_text
 from dashboards.widgets.terms import meaning
 from traceprof.analyses import breakdown
-from traceprof.analyses.headline import largest_limit
+from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.headline_text import without_gains
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.view import View
-    from traceprof.analyses.headline import Headline
-    from traceprof.analyses.savings import Savings
+    from traceprof.analyses.verdict.headline import Headline
+    from traceprof.analyses.verdict.savings import Savings
     from traceprof.findings import Finding
 
 _MAX_ROWS = 7  # the rest stands below, as cards

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from traceprof.analyses.explain import explanation
+from traceprof.analyses.explanations.page import explanation
 
 PART_MEANINGS = {
     "compute_ns": "a kernel ran that does not communicate",

@@ -17,7 +17,7 @@ from tests.support.opened import analysis_of, ranks_of
 from tests.support.streams import record, wait
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import exposed_communication
-from traceprof.analyses.exposed_reasons import CLOCKS, UNMATCHED, Reason
+from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
 from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Finding
 from traceprof.ranks.rank_waits import RankWaits

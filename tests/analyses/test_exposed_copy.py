@@ -17,7 +17,7 @@ from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
-from traceprof.analyses.copy_parts import exposed_ns
+from traceprof.analyses.exposed_copy.parts import exposed_ns
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report

@@ -13,8 +13,8 @@ import pytest
 import traceprof
 from tests.support.cli import run
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
+from traceprof.documents.whatif import Document
 from traceprof.reports import whatif_schema
-from traceprof.reports.whatif_document import Document
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,9 +23,9 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.serving import serving
 from tests.support.traces import SAMPLE
-from traceprof.analyses.document import records
-from traceprof.analyses.run_result import partial_result
+from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
+from traceprof.documents.analysis import records
 from traceprof.units import duration, percent, size_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analyses.document.records import document
+from traceprof.documents.analysis.records import document
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.document.records import TABLES
 from traceprof.analysis import analyze_reports
+from traceprof.documents.analysis.records import TABLES
 from traceprof.store.runs import save, stored_runs
 
 if TYPE_CHECKING:

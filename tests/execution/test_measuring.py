@@ -19,7 +19,7 @@ from tests.support.long import long_after
 from tests.support.schema import validator
 from tests.support.traces import SAMPLE
 from tests.support.workers import alone, reports_of_run, written
-from traceprof.analyses.measured import MeasuredReport
+from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError

@@ -26,15 +26,15 @@ from tests.support.workers import (
     until,
     written,
 )
-from traceprof.analyses import runner
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
+from traceprof.execution import measure_rank as runner
 from traceprof.execution import measuring, places, pool, reading, sharing
 from traceprof.execution.measuring import Task
 
 if TYPE_CHECKING:
-    from traceprof.analyses.measured import RankMeasurements
+    from traceprof.analyses.measurements.measured import RankMeasurements
     from traceprof.run.rank import Rank, Window
 
 pytestmark = pytest.mark.slow

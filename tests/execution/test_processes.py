@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
-from traceprof.analyses import runner
 from traceprof.analysis import analyze, begun_analysis
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import beside, measuring, reading, sharing
+from traceprof.execution import measure_rank as runner
 from traceprof.reports import json
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.trace.nsight.export import NsightTrace

@@ -11,7 +11,7 @@ import pytest
 
 import traceprof
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
-from traceprof.analyses.document.records import TABLES
+from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
 from traceprof.reports.json import render
 

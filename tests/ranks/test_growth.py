@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.support.long import long_after
-from traceprof.analyses.judging import judge
-from traceprof.analyses.measured import MeasuredReport
+from traceprof.analyses.measurements.measured import MeasuredReport
+from traceprof.analyses.verdict.judging import judge
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
 from traceprof.ranks.arrivals import PackedArrivals

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
-from traceprof.analyses.document.records import document
 from traceprof.analysis import analyze_reports
+from traceprof.documents.analysis.records import document
 from traceprof.reports import html, text
 from traceprof.reports import json as json_report
 from traceprof.reports.kernels_text import MAX_KERNELS

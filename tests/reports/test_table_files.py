@@ -13,8 +13,8 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.opened import analysis_of
-from traceprof.analyses.document.records import TABLES
 from traceprof.cli import export
+from traceprof.documents.analysis.records import TABLES
 from traceprof.frames.open_run import open_run
 from traceprof.reports.table_files import EVENTS, file_of
 

@@ -11,8 +11,8 @@ import pytest
 from tests.reference.host_ranks import HostStep, host_ranks
 from tests.support.databases import dump
 from tests.support.traces import CPU_SAMPLE
-from traceprof.analyses.document.records import document
 from traceprof.analysis import analyze
+from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_gloo
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
 
 # Of what torch.profiler records as well as Nsight Systems: not of sleep, counters, MPI.
 QUICK = ("healthy", "launch-queue-stall", "pageable-copy", "host-sync", "exposed-late-launch")

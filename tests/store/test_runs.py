@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S
-from traceprof.analyses.document.records import TABLES, document
 from traceprof.analysis import RunResult, analyze_reports
+from traceprof.documents.analysis.records import TABLES, document
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.reports import json as json_report
 from traceprof.store import runs as store_module

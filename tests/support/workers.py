@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
 
 # No test waits so long; a busy machine keeps a program waiting for many seconds.
 MAX_WAIT_S = 120

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.gradient_buckets import (
+from traceprof.analyses.gradients.gradient_buckets import (
     MIN_OF_LONGEST,
     StepTails,
     judge_steps,
     of_operation,
     steps_of_kernels,
 )
-from traceprof.analyses.results import RankResult
-from traceprof.analyses.without_communication import NO_COMMUNICATION, num_inside
+from traceprof.analyses.shape.results import RankResult
+from traceprof.communication.no_communication import NO_COMMUNICATION, num_inside
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,

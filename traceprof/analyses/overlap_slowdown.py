@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.beside_communication import MIN_ALONE, beside_communication
-from traceprof.analyses.by_signature import Comparison, SignatureSlowdown, slowdowns
-from traceprof.analyses.results import RankResult
-from traceprof.analyses.without_communication import NO_COMMUNICATION
+from traceprof.analyses.kernels.beside_communication import MIN_ALONE, beside_communication
+from traceprof.analyses.kernels.by_signature import Comparison, SignatureSlowdown, slowdowns
+from traceprof.analyses.shape.results import RankResult
+from traceprof.communication.no_communication import NO_COMMUNICATION
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,

@@ -12,14 +12,15 @@ from traceprof.analyses import (
     host_sync,
     late_allreduce,
     launch_queue,
+    link_limits,
     nccl_serialization,
     overlap_slowdown,
     pageable_copy,
+    peer_transfers,
     process_group_scaling,
     straggler,
 )
-from traceprof.analyses.links import link_limits, peer_transfers
-from traceprof.analyses.shape import (
+from traceprof.analyses.measurements.registration import (
     RankAnalysis,
     RunAnalysis,
     all_ranks,

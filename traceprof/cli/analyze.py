@@ -20,7 +20,7 @@ from traceprof.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.run.windows import Range
 

@@ -19,7 +19,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.compare.document import Comparison
+    from traceprof.documents.comparison import Comparison
     from traceprof.execution.options import Options
 
 _FORMATS = ["text", "json", "markdown", "junit", "html"]
@@ -86,9 +86,9 @@ def command(
 
     Exit status: 0 done; 1 a gate is not met; 2 an error.
     """
-    from traceprof.compare.ask import compared, without_predictions
-    from traceprof.compare.gates import parse
-    from traceprof.compare.sides import files_of, loaded
+    from traceprof.comparison.ask import compared, without_predictions
+    from traceprof.comparison.gates import parse
+    from traceprof.comparison.sides import files_of, loaded
     from traceprof.execution.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -115,7 +115,7 @@ def command(
 
 def _sources(first: str | None, others: Sequence[str]) -> list[str]:
     """Return what stands on a side, with patterns that the shell left alone made to files."""
-    from traceprof.compare.sides import run_of_store
+    from traceprof.comparison.sides import run_of_store
 
     sources = []
     for source in (*([] if first is None else [first]), *others):

@@ -16,7 +16,7 @@ def command(finding: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from traceprof.analyses.explain import explanation
+    from traceprof.analyses.explanations.page import explanation
     from traceprof.analyses.registry import FINDING_IDS
     from traceprof.execution.options import no_such_finding
     from traceprof.reports.plain_text import PLAIN_WIDTH

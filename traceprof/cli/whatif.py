@@ -54,10 +54,10 @@ def command(
     """
     from rich.console import Console
 
+    from traceprof.replay.answers.ask import whatif
+    from traceprof.replay.assumptions.assumptions import parse
     from traceprof.reports import whatif_json, whatif_text
     from traceprof.reports.plain_text import plain
-    from traceprof.whatif.ask import whatif
-    from traceprof.whatif.assumptions import parse
 
     for text in assumed:
         parse(text)  # a mistake is told before any report is read

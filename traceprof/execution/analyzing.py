@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.judging import judge
-from traceprof.analyses.run_result import partial_result
+from traceprof.analyses.verdict.judging import judge
+from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.errors import TraceprofError
 from traceprof.execution.measuring import measure, read_shared
 from traceprof.execution.open_analysis import AnalyzedReports
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from traceprof.analyses.measured import MeasuredReport
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.measurements.measured import MeasuredReport
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.execution.reading import ProgressOfAll
     from traceprof.progress import Progress

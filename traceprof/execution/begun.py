@@ -18,7 +18,7 @@ from traceprof.run.summary import FailedReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.analyzing import Analyzer
     from traceprof.execution.beside import Beside
     from traceprof.trace.model.trace import Section, Trace

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.measured import MeasuredReport
+from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.errors import MissingExtraError, TraceFileError, WorkerError, one_line
 from traceprof.execution.measuring import measure_file
 from traceprof.execution.scheduler import connected

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.measured import MeasuredRank, MeasuredReport
-from traceprof.analyses.runner import measure_rank
+from traceprof.analyses.measurements.measured import MeasuredRank, MeasuredReport
 from traceprof.errors import WorkerError
+from traceprof.execution.measure_rank import measure_rank
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.reading import SectionsBeside
 from traceprof.execution.sharing import share, worthwhile_processes

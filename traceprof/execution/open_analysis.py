@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.opening import Run
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from traceprof.analyses.measured import MeasuredReport
+    from traceprof.analyses.measurements.measured import MeasuredReport
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
     from traceprof.run.summary import FailedReport

@@ -16,7 +16,7 @@ from traceprof.run.summary import FailedReport
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.analyses.measured import MeasuredReport
+    from traceprof.analyses.measurements.measured import MeasuredReport
     from traceprof.execution.measuring import Task
 
     Measured = MeasuredReport | FailedReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
-from traceprof.analyses.document.records import TABLES
+from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
 
 # Texts of which hardly one is like another; all others are names.
 _PROSE = frozenset({"how_to_collect", "note", "path", "reason", "sentence", "title"})

@@ -17,7 +17,7 @@ from traceprof.trace.open import open_trace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.findings import Evidence, Finding
     from traceprof.run.rank import Rank

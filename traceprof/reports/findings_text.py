@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Evidence, Finding, NotApplicable, Saving
     from traceprof.run.rank import WindowKind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.headline import largest_limit
+from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
 from traceprof.units import between, duration, percent
@@ -13,9 +13,9 @@ from traceprof.units import between, duration, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.headline import Headline
-    from traceprof.analyses.run_result import RunResult
-    from traceprof.analyses.savings import Savings
+    from traceprof.analyses.verdict.headline import Headline
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.verdict.savings import Savings
     from traceprof.findings import Finding
 
 

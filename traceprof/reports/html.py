@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.step_lengths import training_steps
+from traceprof.analyses.steps.step_lengths import training_steps
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports import drawings
@@ -33,7 +33,7 @@ from traceprof.units import ranks_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Finding
 
 MAX_DRAWN_BYTES = 500_000

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from traceprof.analyses.document.records import document
+from traceprof.documents.analysis.records import document
 
 if TYPE_CHECKING:
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
 
 __all__ = ["document", "render"]
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.analyses.kernel_table import KernelUse
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.kernels.kernel_table import KernelUse
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.kernel_names.categories import KernelKind
 
 MAX_KERNELS = 20  # of one rank; the JSON has them all

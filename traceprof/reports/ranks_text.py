@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from traceprof.analyses.collectives import OperationUse
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.session_clocks import MachineClock
 
 _MAX_RANKS = 32  # more than that nobody reads; the JSON has them all

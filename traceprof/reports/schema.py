@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from traceprof.analyses.document.model import SCHEMA, Document
 from traceprof.analyses.registry import FINDING_IDS, METRICS
+from traceprof.documents.analysis.model import SCHEMA, Document
 from traceprof.findings import Kind, Metric
 
 if TYPE_CHECKING:

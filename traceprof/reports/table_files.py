@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from traceprof.analyses.document.records import TABLES
+from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
 from traceprof.frames.open_run import RunFrames
 

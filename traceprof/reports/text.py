@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
 
 _MAX_NAMED = 3  # reports, each on a line of its own
 

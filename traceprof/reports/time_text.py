@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.step_lengths import step_lengths, training_steps
+from traceprof.analyses.steps.step_lengths import step_lengths, training_steps
 from traceprof.errors import one_line
 from traceprof.reports.tables import MAX_NAME, new_table
 from traceprof.units import duration, percent, ranks_text, size_text
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-    from traceprof.analyses.run_result import RunResult
-    from traceprof.analyses.step_lengths import StepLengths
-    from traceprof.analyses.surroundings import Surroundings
+    from traceprof.analyses.breakdown.surroundings import Surroundings
+    from traceprof.analyses.steps.step_lengths import StepLengths
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.summary import RankInfo
 
 _BAR = 20  # characters

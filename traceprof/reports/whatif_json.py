@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from traceprof.reports.whatif_document import (
+from traceprof.documents.whatif import (
     SCHEMA,
     Answer,
     Baseline,
@@ -22,11 +22,11 @@ from traceprof.reports.whatif_sends import blocked_record, order_record, schedul
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from traceprof.reports.whatif_document import Kind
-    from traceprof.whatif.answers import Answer as Answered
-    from traceprof.whatif.ask import Asked
-    from traceprof.whatif.checked import Baseline as Replayed
-    from traceprof.whatif.step_path import StepPath as Path
+    from traceprof.documents.whatif import Kind
+    from traceprof.replay.answers.answers import Answer as Answered
+    from traceprof.replay.answers.ask import Asked
+    from traceprof.replay.answers.checked import Baseline as Replayed
+    from traceprof.replay.answers.step_path import StepPath as Path
 
 
 def render(asked: Asked) -> str:

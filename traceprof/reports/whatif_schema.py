@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from traceprof.documents.whatif import SCHEMA, Document
 from traceprof.reports.document_schema import schema_text
-from traceprof.reports.whatif_document import SCHEMA, Document
 
 
 def text() -> str:

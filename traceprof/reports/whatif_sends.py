@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from traceprof.documents.whatif import BlockedSend, Schedule, Send, StreamOrder
 from traceprof.errors import one_line
 from traceprof.reports.tables import new_table
-from traceprof.reports.whatif_document import BlockedSend, Schedule, Send, StreamOrder
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from traceprof.reports.whatif_document import Direction, OrderName
-    from traceprof.whatif.answers import Answer, WhatIf
-    from traceprof.whatif.run_changes import StreamOrder as Order
-    from traceprof.whatif.schedules import ScheduleTime
-    from traceprof.whatif.sends import BlockedSend as Blocked
-    from traceprof.whatif.sends import SendName
+    from traceprof.documents.whatif import Direction, OrderName
+    from traceprof.replay.answers.answers import Answer, WhatIf
+    from traceprof.replay.assumptions.run_changes import StreamOrder as Order
+    from traceprof.replay.assumptions.schedules import ScheduleTime
+    from traceprof.replay.assumptions.sends import BlockedSend as Blocked
+    from traceprof.replay.assumptions.sends import SendName
 
 _MAX_SHOWN = 5
 _ORDERS: dict[str, OrderName] = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved"}

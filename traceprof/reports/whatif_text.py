@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.whatif.answers import Answer, WhatIf
-    from traceprof.whatif.ask import Asked
-    from traceprof.whatif.checked import Baseline
-    from traceprof.whatif.step_path import StepPath
+    from traceprof.replay.answers.answers import Answer, WhatIf
+    from traceprof.replay.answers.ask import Asked
+    from traceprof.replay.answers.checked import Baseline
+    from traceprof.replay.answers.step_path import StepPath
 
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word

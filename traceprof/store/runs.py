@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from traceprof.analyses.document.records import document
+from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError, one_line
 from traceprof.store.files import (
     connected,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from traceprof.analyses.document.model import Document
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.documents.analysis.model import Document
 
     AnyPath = str | os.PathLike[str]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
 
-from traceprof.analyses.document.records import TABLES
+from traceprof.documents.analysis.records import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sqlite_utils import Database
 
-    from traceprof.analyses.document.model import Document
+    from traceprof.documents.analysis.model import Document
 
     Row = tuple[str | int | float | bytes | None, ...]
 

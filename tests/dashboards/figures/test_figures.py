@@ -30,9 +30,9 @@ from tests.support.trees import components, named, text
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analyses.document.records import document
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import Analysis, analyze
+from traceprof.documents.analysis.records import document
 from traceprof.run.rank import WindowKind
 from traceprof.simulate import simulate_run
 

@@ -22,7 +22,7 @@ from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
 from traceprof.analysis import Options, analyze
-from traceprof.compare.ask import compare as compare_sides
+from traceprof.comparison.ask import compare as compare_sides
 from traceprof.reports.comparison.sections import verdict
 from traceprof.units import duration
 

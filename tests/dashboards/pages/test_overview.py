@@ -22,7 +22,7 @@ from tests.support.planted import made
 from tests.support.traces import SAMPLE, SAMPLES
 from tests.support.trees import components, named, text
 from traceprof.analyses import breakdown
-from traceprof.analyses.run_result import partial_result
+from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
 from traceprof.units import duration

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.support.serving import Serve
     from traceprof.analysis import Analysis
-    from traceprof.whatif.answers import WhatIf
+    from traceprof.replay.answers.answers import WhatIf
 
 ASSUMED = ("no-sync", "link=4x")
 TRAINING = SAMPLE.with_stem("training")

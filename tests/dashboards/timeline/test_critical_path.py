@@ -20,7 +20,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
-from traceprof.whatif.step_path import step_path
+from traceprof.replay.answers.step_path import step_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analyses.document.model import Document
-from traceprof.analyses.document.records import document
 from traceprof.analysis import Options, analyze_reports
-from traceprof.compare.ask import compare
-from traceprof.compare.document import Comparison
+from traceprof.comparison.ask import compare
+from traceprof.documents.analysis.model import Document
+from traceprof.documents.analysis.records import document
+from traceprof.documents.comparison import Comparison
 from traceprof.reports.comparison import github, html, json, junit, markdown, text
 from traceprof.reports.comparison.sections import MARKS, sections, verdict
 

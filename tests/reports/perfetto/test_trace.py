@@ -21,9 +21,9 @@ from tests.support.opened import analysis_of
 from tests.support.perfetto import read
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
+from traceprof.replay.answers.checked import Refusal
 from traceprof.reports.perfetto.critical_path import critical_paths
 from traceprof.reports.perfetto.trace import write
-from traceprof.whatif.checked import Refusal
 
 if TYPE_CHECKING:
     from tests.support.perfetto import ReadTrace

@@ -13,7 +13,7 @@ from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_cop
 from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.trace.model.parts import HowToCollect, Part
 

@@ -15,7 +15,7 @@ from traceprof.analyses.links.copy_paths import (
     is_device_memory,
 )
 from traceprof.analyses.links.link_findings import Load
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import NotApplicable, severity_of_cost, share
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
 

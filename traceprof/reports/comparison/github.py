@@ -10,7 +10,7 @@ from traceprof.reports.comparison.sections import verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.compare.document import Comparison
+    from traceprof.documents.comparison import Comparison
 
 
 def render(comparison: Comparison) -> str:

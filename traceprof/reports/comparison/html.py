@@ -13,7 +13,7 @@ from traceprof.units import duration
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from traceprof.compare.document import Comparison, Parts
+    from traceprof.documents.comparison import Comparison, Parts
 
 _ROW = 34  # of the drawing, pixels
 _MAX_TITLE = 80

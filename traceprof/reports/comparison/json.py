@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from traceprof.compare.document import Comparison
+    from traceprof.documents.comparison import Comparison
 
 
 def render(comparison: Comparison) -> str:

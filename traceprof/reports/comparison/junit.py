@@ -9,7 +9,7 @@ from traceprof.errors import one_line
 from traceprof.reports.comparison.sections import verdict
 
 if TYPE_CHECKING:
-    from traceprof.compare.document import Comparison
+    from traceprof.documents.comparison import Comparison
 
 SUITE = "traceprof compare"
 

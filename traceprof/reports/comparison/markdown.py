@@ -11,7 +11,7 @@ from traceprof.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.compare.document import Comparison
+    from traceprof.documents.comparison import Comparison
     from traceprof.reports.comparison.sections import Section
 
 _OPEN = ("", "Gates", "Where it comes from", "Findings, per step")  # the rest is folded in

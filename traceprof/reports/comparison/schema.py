@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from traceprof.compare.document import SCHEMA, Comparison
+from traceprof.documents.comparison import SCHEMA, Comparison
 from traceprof.reports.document_schema import schema_text
 
 

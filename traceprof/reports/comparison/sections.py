@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
-from traceprof.compare.statistics import LEVEL
+from traceprof.comparison.statistics import LEVEL
 from traceprof.errors import one_line
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
@@ -16,7 +16,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from traceprof.compare.document import (
+    from traceprof.documents.comparison import (
         CommunicationChange,
         Comparison,
         FindingChange,

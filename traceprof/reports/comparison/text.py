@@ -18,7 +18,7 @@ from traceprof.version import __version__
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from traceprof.compare.document import Comparison
+    from traceprof.documents.comparison import Comparison
     from traceprof.reports.blocks import Table
 
 

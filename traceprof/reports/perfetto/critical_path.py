@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses.step_lengths import slowest_rank, training_steps
+from traceprof.analyses.steps.step_lengths import slowest_rank, training_steps
 from traceprof.errors import one_line
+from traceprof.replay.answers.checked import Refusal, checked_replay
+from traceprof.replay.answers.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
+from traceprof.replay.answers.step_path import step_path
+from traceprof.replay.graph.sample import sample_of
 from traceprof.reports.perfetto.events import MAX_NAME, Event, write_events
-from traceprof.whatif.checked import Refusal, checked_replay
-from traceprof.whatif.sample import sample_of
-from traceprof.whatif.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
-from traceprof.whatif.step_path import step_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.answers.step_path import StepPath
     from traceprof.reports.perfetto.packets import PacketWriter
-    from traceprof.whatif.step_path import StepPath
 
 _NO_PARENT = 0
 

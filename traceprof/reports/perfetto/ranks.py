@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
     from traceprof.reports.perfetto.packets import PacketWriter, Value

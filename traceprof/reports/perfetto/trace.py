@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from traceprof.analysis import Analysis
     from traceprof.progress import Progress
+    from traceprof.replay.answers.step_path import StepPath
     from traceprof.run.rank import Rank
-    from traceprof.whatif.step_path import StepPath
 
 
 def write(

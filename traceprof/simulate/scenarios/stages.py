@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceprof.run.pipeline_orders import Pass, one_forward_one_backward
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator, Stream
 from traceprof.simulate.event_model.programme_writer import COMPUTE, COPY, Host
-from traceprof.simulate.pipeline_orders import Pass, one_forward_one_backward
 from traceprof.simulate.scenarios.setup import Setup
 
 if TYPE_CHECKING:

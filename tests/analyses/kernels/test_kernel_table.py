@@ -1,0 +1,175 @@
+"""The table of kernels: the same numbers as a plain second computation, and edges."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.kernels import kernels_of, table
+from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
+from tests.support.traces import GPU_SAMPLES
+from traceprof.analyses.kernels import kernel_table
+from traceprof.run.rank import Window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.run.rank import Rank
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def assert_agreement(path: Path, window: tuple[int, int] | None = None) -> list[KernelTable]:
+    """Compare table and reference of each rank of an export."""
+    kernels = kernels_of(path)
+    tables = []
+    with ranks_of(path) as ranks:
+        for rank in ranks:
+            of_rank = kernels[rank.process, rank.key.device]
+            low, high = window or (rank.window.start_ns, rank.window.end_ns + 1)
+            measured = kernel_table.run(rank, Window(*window) if window else rank.window)
+            tables.append(measured)
+            rows = {use.name: (use.count, use.total_ns, use.median_ns) for use in measured}
+            assert rows == table(of_rank, low, high)
+            communicates = {name: told for *_, name, told in of_rank}
+            totals = [use.total_ns for use in measured]
+            assert totals == sorted(totals, reverse=True)
+            for use in measured:
+                assert (str(use.kind.category) == "communication") == communicates[use.name]
+            assert_steps_agree(rank, measured, of_rank, (low, high))
+    return tables
+
+
+def assert_steps_agree(
+    rank: Rank,
+    measured: KernelTable,
+    kernels: list[tuple[int, int, str, bool]],
+    window: tuple[int, int],
+) -> None:
+    """Compare the means over steps with those of steps that lie in the window."""
+    spans = []
+    if rank.steps is not None:
+        both = zip(rank.steps.start_ns.tolist(), rank.steps.end_ns.tolist(), strict=True)
+        spans = [(start, end) for start, end in both if start >= window[0] and end <= window[1]]
+    assert measured.num_steps == len(spans)
+    for use in measured:
+        spent = sum(
+            end - start
+            for start, end, name, _ in kernels
+            if name == use.name and spans and spans[0][0] <= start < spans[-1][1]
+        )
+        assert use.per_step_ns == (spent // len(spans) if spans else None)
+
+
+def test_names_add_up_whatever_their_grids(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 10, grid=(1, 1, 1)).kernel(20, 50, grid=(2, 1, 1))
+    builder.kernel(60, 65, "relu").kernel(70, 170, NCCL, stream=20)
+    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert [(use.name, use.count, use.total_ns, use.median_ns) for use in measured] == [
+        (NCCL, 1, 100, 100),
+        ("gemm", 2, 40, 20),
+        ("relu", 1, 5, 5),
+    ]
+    assert measured.num_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "median"), [((7,), 7), ((7, 8), 7), ((1, 2, 9), 2), ((0, 0), 0), ((9, 1, 4, 6), 5)]
+)
+def test_a_median_between_two_is_rounded_down(
+    tmp_path: Path, lengths: tuple[int, ...], median: int
+) -> None:
+    builder = TraceBuilder()
+    for index, length in enumerate(lengths):
+        builder.kernel(100 * index, 100 * index + length)
+    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert [use.median_ns for use in measured] == [median]
+
+
+def test_kernels_count_where_they_start(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for start in range(0, 1000, 100):
+        builder.kernel(start, start + 150)
+    path = builder.write(tmp_path / "t.sqlite")
+    (measured,) = assert_agreement(path, (100, 300))
+    assert [(use.count, use.total_ns) for use in measured] == [(2, 300)]
+    (measured,) = assert_agreement(path, (101, 200))
+    assert list(measured) == []
+
+
+def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(5):
+        builder.kernel(index, index + (1 << 61))
+    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert [use.total_ns for use in measured] == [5 << 61]
+
+
+def test_per_step_is_the_mean_of_the_steps_in_the_window(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for step in range(4):
+        builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 900)
+        builder.kernel(1000 * step + 100, 1000 * step + 200 + step)
+    path = builder.kernel(5000, 5077).write(tmp_path / "t.sqlite")
+    (measured,) = assert_agreement(path)
+    (use,) = measured
+    assert (use.count, use.total_ns) == (5, 4 * 100 + 6 + 77)
+    assert use.per_step_ns == (4 * 100 + 6) // 4
+    (measured,) = assert_agreement(path, (1100, 3100))
+    assert [use.per_step_ns for use in measured] == [(100 + 101 + 2) // 2 - 0]
+
+
+def test_a_rank_without_kernels_has_an_empty_table(tmp_path: Path) -> None:
+    (measured,) = assert_agreement(TraceBuilder().memcpy(0, 10).write(tmp_path / "t.sqlite"))
+    assert list(measured) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    builder = TraceBuilder()
+    for _ in range(400):
+        start = chance.randrange(5000)
+        name = chance.choice(["gemm", "relu", NCCL, "softmax", "a", "b"])
+        builder.kernel(
+            start, start + chance.randrange(60), name, launch=False,
+            pid=chance.choice([1, 2]), device=chance.choice([0, 1]),
+        )  # fmt: skip
+    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    assert sum(len(measured.names) for measured in assert_agreement(path)) == 4 * 6
+    first, last = sorted(chance.randrange(5100) for _ in range(2))
+    assert_agreement(path, (first, last))
+
+
+@pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)
+def test_samples_agree_with_the_reference(sample: Path) -> None:
+    assert all(measured.names for measured in assert_agreement(sample))
+
+
+def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
+    with ranks_of(real_trace) as ranks:
+        windows = [rank.window for rank in ranks]
+    assert_agreement(real_trace)
+    for window in windows[:1]:
+        third = window.length_ns // 3
+        assert_agreement(real_trace, (window.start_ns + third, window.end_ns - third))
+
+
+PYTORCH = (
+    "a100_single_4workers_dataloader", "a100_single_dali_amp_bf16", "a100x4_ddp_baseline_rank0",
+    "gpt2_result_2_7B_3.16.1", "h100x2_torchrun_nccl_on_compute_stream",
+    "inference_no_mangled_names", "small_bwd_3.27.0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PYTORCH)
+def test_of_pytorch_programs_the_table_knows_nearly_all_the_time(traces: Path, name: str) -> None:
+    with ranks_of(traces / f"{name}.sqlite") as ranks:
+        uses = list(kernel_table.run(ranks[0], ranks[0].window))
+    unknown = sum(use.total_ns for use in uses if not use.kind.is_known)
+    assert unknown < 0.02 * sum(use.total_ns for use in uses)

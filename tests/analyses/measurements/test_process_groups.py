@@ -1,0 +1,421 @@
+"""What ranks without a GPU communicate, DDP's buckets, and what many groups at once cost."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.support.builders import TraceBuilder
+from traceprof.analyses import process_group_scaling
+from traceprof.analyses.gradients import ddp_buckets
+from traceprof.analyses.measurements import process_groups
+from traceprof.analyses.measurements.process_groups import Signature
+from traceprof.analyses.process_group_scaling import MIN_OPERATIONS
+from traceprof.analyses.process_group_scaling.groups_at_once import (
+    MachineOperations,
+    groups_at_once,
+)
+from traceprof.analysis import Options, analyze
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.reports import json as json_report
+from traceprof.reports import text as text_report
+from traceprof.run.opening import open_run
+from traceprof.run.rank import Window
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.collectives import OperationUse
+    from traceprof.analyses.gradients.ddp_buckets import BucketUse
+
+MS = 1_000_000
+FACTS = "dtype=float32 group=dp rank=0 size=4"
+
+
+def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[OperationUse]:
+    analysis = analyze(builder.write(tmp_path / "t.sqlite"), options=Options(**options))
+    analysis.close()
+    return list(analysis.result.collectives[0].uses)
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def test_operations_by_group_and_kind(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for seq in range(3):
+        start = 10_000 * seq
+        builder.label(f"all_reduce bytes=4000 {FACTS} seq={2 * seq}", start, start + 1000 * seq)
+        facts = FACTS.replace("group=dp", "group=tp")
+        builder.label(f"all_gather_single bytes=1000 {facts} seq={seq}", start, start + 2000)
+    builder.label("barrier group=dp rank=0 size=4 seq=9", 40_000, 41_000)
+    found = uses(builder, tmp_path)
+    rows = [
+        (use.operation, use.communicator, use.peer, use.count, use.bytes, use.total_ns)
+        for use in found
+    ]
+    assert rows == [
+        ("AllGather", "group tp", None, 3, 3000, 6000),
+        ("AllReduce", "group dp", None, 3, 12_000, 3000),
+        ("Barrier", "group dp", None, 1, None, 1000),
+    ]
+    gather, reduce, barrier = found
+    assert (gather.median_ns, reduce.median_ns) == (2000, 1000)
+    # nccl-tests: the sum of all ranks' parts, of which each rank receives three of four.
+    assert gather.algbw_gb_per_s == pytest.approx(4 * 3000 / 6000)
+    assert gather.busbw_gb_per_s == pytest.approx(4 * 3000 / 6000 * 3 / 4)
+    assert reduce.busbw_gb_per_s == pytest.approx(12_000 / 3000 * 2 * 3 / 4)
+    assert (barrier.algbw_gb_per_s, barrier.peak_gb_per_s, barrier.utilization) == (None,) * 3
+
+
+def test_sends_and_receives_by_peer(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index, function in enumerate(("send dst=2", "isend dst=2", "send dst=3", "recv src=1")):
+        start = 100 * index
+        builder.label(f"{function} bytes=8 {FACTS} seq={index}", start, start + 10 + index)
+    found = uses(builder, tmp_path)
+    assert [(use.operation, use.peer, use.count, use.bytes) for use in found] == [
+        ("Send", 2, 2, 16), ("Recv", 1, 1, 8), ("Send", 3, 1, 8),
+    ]  # fmt: skip
+    # How long one side was in its call is not how long the bytes travelled.
+    assert {use.algbw_gb_per_s for use in found} == {None}
+
+
+def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.label("all_reduce bytes=8 group=1 desc=tensor_parallel rank=0 size=2 seq=0", 0, 10)
+    builder.label("all_reduce bytes=8 group=0 rank=0 size=2 seq=0", 20, 25)
+    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+        described = [
+            (use.communicator, use.description) for use in analysis.result.collectives[0].uses
+        ]
+        assert described == [("group 1", "tensor_parallel"), ("group 0", None)]
+        groups = text_report.render(analysis.result).partition("Communication by process group")[2]
+        document = json.loads(json_report.render(analysis.result))
+    assert "1 (tensor_parallel) " in groups
+    assert [use["description"] for use in document["collectives"]] == ["tensor_parallel", None]
+
+
+def test_a_root_is_no_peer(tmp_path: Path) -> None:
+    (use,) = uses(TraceBuilder().label(f"broadcast src=1 bytes=8 {FACTS} seq=0", 0, 9), tmp_path)
+    assert (use.operation, use.peer) == ("Broadcast", None)
+
+
+def test_unknown_sizes(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("broadcast_object_list src=0 group=0 rank=0 size=2 seq=0", 0, 9)
+    builder.label("broadcast src=0 bytes=8 group=0 rank=0 size=2 seq=1", 10, 19)
+    (use,) = uses(builder, tmp_path)
+    assert (use.count, use.bytes) == (2, None)
+    assert use.algbw_gb_per_s == pytest.approx(8 / 9)  # of those whose size is known
+
+
+@pytest.mark.parametrize(
+    ("others", "has_rate"),
+    [
+        ([], True),  # synchronous
+        ([("wait op=all_reduce group=dp seq=0", 50, 60)], False),  # its end is not known
+    ],
+)
+def test_a_call_that_returned_early_has_no_rate(
+    tmp_path: Path, others: list[tuple[str, int, int]], has_rate: bool
+) -> None:
+    builder = TraceBuilder().label(f"all_reduce bytes=4000 {FACTS} seq=0", 0, 10)
+    for text, start, end in others:
+        builder.label(text, start, end)
+    (use,) = uses(builder, tmp_path)
+    assert (use.algbw_gb_per_s is not None) == has_rate
+
+
+def test_an_operation_lasts_until_its_flight_ends(tmp_path: Path) -> None:
+    text = f"all_reduce bytes=4000 {FACTS} seq=0"
+    builder = TraceBuilder().label(text, 0, 10).label(text, 2, 100, in_flight=True)
+    builder.label("wait op=all_reduce group=dp seq=0", 50, 120)
+    (use,) = uses(builder, tmp_path)
+    assert (use.count, use.total_ns, use.algbw_gb_per_s) == (1, 100, 40.0)
+
+
+def test_a_flight_whose_call_was_before_the_capture(tmp_path: Path) -> None:
+    text = f"all_reduce bytes=4000 {FACTS} seq=0"
+    (use,) = uses(TraceBuilder().label(text, 5, 25, in_flight=True), tmp_path)
+    assert (use.count, use.total_ns) == (1, 20)
+
+
+def test_only_operations_that_begin_in_the_window_count(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for seq in range(4):
+        builder.label(f"all_reduce bytes=1 {FACTS} seq={seq}", 100 * seq, 100 * seq + 150, tid=seq)
+    (use,) = uses(builder, tmp_path, time_range=(100, 300))
+    assert (use.count, use.total_ns) == (2, 300)
+
+
+def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
+    trace = open_trace(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
+    (rank,) = open_run([trace]).ranks
+    with pytest.raises(TypeError, match="rank 0 has a GPU"):
+        process_groups.run(rank, rank.window)
+    trace.close()
+
+
+# -- buckets --------------------------------------------------------------------------------------
+
+
+def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
+    analysis = analyze(builder.write(tmp_path / "t.sqlite"))
+    analysis.close()
+    return list(analysis.result.buckets[0].uses)
+
+
+@pytest.mark.parametrize("with_gpu", [False, True])
+def test_buckets_by_index_and_size(tmp_path: Path, with_gpu: bool) -> None:
+    # DDP makes its buckets anew after the first step.
+    builder = TraceBuilder().label("step 0", 0, 10_000)
+    builder.label("bucket index=0 bytes=800 last=1", 0, 100, in_flight=True)
+    for step in range(1, 4):
+        for index in (0, 1):
+            start = 1000 * step + 100 * index
+            text = f"bucket index={index} bytes=400 last={index}"
+            builder.label(text, start, start + 10 * step + index, in_flight=True)
+    if with_gpu:
+        builder.kernel(0, 10_000)
+    found = [
+        (use.index, use.bytes, use.count, use.median_ready_to_done_ns)
+        for use in buckets(builder, tmp_path)
+    ]
+    assert found == [(0, 400, 3, 20), (0, 800, 1, 100), (1, 400, 3, 21)]
+
+
+def test_buckets_that_the_capture_cut(tmp_path: Path) -> None:
+    builder = TraceBuilder().label("step 0", 0, 90).machine(end=100)
+    builder.label("bucket index=0 bytes=4 last=0", 10, 100, in_flight=True)
+    builder.label("bucket index=1 bytes=4 last=0", 10, 30, in_flight=True)
+    builder.label("bucket index=1 bytes=4 last=1", 50, None, in_flight=True)
+    builder.label("bucket ready", 60, 70, in_flight=True)  # without any fact: the user's own
+    found = [
+        (use.index, use.count, use.median_ready_to_done_ns) for use in buckets(builder, tmp_path)
+    ]
+    assert found == [(0, 1, None), (1, 2, 20)]
+
+
+def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
+    trace = open_trace(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
+    (rank,) = open_run([trace]).ranks
+    assert ddp_buckets.run(rank, Window(0, 9)).uses == ()
+    trace.close()
+
+
+# -- groups at once -------------------------------------------------------------------------------
+
+
+def machine(rows: list[tuple[int, int, int]]) -> MachineOperations:
+    start, end, group = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    zeros = np.zeros(len(rows), np.int64)
+    names = tuple(str(number) for number in range(int(group.max()) + 1))
+    return MachineOperations(
+        start, end, zeros, group, zeros, names, (Signature("AllReduce", 4, 2),)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(0, 10, 0)], [1]),
+        ([(0, 10, 0), (5, 15, 0)], [1, 1]),  # one group, two ranks
+        ([(0, 10, 0), (0, 10, 1)], [2, 2]),
+        ([(0, 10, 0), (10, 20, 1)], [1, 1]),  # touching
+        ([(0, 100, 0), (0, 60, 1)], [2, 2]),  # 1.6 on average
+        ([(0, 100, 0), (0, 40, 1)], [1, 2]),  # 1.4
+        ([(5, 5, 0), (0, 10, 1), (0, 10, 2)], [1, 2, 2]),  # without length it is not there
+        ([(5, 5, 0)], [1]),
+    ],
+)
+def test_groups_at_once(rows: list[tuple[int, int, int]], expected: list[int]) -> None:
+    assert groups_at_once(machine(rows)).tolist() == expected
+
+
+def test_groups_at_once_by_counting_nanoseconds() -> None:
+    random.seed(3)
+    rows = [
+        (start, start + random.randrange(1, 30), random.randrange(5))
+        for start in (random.randrange(300) for _ in range(120))
+    ]
+    expected = []
+    for start, end, _ in rows:
+        seen = [len({g for a, b, g in rows if a <= t < b}) for t in range(start, end)]
+        expected.append(round(sum(seen) / len(seen)))
+    assert groups_at_once(machine(rows)).tolist() == expected
+
+
+# -- what it costs --------------------------------------------------------------------------------
+
+
+def pairs(
+    builder: TraceBuilder, num_groups: int, took: int, *, start: int = 0, count: int = 100,
+    size: int = 400, pid: int = 10,
+) -> TraceBuilder:  # fmt: skip
+    """Have pairs of ranks reduce small tensors at once, each operation this long, back to back."""
+    for group in range(num_groups):
+        for member in (0, 1):
+            rank = 2 * group + member
+            for seq in range(count):
+                begin = start + took * seq
+                facts = f"bytes={size} group={group} rank={rank} size=2 seq={start // 10_000 + seq}"
+                builder.label(f"all_reduce {facts}", begin, begin + took, pid=pid + rank)
+    return builder
+
+
+def phases(builder: TraceBuilder, *took: int) -> TraceBuilder:
+    """Have one pair at work, then two, then three, each phase with its duration."""
+    start = 0
+    for index, length_ns in enumerate(took):
+        pairs(builder, index + 1, length_ns, start=start)
+        start += 100 * length_ns + 10_000
+    return builder
+
+
+def judged(*paths: Path, **options: Any) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
+    analysis = analyze(*paths, options=Options(only=process_group_scaling.IDS, **options))
+    analysis.close()
+    return analysis.findings, analysis.not_applicable
+
+
+def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
+    builder = phases(TraceBuilder(), 200_000, 300_000, 500_000)
+    builder.machine(host="box", cores=2, start_utc=10**18)
+    for rank in range(6):
+        builder.threads("python", "pt_gloo_runloop", "gloo_tcp_loop", "[NSys]", pid=10 + rank)
+    (finding,), missing = judged(builder.write(tmp_path / "t.sqlite"))
+    assert not missing
+    metrics = finding.metrics
+    assert (metrics["num_groups"], metrics["us_per_operation"]) == (3, 500.0)
+    assert (metrics["least_groups"], metrics["us_per_operation_at_least"]) == (1, 200.0)
+    assert metrics["growth"] == 2.5
+    assert (metrics["num_operations"], metrics["operations_per_group"]) == (1200, 400)
+    assert metrics["coverage"] == 1.0
+    # Ranks 4 and 5 were there in the third phase only, of whose 50 ms three fifths are extra.
+    assert finding.rank in (4, 5)
+    assert (finding.impact_ns, finding.impact_fraction) == (30 * MS, 0.6)
+    assert finding.severity is Severity.HIGH
+    assert (metrics["num_processes"], metrics["num_threads"], metrics["num_cores"]) == (6, 18, 2)
+    assert "2.5 times as long as with 1 (6 processes with 18 threads on 2 cores)" in finding.title
+    assert finding.evidence[0].label == "AllReduce of 400 B on group 2, 3 groups at once"
+    assert finding.evidence[0].start_ns >= (20 + 30) * MS
+
+
+def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
+    path = phases(TraceBuilder(), 200_000, 300_000, 500_000).write(tmp_path / "t.sqlite")
+    analysis = analyze(path)
+    (host,) = process_group_scaling.run(analysis.result.measured)
+    analysis.close()
+    # A third of 30 ms and three fifths of 50 ms, for those that were there.
+    assert {loss.rank: loss.impact_ns // MS for loss in host.losses} == {
+        0: 40, 1: 40, 2: 40, 3: 40, 4: 30, 5: 30,
+    }  # fmt: skip
+    assert [tuple(level) for level in host.levels[0]] == [
+        (1, 200, 200_000), (2, 400, 300_000), (3, 600, 500_000),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("are_utc", [False, True])
+def test_reports_of_several_runs_on_one_machine(tmp_path: Path, are_utc: bool) -> None:
+    paths = []
+    for index, (num_groups, took) in enumerate(((1, 100_000), (4, 400_000))):
+        began = 10**18 + index * 60_000 * MS
+        builder = pairs(TraceBuilder(), num_groups, took, start=began if are_utc else 0)
+        builder.machine(host="box", start_utc=began)
+        if are_utc:
+            builder.raw("META_DATA_EXPORT", name="EXPORT_PARAM_TIME_NORMALIZE", value="true")
+        paths.append(builder.write(tmp_path / f"{num_groups}.sqlite"))
+    (finding,), _ = judged(*paths)
+    assert (finding.metrics["num_groups"], finding.metrics["growth"]) == (4, 4.0)
+    assert finding.metrics["num_cores"] is None
+    assert finding.metrics["num_threads"] is None
+    assert finding.rank >= 2  # of the second run, whose window is all dear operations
+    assert finding.impact_ns == 30 * MS
+
+
+@pytest.mark.parametrize("hosts", [("a", "b"), (None, None)])
+def test_reports_that_cannot_be_put_on_one_clock(
+    tmp_path: Path, hosts: tuple[str | None, str | None]
+) -> None:
+    paths = []
+    for index, host in enumerate(hosts):
+        builder = pairs(TraceBuilder(), 2 * index + 1, (index + 1) * 100_000)
+        builder.machine(host=host, start_utc=10**18 + index if host else None)
+        paths.append(builder.write(tmp_path / f"{index}.sqlite"))
+    findings, (missing,) = judged(*paths)
+    assert findings == ()
+    assert "3 process groups communicate at once" in missing.reason
+
+
+def test_always_as_many_groups_tells_no_growth(tmp_path: Path) -> None:
+    path = pairs(TraceBuilder(), 3, 100_000).write(tmp_path / "t.sqlite")
+    findings, (missing,) = judged(path)
+    assert findings == ()
+    assert (missing.id, missing.rank) == ("process-group-scaling", None)
+    assert "too few ran with fewer groups to compare" in missing.reason
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        pairs(TraceBuilder(), 1, 100_000),  # one group
+        phases(TraceBuilder(), 200_000, 230_000),  # less than a fifth more
+        phases(TraceBuilder(), 300_000, 200_000),  # cheaper
+        pairs(TraceBuilder(), 3, 100_000, count=MIN_OPERATIONS // 6),  # too few to tell
+        pairs(TraceBuilder(), 3, 100_000, size=1 << 20),  # large ones share bandwidth
+        TraceBuilder().label("forward", 0, 9),
+        TraceBuilder().kernel(0, 9),
+    ],
+)  # fmt: skip
+def test_what_is_no_finding(tmp_path: Path, builder: TraceBuilder) -> None:
+    assert judged(builder.write(tmp_path / "t.sqlite")) == ((), ())
+
+
+def test_large_operations_are_not_compared_with_small_ones(tmp_path: Path) -> None:
+    builder = pairs(TraceBuilder(), 1, 100_000)
+    pairs(builder, 3, 900_000, start=20 * MS, size=4096)  # another size: another signature
+    findings, (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert findings == ()
+    assert "900 µs" in missing.reason
+
+
+def test_what_compute_hides_costs_nothing(tmp_path: Path) -> None:
+    builder = phases(TraceBuilder(), 200_000, 500_000)
+    for rank in range(4):
+        builder.label("backward", 0, 100 * MS, pid=10 + rank, tid=99)
+    assert judged(builder.write(tmp_path / "t.sqlite")) == ((), ())
+
+
+def test_only_operations_in_the_window_are_compared(tmp_path: Path) -> None:
+    path = phases(TraceBuilder(), 200_000, 500_000).write(tmp_path / "t.sqlite")
+    assert len(judged(path)[0]) == 1
+    findings, (missing,) = judged(path, time_range=(20 * MS + 1, None))
+    assert findings == ()
+    assert "2 process groups" in missing.reason
+
+
+def test_operations_of_no_told_group_are_left_out(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for seq in range(100):
+        start = 1000 * seq
+        builder.label(f"all_reduce bytes=4 rank=0 size=2 seq={seq}", start, start + 900)
+    assert judged(builder.write(tmp_path / "t.sqlite")) == ((), ())
+
+
+def test_barriers_are_small(tmp_path: Path) -> None:
+    builder, start = TraceBuilder(), 0
+    for num_groups, took in ((1, 100_000), (2, 300_000)):
+        for seq in range(100):
+            for group in range(num_groups):
+                text = f"barrier group={group} rank={group} size=2 seq={start // 10_000 + seq}"
+                builder.label(text, start + took * seq, start + took * (seq + 1), pid=10 + group)
+        start += took * 101
+    (finding,), _ = judged(builder.write(tmp_path / "t.sqlite"))
+    assert finding.metrics["growth"] == 3.0
+    assert finding.evidence[0].label == f"Barrier on group {finding.rank}, 2 groups at once"

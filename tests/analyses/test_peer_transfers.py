@@ -1,0 +1,237 @@
+"""Copies through the host, and NCCL's sends against copy engines."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.reference.links import reference_staged
+from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
+from traceprof.analyses import peer_transfers
+from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.run.opening import Window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.peer_transfers.peer_findings import PeerTransfersResult
+
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+MIB = 1 << 20
+
+
+def results(path: Path) -> list[PeerTransfersResult]:
+    with ranks_of(path) as ranks:
+        return [peer_transfers.run(rank, rank.window) for rank in ranks]
+
+
+def judged(path: Path) -> list[Any]:
+    return [finding for result in results(path) for finding in peer_transfers.findings(result)]
+
+
+def assert_agreement(path: Path) -> None:
+    expected = reference_staged(path)
+    with ranks_of(path) as ranks:
+        found = {}
+        for rank in ranks:
+            staged = peer_transfers.run(rank, rank.window).staged
+            if staged is not None:
+                numbers = (staged.num_copies, staged.bytes, staged.busy_ns, staged.num_paired)
+                found[rank.process, rank.device] = numbers
+                assert 0 <= staged.exposed_ns <= min(staged.busy_ns, rank.window.length_ns)
+    assert found == expected
+
+
+def test_real_exports(real_trace: Path) -> None:
+    assert_agreement(real_trace)
+    assert not any(isinstance(claim, Finding) for claim in judged(real_trace))
+
+
+@pytest.mark.parametrize("scenario", [path.stem for path in GPU_SAMPLES])
+def test_scenarios(scenario: str) -> None:
+    path = SAMPLE_FOLDER / f"{scenario}.sqlite"
+    truth = json.loads(path.with_suffix(".truth.json").read_text())
+    assert_agreement(path)
+    found = {(claim.id, claim.rank): claim for claim in judged(path) if isinstance(claim, Finding)}
+    expected = {
+        (finding["id"], finding["rank"]): finding["metrics"]
+        for finding in truth.get("findings", [])
+        if finding["id"] in peer_transfers.IDS
+    }
+    assert found.keys() == expected.keys()
+    for key, metrics in expected.items():
+        for name, value in metrics.items():
+            if not name.startswith("model_"):
+                assert found[key].metrics[name] == pytest.approx(value, rel=1e-9), name
+        assert found[key].metrics["coverage"] == 1.0
+
+
+def test_peer_access_is_no_detour() -> None:
+    assert judged(SAMPLE_FOLDER / "peer-copies.sqlite") == []
+
+
+# -- through the host -----------------------------------------------------------------------------
+
+
+def staged(
+    builder: TraceBuilder, start: int, correlation: int, source: int = 0, target: int = 1
+) -> TraceBuilder:
+    """Add the two legs of a copy of 1000 bytes, of 100 ns each."""
+    for offset, kind, device in ((0, 2, source), (100, 1, target)):
+        builder.raw(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", start=start + offset, end=start + offset + 100,
+            deviceId=device, contextId=1, streamId=7, correlationId=correlation,
+            globalPid=1 << 48 | 1000 << 24, bytes=1000, copyKind=kind, srcKind=2, dstKind=2,
+        )  # fmt: skip
+    return builder
+
+
+def test_two_legs_are_one_copy(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 50).kernel(250, 300, device=1)
+    path = staged(builder, 100, 77).write(tmp_path / "t.sqlite")
+    assert_agreement(path)
+    first, second = results(path)
+    assert first.staged is not None
+    assert (first.staged.bytes, first.staged.busy_ns, first.staged.num_paired) == (1000, 200, 1)
+    assert second.staged is None  # the copy counts for the sender
+    (finding,) = judged(path)
+    # the sender's window ends with its leg, so that only that one costs it anything
+    assert (finding.id, finding.impact_ns, finding.severity) == (
+        "peer-copy-through-host",
+        100,
+        Severity.HIGH,
+    )
+
+
+def test_the_receivers_compute_hides_it(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 400).kernel(90, 310, device=1)
+    assert judged(staged(builder, 100, 77).write(tmp_path / "t.sqlite")) == []
+
+
+def test_a_leg_alone(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 50).kernel(0, 50, device=1)
+    path = staged(builder, 100, 77).write(tmp_path / "t.sqlite")
+    for kind, device in ((1, 0), (2, 1)):
+        other = tmp_path / f"{kind}.sqlite"
+        other.write_bytes(path.read_bytes())
+        with closing(sqlite3.connect(other, isolation_level=None)) as database:
+            database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = ?", [kind])
+        assert_agreement(other)
+        (finding,) = judged(other)
+        assert (finding.rank, finding.metrics["bytes"]) == (device, 1000)
+        assert finding.metrics["coverage"] == 0.0
+
+
+def test_without_kinds_of_memory_nothing_is_ruled_out(tmp_path: Path) -> None:
+    builder = TraceBuilder().memcpy(0, 10)
+    for column in ("srcKind", "dstKind"):
+        builder.without("CUPTI_ACTIVITY_KIND_MEMCPY", column)
+    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert isinstance(missing, NotApplicable)
+    assert missing.id == "peer-copy-through-host"
+
+
+def test_random_legs(tmp_path: Path) -> None:
+    for seed in range(10):
+        rng = random.Random(seed)
+        builder = TraceBuilder().kernel(0, 10)
+        for number in range(rng.randrange(1, 12)):
+            source = rng.randrange(3)
+            target = rng.choice([device for device in range(3) if device != source])
+            staged(builder, rng.randrange(2000), 100 + number, source, target)
+        for _ in range(5):
+            start = rng.randrange(2000)
+            builder.memcpy(start, start + 50, rng.choice(["HtoD", "DtoH", "PtoP"]))
+            builder.kernel(start, start + rng.randrange(100), device=rng.randrange(3))
+        assert_agreement(builder.write(tmp_path / f"{seed}.sqlite"))
+
+
+# -- NCCL against copies --------------------------------------------------------------------------
+
+
+def sending(durations: list[int], label: str = "send dst=1 bytes=4194304") -> TraceBuilder:
+    """Return sends of 4 MiB that take so long, and one copy of the same way and size in 1 ms."""
+    builder = TraceBuilder().gpu("NVIDIA GeForce RTX 3090").gpu("x", board=1, device=1, pid=2000)
+    builder.kernel(0, 10, device=1, pid=2000)
+    time = 1000
+    for number, duration in enumerate(durations):
+        builder.nvtx(f"{label} seq={number}", time, time + 50, domain="traceprof")
+        builder.kernel(
+            time + 100, time + 100 + duration, SEND, launch=(time + 10, time + 40), stream=9
+        )
+        time += 1000 + duration
+    return builder.memcpy(time, time + 1_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
+
+
+def test_a_slow_send(tmp_path: Path) -> None:
+    path = sending([3_000_000, 2_000_000, 4_000_000]).write(tmp_path / "t.sqlite")
+    (finding,) = judged(path)
+    assert finding.id == "nccl-p2p-slower-than-copy"
+    assert finding.metrics["nccl_gb_per_s"] == 4 * MIB / 2_000_000  # the one that waited least
+    assert finding.metrics["copy_gb_per_s"] == 4 * MIB / 1_000_000
+    assert finding.metrics["ratio"] == pytest.approx(2.0)
+    assert finding.impact_ns == 9_000_000
+    assert finding.metrics["coverage"] == 1.0
+
+
+def test_waiting_is_not_slow(tmp_path: Path) -> None:
+    assert judged(sending([30_000_000, 1_000_000]).write(tmp_path / "t.sqlite")) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "says"),
+    [
+        ("isend dst=1 dtype=float32", "bytes and peers"),
+        ("send bytes=4194304", "bytes and peers"),
+        ("send dst=5 bytes=4194304", "bytes and peers"),  # a rank of another report
+        ("send dst=1 bytes=1000", "1 MiB"),
+        ("recv src=1 bytes=4194304", "same way"),
+        ("all_reduce bytes=4194304", "bytes and peers"),
+    ],
+)
+def test_what_cannot_be_compared(tmp_path: Path, label: str, says: str) -> None:
+    (missing,) = judged(sending([2_000_000], label).write(tmp_path / "t.sqlite"))
+    assert isinstance(missing, NotApplicable)
+    assert says in missing.reason
+
+
+def test_one_label_around_two_kernels_sizes_neither(tmp_path: Path) -> None:
+    builder = sending([2_000_000])
+    builder.kernel(3_000_000, 5_000_000, SEND, launch=(1020, 1030), stream=9)
+    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert "bytes and peers" in missing.reason
+
+
+def test_sends_queued_before_the_capture_are_not_sized(tmp_path: Path) -> None:
+    builder = sending([2_000_000]).kernel(500, 900, SEND, launch=False, stream=9)
+    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert finding.metrics["coverage"] == 0.5
+
+
+def test_ranks_that_all_see_device_0_do_not_tell_the_way(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 10, pid=2000)
+    builder.nvtx("send dst=1 bytes=4194304", 0, 50, domain="traceprof")
+    builder.kernel(100, 2_000_000, SEND, launch=(10, 40))
+    builder.memcpy(2_000_000, 3_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
+    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    assert isinstance(missing, NotApplicable)
+
+
+def test_without_a_copy_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    (missing,) = judged(TraceBuilder().kernel(0, 10, SEND).write(tmp_path / "t.sqlite"))
+    assert "no copy between devices" in missing.reason
+
+
+def test_an_empty_window(tmp_path: Path) -> None:
+    path = staged(sending([2_000_000]), 100, 99).write(tmp_path / "t.sqlite")
+    with ranks_of(path) as ranks:
+        result = peer_transfers.run(ranks[0], Window(10, 10))
+    assert (result.staged, result.comparisons, result.num_send_recv) == (None, (), 0)
+    assert peer_transfers.findings(result) == []

@@ -1,0 +1,235 @@
+"""Two recordings against each other: sums, sides, what makes them comparable, gates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import traceprof
+from tests.support.long import long_after
+from tests.support.traces import SAMPLE_FOLDER, SAMPLES
+from traceprof.analysis import Options, analyze_reports
+from traceprof.comparison.ask import compare
+from traceprof.documents.analysis.model import Document
+from traceprof.errors import TraceprofError
+from traceprof.reports.json import render
+from traceprof.store.runs import save
+
+if TYPE_CHECKING:
+    from traceprof.documents.comparison import Comparison
+
+LATE, DDP = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
+OPTIONS = Options(savings=False)
+TRAINING = SAMPLE_FOLDER / "training.sqlite"
+
+
+@cache
+def written(path: Path) -> str:
+    """Return the analysis of a sample; none is replayed, which takes longest."""
+    return render(analyze_reports([path], OPTIONS))
+
+
+def analysis(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(written(path))
+    return loaded
+
+
+def document_of(path: Path) -> Document:
+    return msgspec.convert(analysis(path), Document)
+
+
+def assert_sums(comparison: Comparison) -> None:
+    """Every split must be exact."""
+    for parts in (comparison.parts, comparison.mean_before, comparison.mean_after):
+        split = (
+            parts.compute_ns
+            + parts.exposed_communication_ns
+            + parts.exposed_copy_ns
+            + parts.idle_ns
+        )
+        assert split == parts.mean_step_ns
+    changes = {part.part: part.change_ns for part in comparison.part_changes}
+    assert sum(changes.values()) == comparison.parts.mean_step_ns
+    assert sum(cause.change_ns for cause in comparison.idle) == comparison.parts.idle_ns
+    assert sum(cause.before_ns for cause in comparison.idle) == comparison.mean_before.idle_ns
+    kernels = sum(kernel.change_ns for kernel in comparison.kernels)
+    assert kernels + comparison.kernels_beside_ns == comparison.parts.compute_ns
+    for side in ("before", "after"):
+        shares = sum(getattr(rung, side) for rung in comparison.kernel_matching)
+        has_kernels = any(getattr(kernel, f"{side}_ns") for kernel in comparison.kernels)
+        assert shares == pytest.approx(1.0 if has_kernels else 0.0)
+
+
+@pytest.fixture(scope="module")
+def changed() -> Comparison:
+    gates = ["step:+2%", "idle:+1pp", "finding:late-allreduce"]
+    return compare(document_of(LATE), document_of(DDP), gates=gates)
+
+
+def test_what_is_told_sums(changed: Comparison) -> None:
+    assert_sums(changed)
+
+
+@pytest.mark.parametrize("sample", long_after(4, [*SAMPLES[:12], SAMPLE_FOLDER / "gloo.sqlite"]))
+def test_all_samples_can_be_compared(sample: Path) -> None:
+    comparison = compare(document_of(TRAINING), document_of(sample), gates=["step:+2%"])
+    assert_sums(comparison)
+    msgspec.json.encode(comparison)
+
+
+@pytest.mark.parametrize(("path", "name"), [(LATE, "before"), (DDP, "after")])
+def test_numbers_are_those_of_the_analyses(changed: Comparison, path: Path, name: str) -> None:
+    document = analysis(path)
+    kept = []
+    for totals in document["step_totals"]:
+        rows = [step for step in document["steps"] if step["rank"] == totals["rank"]]
+        assert len(rows) - 1 not in totals["steps"]  # it ends with its last operation
+        kept.append([rows[place] for place in totals["steps"]])
+    lengths = [
+        statistics.mean(row["window_ns"] for row in rows) for rows in zip(*kept, strict=True)
+    ]
+    side, mean = getattr(changed, name), getattr(changed, f"mean_{name}")
+    assert side.num_steps == len(lengths)
+    assert side.num_steps + side.num_left_out == len(document["steps"]) // len(kept)
+    step_ns = getattr(changed.step, f"{name}_ns")
+    assert step_ns == pytest.approx(statistics.median(lengths), abs=1)
+    assert mean.mean_step_ns == pytest.approx(statistics.mean(lengths), abs=1)
+    for part in ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"):
+        values = [row[part] for rows in kept for row in rows]
+        assert getattr(mean, part) == pytest.approx(statistics.mean(values), abs=2)
+
+
+def test_a_change_is_found_and_placed(changed: Comparison) -> None:
+    assert changed.comparable.is_comparable
+    assert changed.step.change == pytest.approx(-0.32, abs=0.03)
+    parts = changed.parts
+    assert parts.exposed_communication_ns < 0.7 * parts.mean_step_ns  # most of what was gained
+    statuses = {finding.id: finding.status for finding in changed.findings}
+    assert statuses["late-allreduce"] == "gone"
+    assert statuses["exposed-communication"] == "better"
+    told = {finding["id"] for finding in analysis(LATE)["findings"] if finding["saving"]}
+    predicted = {finding.id for finding in changed.findings if finding.predicted is not None}
+    assert predicted == told != set()
+    (reduced,) = [row for row in changed.communication if row.operation == "AllReduce"]
+    assert reduced.wait_before_ns is not None
+    assert reduced.transfer_after_ns is not None
+
+
+def test_gates_are_judged_by_the_upper_end(changed: Comparison) -> None:
+    outcomes = {gate.gate: gate.outcome for gate in changed.gates}
+    assert outcomes["finding:late-allreduce"] == "met"
+    for gate in changed.gates[:2]:
+        if gate.high is None:
+            assert gate.outcome == "inconclusive"
+        else:
+            assert gate.limit is not None
+            assert (gate.outcome == "met") == (gate.high <= gate.limit)
+    back = compare(document_of(DDP), document_of(LATE), gates=["finding:late-allreduce"])
+    assert back.gates[0].outcome == "not met"
+
+
+@pytest.mark.parametrize(
+    ("gate", "why"),
+    [
+        ("stepp:+2%", "did you mean step?"),
+        ("step", "no limit with a unit"),
+        ("step:2", "no limit with a unit"),
+        ("step:+1pp", "no share of itself"),
+        ("finding:nccl-serialisation", "did you mean nccl-serialization?"),
+        ("", "choose one of"),
+    ],
+)
+def test_a_gate_that_is_none_is_refused(gate: str, why: str) -> None:
+    with pytest.raises(TraceprofError, match=why.replace("?", r"\?")):
+        compare(DDP, DDP, gates=[gate])
+
+
+def test_all_kinds_of_sides_are_the_same(tmp_path: Path, changed: Comparison) -> None:
+    result = analyze_reports([LATE], OPTIONS)
+    saved = tmp_path / "before.json"
+    saved.write_text(render(result))
+    save(tmp_path / "runs.db", result, "before")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    shutil.copy(LATE, folder)
+    sides = [saved, f"{tmp_path}/runs.db#before", folder, [str(LATE)], result]
+    for side in sides:
+        again = compare(side, document_of(DDP), options=OPTIONS)  # type: ignore[arg-type]
+        assert again.step == changed.step
+        assert again.kernels == changed.kernels
+        assert again.findings == changed.findings
+
+
+def test_the_same_recording_is_recognized_by_content(tmp_path: Path) -> None:
+    copy = Path(shutil.copy(DDP, tmp_path / "other.sqlite"))
+    comparison = compare(document_of(DDP), copy)
+    assert comparison.comparable.reasons == ["the same recording stands on both sides"]
+    assert comparison.step.change == 0
+    assert comparison.parts.mean_step_ns == 0
+    assert {finding.status for finding in comparison.findings} == {"same"}
+
+
+def test_other_gpus_and_ranks_are_not_comparable() -> None:
+    document, other = document_of(DDP), document_of(LATE)
+    for rank in other.ranks:
+        rank.gpu = "NVIDIA H100 80GB HBM3"
+    other.ranks.pop()
+    other.reports[0].recorded.append("samples")
+    reasons = compare(document, other).comparable.reasons
+    assert [reason.partition(":")[0] for reason in reasons] == [
+        "other GPUs",
+        "another number of ranks",
+        "other parts were recorded",
+    ]
+
+
+def test_without_steps_the_training_is_the_step() -> None:
+    healthy = SAMPLE_FOLDER / "exposed-copy.sqlite"
+    first = analysis(healthy)
+    if first["steps"]:
+        first["steps"] = []
+        for totals in first["step_totals"]:
+            totals["num_steps"], totals["steps"] = 0, []
+    document = msgspec.convert(first, Document)
+    comparison = compare(document, document, gates=["step:+2%"])
+    step = comparison.step
+    assert (step.verdict, step.basis) == ("inconclusive", "training")
+    assert step.low is step.high is None
+    totals = first["step_totals"]
+    mean = sum(one["window_ns"] for one in totals) / len(totals)
+    assert step.before_ns == step.after_ns == round(mean)
+    assert [gate.outcome for gate in comparison.gates] == ["inconclusive"]
+
+
+@pytest.mark.parametrize(
+    ("side", "why"),
+    [
+        ("missing.sqlite", "no such file"),
+        ("runs.db", "say which run: .*#one"),
+        ("runs.db#two", "no run of this name; choose one of one"),
+        ("old.json", "another version of traceprof wrote it"),
+        ("whatif.json", "it is 'traceprof.whatif/1', not an analysis"),
+        ("broken.json", "it is no JSON"),
+    ],
+)
+def test_what_is_no_side_is_refused(tmp_path: Path, side: str, why: str) -> None:
+    save(tmp_path / "runs.db", analyze_reports([DDP], OPTIONS), "one")
+    (tmp_path / "old.json").write_text('{"schema": "traceprof.analysis/1"}')
+    (tmp_path / "whatif.json").write_text('{"schema": "traceprof.whatif/1"}')
+    (tmp_path / "broken.json").write_text('{"schema": "traceprof.analysis/1"')
+    with pytest.raises(TraceprofError, match=why):
+        compare(str(tmp_path / side), document_of(DDP))
+
+
+def test_the_package_can_be_called() -> None:
+    comparison = traceprof.compare(SAMPLE_FOLDER / "data-loading.sqlite", DDP)
+    assert comparison.schema == "traceprof.comparison/1"
+    told = [finding.predicted for finding in comparison.findings if finding.before_ns]
+    assert any(saving is not None and saving.basis == "replay" for saving in told)

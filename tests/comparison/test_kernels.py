@@ -1,0 +1,134 @@
+"""Kernels are matched by name, by canonical name, by place; captures are told apart."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.analysis import Options, analyze_captures, analyze_reports
+from traceprof.comparison.ask import compare
+from traceprof.comparison.kernels import kernels
+from traceprof.documents.analysis.model import Document
+from traceprof.documents.analysis.records import document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DDP = SAMPLE_FOLDER / "ddp.sqlite"
+OPTIONS = Options(savings=False)
+
+
+@pytest.fixture(scope="module")
+def ddp() -> Document:
+    """Return an analysis, which no test changes."""
+    return document(analyze_reports([DDP], OPTIONS))
+
+
+def renamed(original: Document, rename: Callable[[str], str]) -> Document:
+    changed = msgspec.convert(msgspec.to_builtins(original), Document)
+    for kernel in changed.kernels:
+        kernel.name = rename(kernel.name)
+    return changed
+
+
+def rungs(before: Document, after: Document) -> dict[str, float]:
+    return {
+        rung.rung: rung.before for rung in kernels([before], [after], 0).matching if rung.before
+    }
+
+
+def test_the_same_names_match(ddp: Document) -> None:
+    assert rungs(ddp, ddp) == {"name": pytest.approx(1.0)}
+
+
+def test_other_numbers_in_names_match_by_canonical_name(ddp: Document) -> None:
+    other = renamed(ddp, lambda name: name.replace("128", "64").replace("ldg8", "ldg4"))
+    found = rungs(ddp, other)
+    assert found["canonical name"] > 0.3
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert set(found) == {"name", "canonical name"}
+    changes = kernels([ddp], [other], 0).changes
+    assert all(change.change_ns == 0 for change in changes)
+
+
+def test_other_names_match_by_place(ddp: Document) -> None:
+    largest = max(
+        (kernel for kernel in ddp.kernels if kernel.category == "matmul"),
+        key=lambda kernel: kernel.total_ns,
+    )
+    other = renamed(ddp, lambda name: "another_library_gemm" if name == largest.name else name)
+    found = rungs(ddp, other)
+    assert set(found) == {"name", "place in the step"}
+    placed = [c for c in kernels([ddp], [other], 0).changes if c.rung == "place in the step"]
+    assert [(c.before, c.after, c.change_ns) for c in placed] == [
+        (largest.name, "another_library_gemm", 0)
+    ]
+
+
+def test_what_runs_on_one_side_only_is_told(ddp: Document) -> None:
+    without = msgspec.convert(msgspec.to_builtins(ddp), Document)
+    gone = without.kernels[0].name
+    if without.kernels[0].category == "communication":
+        gone = next(k.name for k in without.kernels if k.category != "communication")
+    without.kernels = [kernel for kernel in without.kernels if kernel.name != gone]
+    (change,) = [c for c in kernels([ddp], [without], 0).changes if c.rung == "only before"]
+    assert (change.before, change.after, change.after_ns) == (gone, None, 0)
+    assert change.is_significant
+    assert kernels([ddp], [without], 5).beside_ns == 5 - change.change_ns
+
+
+def test_a_planted_change_of_one_kernel_is_the_only_significant_one(ddp: Document) -> None:
+    other = msgspec.convert(msgspec.to_builtins(ddp), Document)
+    planted = next(k.name for k in other.kernels if k.category == "matmul")
+    for kernel in other.kernels:
+        if kernel.name == planted and kernel.per_steady_step_ns:
+            kernel.per_steady_step_ns = round(1.5 * kernel.per_steady_step_ns)
+    changes = kernels([ddp], [other], 0).changes
+    assert [change.before for change in changes if change.is_significant] == [planted]
+
+
+@pytest.mark.long
+def test_reports_of_ranks_are_one_recording_and_repetitions_are_several(
+    reports: list[Path], tmp_path: Path
+) -> None:
+    (together,) = analyze_captures(reports, OPTIONS)
+    assert len(together.run.reports) == len(reports)
+    again = [Path(shutil.copy(path, tmp_path / f"again_{path.name}")) for path in reports]
+    twice = analyze_captures([*reports, *again], OPTIONS)
+    assert [len(result.run.reports) for result in twice] == [len(reports)] * 2
+    assert [rank.rank for rank in twice[1].run.ranks] == [rank.rank for rank in together.run.ranks]
+
+
+def test_of_several_recordings_the_interval_is_over_recordings(ddp: Document) -> None:
+    def scaled(factor: float) -> Document:
+        other = msgspec.convert(msgspec.to_builtins(ddp), Document)
+        for step in other.steps:
+            step.window_ns = round(factor * step.window_ns)
+        return other
+
+    before, after = [scaled(1.0), scaled(1.01)], [scaled(0.9), scaled(0.91), scaled(0.905)]
+    step = compare(before, after).step
+    assert step.basis == "captures"
+    assert step.verdict == "faster"
+    assert step.low is not None
+    assert step.high is not None
+    assert step.low < step.change < step.high < 0  # type: ignore[operator]
+    one = compare(before[0], after)
+    assert one.step.basis == "captures"
+    assert not one.notes
+    same = compare(before, [scaled(1.0), scaled(1.015)], gates=["step:+50%", "idle:+1pp"])
+    assert same.step.verdict in {"same", "inconclusive"}
+    assert [gate.outcome for gate in same.gates] == ["met", "met"]
+
+
+def test_a_report_that_cannot_be_read_is_named(reports: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\0 and nothing")
+    paths = [str(path) for path in [*reports, tmp_path / "broken.sqlite"]]
+    comparison = compare(paths, reports[0], options=OPTIONS)
+    assert len(comparison.before.left_out_reports) == 1
+    assert comparison.before.num_captures == 1

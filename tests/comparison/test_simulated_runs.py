@@ -1,0 +1,54 @@
+"""Runs of one simulated program: what differs by chance is no change, and one per cent is one."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from traceprof.analysis import Options
+from traceprof.comparison.ask import compare
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPTIONS = Options(savings=False)
+
+
+def simulated(path: Path, seed: int) -> Path:
+    """Write a run of 62 steps, two of which are warm-up and the last one."""
+    simulate_ddp(path, gpus=2, steps=62, kernels_per_step=24, seed=seed)
+    return path
+
+
+def stretch(path: Path, factor: float) -> None:
+    """Let everything in an export take so many times as long."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for (table,) in tables.fetchall():
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            for column in {"start", "end"}.intersection(columns):
+                connection.execute(
+                    f'UPDATE {table} SET "{column}" = CAST(round("{column}" * ?) AS INTEGER)',
+                    (factor,),
+                )
+
+
+@pytest.mark.long
+def test_runs_of_one_program_seldom_differ_and_one_per_cent_is_found(tmp_path: Path) -> None:
+    num_runs, num_false, num_found = 40, 0, 0
+    for run in range(num_runs):
+        before, after = (
+            simulated(tmp_path / f"{run}-{side}.sqlite", 2 * run + side) for side in (0, 1)
+        )
+        step = compare(before, after, options=OPTIONS).step
+        assert step.low is not None
+        assert step.high is not None
+        num_false += not step.low <= 0 <= step.high
+        stretch(after, 1.01)
+        num_found += compare(before, after, options=OPTIONS).step.verdict == "slower"
+    assert num_false <= 4  # 5 %, and what 40 runs leave open
+    assert num_found == num_runs

@@ -1,0 +1,349 @@
+"""What the replay says of real runs, and of simulated ones whose change was run as well."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.changes import (
+    recorded,
+    step_ns,
+    without_launching,
+    without_slowdown,
+    without_waits,
+)
+from traceprof.analysis import Options, analyze
+from traceprof.errors import UsageError
+from traceprof.replay.answers.answers import Answer, answer
+from traceprof.replay.answers.ask import whatif
+from traceprof.replay.assumptions.assumptions import Variant, names, parse
+from traceprof.replay.graph.graph import in_pieces
+from traceprof.replay.graph.longest_path import solve
+from traceprof.replay.graph.replay import measured_steps, replayed_steps
+from traceprof.replay.graph.run_graph import run_graph
+from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
+from traceprof.simulate.event_model.actions import Stream
+from traceprof.simulate.event_model.programme_writer import COMPUTE, Host
+from traceprof.simulate.machine import MPI_POINT_TO_POINT
+from traceprof.simulate.scenarios.setup import Setup
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.replay.answers.answers import WhatIf
+    from traceprof.run.opening import Rank
+
+_MS = 1_000_000
+
+
+def answer_of(asked: WhatIf, assume: str) -> Answer:
+    (only,) = (one for one in asked.answers if one.assume == assume)
+    return only
+
+
+# -- real runs ------------------------------------------------------------------------------------
+
+
+def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> None:
+    """With every delay kept, nothing else than what was measured can come out."""
+    with closing(analyze(real_trace)) as analysis:
+        asked = answer(analysis, [])
+        if asked.baseline is None:
+            assert asked.refused
+            return
+        graph = run_graph(
+            analysis,
+            [Variant(), Variant(None, keeps_unexplained=False)],
+        )
+        steps, _ = replayed_steps(graph)
+        assert np.array_equal(steps[:, 0], measured_steps(graph))
+        misfit = asked.baseline.misfit
+        assert misfit is not None
+        assert len(asked.answers) >= 10
+        if asked.refused is None:
+            has_events = all(facts.has_event_records for facts in graph.facts)
+            assert abs(misfit) <= (0.01 if has_events else 0.035)
+            for one in asked.answers:
+                assert one.low_ns is not None
+                assert one.low_ns <= (one.step_ns or 0) <= (one.high_ns or 0)
+            path_ns = sum(part.total_ns for part in asked.critical_path)
+            # It ends with the rank that ends last, and begins where that one's steps do.
+            last = max(graph.marks, key=lambda mark: int(mark.limits_ns[-1]))
+            assert path_ns == pytest.approx(int(last.limits_ns[-1] - last.limits_ns[0]), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "change_ms", "tolerance"),
+    [
+        # What the pairs' authors' change, waits taken out one rank by itself, brought.
+        ("h100x2_torchrun_nccl_on_compute_stream", {0: 21.2, 1: 27.3}, 0.1),
+        ("pairs/h100x2_per_layer_sync", {0: 52.1, 1: 39.4}, 0.1),
+    ],
+)
+def test_waits_taken_out_of_each_rank_by_itself(
+    traces: Path, name: str, change_ms: dict[int, float], tolerance: float
+) -> None:
+    with closing(analyze(traces / f"{name}.sqlite")) as opened:
+        measured = replace(opened.result.measured, ranks=replace(opened.ranks, waits=()))
+        analysis = replace(opened, result=replace(opened.result, measured=measured))
+        for rank, expected in change_ms.items():
+            of_rank = [one for one in analysis.run.ranks if one.device == rank]
+            run = replace(analysis.run, ranks=tuple(of_rank))
+            graph = run_graph(
+                replace(analysis, run=run),
+                [Variant(), Variant(parse("no-sync"))],
+            )
+            steps, _ = replayed_steps(graph)
+            change = float(steps[:, 0].sum() - steps[:, 1].sum()) / _MS
+            assert change == pytest.approx(expected, abs=max(tolerance, 0.005 * expected))
+
+
+def test_a_loader_that_is_waited_for(traces: Path) -> None:
+    """The step of the same program with eight workers is 176.7 ms."""
+    asked = whatif(
+        traces / "pairs/a100_loader_0_baseline.sqlite", assume=["no-data-loading"]
+    ).whatif
+    (only,) = asked.answers
+    assert only.step_ns == pytest.approx(176.7 * _MS, rel=0.01)
+    assert not only.is_bound
+
+
+def test_a_cropped_window_refuses(traces: Path) -> None:
+    asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
+    assert "made before the capture" in (asked.refused or "")
+    assert asked.how_to_collect
+    assert all(one.refused and one.step_ns is None for one in asked.answers)
+
+
+def test_clocks_that_disagree_refuse(traces: Path) -> None:
+    """Calls seem to be over before what they waited for: the GPU would not matter at all."""
+    asked = whatif(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite").whatif
+    assert "clocks of host and GPU disagree" in (asked.refused or "")
+    assert all(one.refused and one.step_ns is None for one in asked.answers)
+
+
+def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
+    """What no compute hides runs beside copies here: without it nothing would be over earlier.
+
+    All that it would bring is that it slows no kernels down.
+    """
+    asked = whatif(traces / "a100x4_ddp_baseline_rank0.sqlite").whatif
+    assert answer_of(asked, "perfect-overlap").change_ns == 0
+    slowed = answer_of(asked, "no-overlap-slowdown").change_ns
+    assert slowed is not None
+    assert slowed < 0
+    assert answer_of(asked, "communication=0").change_ns == pytest.approx(slowed, rel=0.01)
+    assert -1.5 * _MS < (answer_of(asked, "copies-hidden").change_ns or 0) < -0.8 * _MS
+
+
+@pytest.mark.long
+def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
+    """Each exchange follows a copy to the host: run ahead of it, 931 ms in MPI would be hidden."""
+    reports = sorted((traces / "jacobi_mpi").glob("*.sqlite"))
+    asked = whatif(*reports, assume=["no-sync", "no-kernel-sync"]).whatif
+    without_waits, without_kernel_waits, _ = (-(one.change_ns or 0) / _MS for one in asked.answers)
+    # All waits of the host cost 109 ms, by its finding.
+    assert 0 <= without_kernel_waits <= without_waits <= 109
+
+
+# -- simulated changes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ["overlap-slowdown", "data-loading", "healthy"])
+def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: Path) -> None:
+    setup = SCENARIOS[scenario].build(np.random.default_rng(0))
+    assert step_ns(without_slowdown(setup)) == pytest.approx(step_ns(setup.run()), rel=0.001)
+    path = tmp_path / "run.sqlite"
+    simulate_scenario(scenario, path, seed=0)
+    asked = whatif(path, assume=["no-overlap-slowdown"]).whatif
+    (only,) = asked.answers
+    assert asked.baseline is not None
+    assert only.change_ns == pytest.approx(0, abs=0.001 * asked.baseline.step_ns)
+
+
+def test_kernels_made_faster(tmp_path: Path) -> None:
+    """Half of the compute is gone where compute is all that a step is made of."""
+    path = tmp_path / "run.sqlite"
+    simulate_scenario("healthy", path, seed=0)
+    with closing(analyze(path)) as analysis:
+        compute = np.median(
+            [step.measures.compute_ns for step in analysis.result.breakdown[0].steps]
+        )
+    asked = whatif(path, assume=["kernel:.=0.5x", "communication=0"]).whatif
+    faster, _, both = asked.answers
+    assert both.assume == "kernel:.=0.5x + communication=0"
+    assert both.is_bound
+    assert not faster.is_bound
+    assert faster.change_ns is not None
+    assert -0.6 * compute < faster.change_ns < -0.3 * compute
+
+
+# -- how assumptions are written ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no-snyc", "did you mean 'no-sync'"),
+        ("link", "it needs a value"),
+        ("link=fast", "the value is no factor"),
+        ("link=0x", "the value is no factor"),
+        ("no-sync=2", "it takes no value"),
+        ("launch=1", "only launch=0"),
+        ("kernel:=0.5x", "regular expression and a factor"),
+        ("kernel:(=0.5x", "not a regular expression"),
+        ("kernel:gemm=half", "the value is no factor"),
+    ],
+)
+def test_mistakes_are_told(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", [*names(), "kernel:gemm=0.5x", "link=1.5x"])
+def test_every_assumption_can_be_written(text: str) -> None:
+    assert parse(text).text == text
+
+
+def test_what_may_depend_on_what_it_waits_for_may_gain_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    simulate_scenario("exposed-queued", path)
+    (known,) = whatif(path, assume=["no-serialization"]).whatif.answers
+    with closing(sqlite3.connect(path)) as connection, connection:  # only steps keep their names
+        connection.execute(
+            "DELETE FROM NVTX_EVENTS WHERE textId IN"
+            " (SELECT id FROM StringIds WHERE value NOT GLOB 'step *')"
+        )
+    asked = whatif(path, assume=["no-serialization"]).whatif
+    assert asked.baseline is not None
+    (unknown,) = asked.answers
+    assert known.high_ns is not None
+    assert known.high_ns < asked.baseline.step_ns
+    assert unknown.step_ns == known.step_ns
+    assert unknown.high_ns == pytest.approx(asked.baseline.step_ns, rel=1e-3)
+    assert "nothing is gained" in unknown.note
+
+
+@pytest.mark.long
+def test_what_a_real_change_left_is_waited_for(traces: Path) -> None:
+    """Halos go over the host in every step, and 350 ms go into a file: kernels cannot hide that.
+
+    The change took out the waits after each kernel, and left these: nothing more can go.
+    """
+    before, after = (
+        whatif(
+            traces / f"pairs/v100_mpas_{name}.sqlite", assume=["no-sync", "no-kernel-sync"]
+        ).whatif
+        for name in ("0_noasync", "1_async")
+    )
+    gained, gained_of_kernels, _ = (one.change_ns or 0 for one in before.answers)
+    assert gained == pytest.approx(gained_of_kernels, rel=0.01)
+    assert -100 < gained / _MS < -80
+    assert after.answers[0].change_ns == pytest.approx(0, abs=_MS)
+
+
+def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
+    """Of a solver's waits those for its halo stay."""
+    path = tmp_path / "run.sqlite"
+    simulate_scenario("mpi-wait", path, seed=0)
+    with closing(analyze(path)) as analysis:
+        variants = [Variant(), Variant(parse("no-sync"))]
+        graph = run_graph(analysis, variants, keeps_processes=True)
+        waits = [kept.process.host_waits for kept in graph.kept]
+        steps, _ = replayed_steps(graph)
+    assert sum(int(one.is_needed.sum()) for one in waits) == 2 * 20
+    (before, after), *_ = steps.tolist()
+    assert before - after < 0.01 * before
+
+
+@pytest.mark.long
+def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The waits went, and one kernel was compiled anew (50 registers for 39): 68 to 110 us."""
+    # Every operation gets a node of its own, so that its time can be asked.
+    monkeypatch.setattr(
+        "traceprof.replay.graph.run_graph.in_pieces",
+        lambda observed, _, node: in_pieces(observed, np.arange(len(observed.work)), node),
+    )
+    options = Options(savings=False)
+    new_time = parse("no-kernel-sync + kernel:semi_discrete=1.619x")
+    with closing(analyze(traces / "pairs/v100_mpas_0_noasync.sqlite", options=options)) as analysis:
+        graph = run_graph(analysis, [Variant(new_time)], keeps_processes=True)
+        process, rank = graph.kept[0].process, analysis.run.ranks[0]
+        rows = process.work.rows_of_kernels(0, rank)[of_vertical(rank)]
+        times = solve(graph.plan, graph.weights)[process.start_node(rows), 0]
+        said = float(np.median(np.diff(np.sort(times))))
+    with closing(analyze(traces / "pairs/v100_mpas_1_async.sqlite", options=options)) as analysis:
+        rank = analysis.run.ranks[0]
+        came = np.sort(rank.operations.kernels.start_ns[of_vertical(rank)])
+    assert len(came) == len(rows) == 462
+    assert said == pytest.approx(float(np.median(np.diff(came))), rel=0.01)
+
+
+def of_vertical(rank: Rank) -> np.ndarray:
+    """Return the kernels of one name of the vertical direction, where nothing is copied."""
+    ids = [key for key, name in rank.kernel_names.items() if "compute_tendencies_z_410" in name]
+    return np.flatnonzero(rank.operations.kernels.are_named(ids))
+
+
+def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
+    tmp_path: Path,
+) -> None:
+    """Without thread switches a sleep is not seen: no gain would be as wrong as any other."""
+    setup = SCENARIOS["sleeping-loader"].build(np.random.default_rng(0))
+    path = recorded(setup, tmp_path / "run.sqlite", has_events=False)
+    (only,) = whatif(path, assume=["no-data-loading"]).whatif.answers
+    assert only.step_ns is None
+    assert "may be data loading" in (only.refused or "")
+    assert "--cpuctxsw=process-tree" in (only.how_to_collect or "")
+    assert answer_of(whatif(path).whatif, "no-data-loading") == only
+
+
+def test_launching_at_once_leaves_mpi_and_what_is_loaded_once(tmp_path: Path) -> None:
+    """A CUDA graph brings no halo sooner, and needs its kernels loaded as well."""
+    host = Host(0, np.random.default_rng(0))
+    for step in range(5):
+        with host.step(step):
+            host.launch(host.compute, kernels.JACOBI, *[kernels.GELU] * 10)
+            host.synchronize(host.compute)
+            with host.range("MPI_Sendrecv", MPI_POINT_TO_POINT):
+                host.sleep(300_000, "poll")
+            host.busy(100_000)
+            of_step = replace(kernels.GELU, name=f"gelu_{step}")
+            host.launch(host.compute, of_step, cost_ns=2 * _MS)
+    setup = Setup((host,), lambda _: [], mpi_program="jacobi")
+    result = setup.run()
+    path = recorded(setup, tmp_path / "run.sqlite", result)
+    (only,) = whatif(path, assume=["launch=0"]).whatif.answers
+    true_ns = step_ns(without_launching(setup)) - step_ns(result)
+    assert only.change_ns == pytest.approx(true_ns, rel=0.05)
+
+
+def test_a_gpu_that_is_reached_sooner_makes_no_run_longer(tmp_path: Path) -> None:
+    """One host, two GPUs in turns, no steps: the second one's work begins beside the first's."""
+    host = Host(0, np.random.default_rng(0))
+    streams = [Stream(0, device, COMPUTE) for device in (0, 1)]
+    for stream in streams:
+        host.launch(stream, *[kernels.QKV] * 20)
+        host.synchronize(stream)
+        host.launch(stream, *[kernels.QKV] * 5)
+    setup = Setup((host,), lambda _: [], devices=((0, 1),))
+    path = recorded(setup, tmp_path / "a")
+    true_ns = ended_ns(recorded(setup, tmp_path / "b", without_waits(setup))) - ended_ns(path)
+    (only,) = whatif(path, assume=["no-sync"]).whatif.answers
+    assert true_ns < 0
+    assert only.change_ns == pytest.approx(true_ns, rel=0.01)
+
+
+def ended_ns(path: Path) -> float:
+    """Return how long after the first operation of all GPUs each is through, the mean."""
+    with closing(analyze(path)) as analysis:
+        windows = [rank.window for rank in analysis.run.ranks]
+    ends = [window.end_ns for window in windows]
+    return float(np.mean(ends)) - min(window.start_ns for window in windows)

@@ -1,0 +1,270 @@
+"""What findings would save: beside the simulator's run without their cause, and together."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.changes import step_ns, without_waits
+from tests.support.traces import SAMPLE
+from traceprof.analyses import breakdown
+from traceprof.analyses.explanations.page import explanation
+from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analysis import Options, analyze, analyze_reports
+from traceprof.execution import sharing
+from traceprof.findings import Basis
+from traceprof.replay.answers import savings as module
+from traceprof.replay.answers.findings import ASSUMED, OF_CAUSES
+from traceprof.replay.answers.savings import with_savings
+from traceprof.replay.assumptions.assumptions import Variant, parse
+from traceprof.replay.graph.replay import measured_steps, replayed_steps
+from traceprof.replay.graph.run_graph import reweighed, run_graph
+from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
+from traceprof.simulate import SCENARIOS, simulate_scenario
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.verdict.savings import Savings
+    from traceprof.analysis import Analysis
+    from traceprof.findings import Finding, Saving
+    from traceprof.replay.graph.sample import Sample
+
+_NO_REPLAY = Options(savings=False)
+
+
+def saving_of(result: RunResult, id_: str) -> Saving:
+    """Return what all findings of an id would save, which is the same."""
+    (saving,) = {finding.saving for finding in result.findings if finding.id == id_}
+    assert saving is not None
+    return saving
+
+
+def by_finding(result: RunResult) -> list[tuple[Finding, Saving]]:
+    return [(finding, finding.saving) for finding in result.findings if finding.saving is not None]
+
+
+def savings_of(result: RunResult) -> Savings:
+    assert result.headline is not None
+    assert result.headline.savings is not None
+    return result.headline.savings
+
+
+def chosen(analysis: Analysis, max_operations: int) -> Sample:
+    measured = {result.rank: result for result in analysis.result.of(breakdown)}
+    sample = sample_of(analysis.run, measured, max_operations)
+    assert sample is not None
+    return sample
+
+
+@pytest.mark.parametrize("scenario", ["host-sync", "lost-run-ahead"])
+def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_path: Path) -> None:
+    setup = SCENARIOS[scenario].build(np.random.default_rng(0))
+    gain = step_ns(setup.run()) - step_ns(without_waits(setup))
+    simulate_scenario(scenario, tmp_path / "run.sqlite", seed=0)
+    result = analyze_reports([tmp_path / "run.sqlite"])
+    saving = saving_of(result, "host-sync")
+    assert saving.basis is Basis.REPLAY
+    assert saving.assume == "no-sync"
+    assert saving.step_ns == pytest.approx(gain, rel=0.05)
+    assert saving.low_ns is not None
+    assert saving.low_ns <= gain <= saving.high_ns
+
+
+def test_nothing_counts_twice(tmp_path: Path) -> None:
+    """The GPU idles because the host waits: both findings are gone with the waits."""
+    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
+    result = analyze_reports([tmp_path / "run.sqlite"])
+    savings, headline = savings_of(result), result.headline
+    assert headline is not None
+    assert savings.possible_ns is not None
+    assert {"gpu-idle", "host-sync"} <= {finding.id for finding in result.findings}
+    assert saving_of(result, "gpu-idle").assume == "no-sync"
+    assert [gain.finding for gain in savings.gains].count("host-sync") == 1
+    assert "gpu-idle" not in [gain.finding for gain in savings.gains]
+    left = headline.step_ns
+    for gain in savings.gains:
+        assert gain.gain_ns > 0
+        left -= gain.gain_ns
+        assert gain.step_ns == pytest.approx(left, abs=len(savings.gains))
+    assert savings.possible_ns == savings.gains[-1].step_ns
+    assert savings.low_ns is not None
+    assert savings.high_ns is not None
+    assert savings.low_ns <= savings.possible_ns <= savings.high_ns <= headline.step_ns
+    assert all(gate.holds for gate in savings.gates)
+
+
+def test_bounds_count_for_nothing() -> None:
+    result = analyze_reports([SAMPLE])
+    bounds = {
+        finding.id: saving for finding, saving in by_finding(result) if saving.basis is Basis.BOUND
+    }
+    assert bounds
+    assert all(saving.step_ns is saving.low_ns is None for saving in bounds.values())
+    assert {gain.finding for gain in savings_of(result).gains}.isdisjoint(bounds)
+
+
+def test_without_a_replay_a_finding_saves_at_most_what_it_costs() -> None:
+    result = analyze_reports([SAMPLE], _NO_REPLAY)
+    assert result.headline is not None
+    assert result.headline.savings is None
+    steps = {rank.rank: len(rank.steps) for rank in result.breakdown}
+    assert len(by_finding(result)) == len(result.findings) > 0
+    for finding, saving in by_finding(result):
+        assert saving.basis is Basis.BOUND
+        assert saving.assume is None
+        cost = finding.impact_ns / steps[finding.rank]
+        assert cost <= saving.high_ns <= cost + 1
+
+
+def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for step in range(4):
+        builder.kernel(1000 * step, 1000 * step + 500)
+    path = builder.write(tmp_path / "run.sqlite")
+    result = analyze_reports([path])
+    assert by_finding(result)
+    assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_opened_again_or_still_open_it_is_the_same(jobs: int, tmp_path: Path) -> None:
+    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=1)
+    with closing(analyze(tmp_path / "run.sqlite")) as analysis:
+        whole = analyze_reports([tmp_path / "run.sqlite"], jobs=jobs)
+        assert analysis.findings == whole.findings
+        assert savings_of(analysis.result) == savings_of(whole)
+
+
+def test_what_cannot_be_read_again_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several reports: they were measured elsewhere, or would be too many."""
+    for number in (0, 1):
+        simulate_scenario("host-sync", tmp_path / f"{number}.sqlite", seed=number)
+    monkeypatch.setattr("traceprof.analysis.MAX_READ_AGAIN", 10)
+    paths = [tmp_path / "0.sqlite", tmp_path / "1.sqlite"]
+    savings = savings_of(analyze_reports(paths))
+    assert "2 reports would have to be read again" in (savings.refused or "")
+    assert savings.possible_ns is None
+    assert savings_of(analyze_reports(paths, Options(savings=True))).refused != savings.refused
+
+
+# -- samples --------------------------------------------------------------------------------------
+
+
+def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
+    """What was launched before the sample is left out, and changes nothing in it."""
+    simulate_ddp(tmp_path / "run.sqlite", gpus=2, steps=40, kernels_per_step=60, seed=3)
+    with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
+        sample = chosen(analysis, 1)
+        graph = run_graph(analysis, [Variant(), Variant(parse("no-sync"))], sample)
+        steps, _ = replayed_steps(graph)
+        assert len(steps) == MIN_STEPS
+        assert np.array_equal(steps[:, 0], measured_steps(graph))
+        for rank in sample.steps.values():
+            assert len(rank) == MIN_STEPS + MIN_LEAD + 1
+        middle = np.mean([step.number for step in analysis.result.breakdown[0].steps])
+        assert np.mean(sample.compared) == pytest.approx(middle, abs=1)
+        by_number = {
+            step.number: [rank.steps[step.number].measures.window_ns for rank in
+                          analysis.result.breakdown]
+            for step in analysis.result.breakdown[0].steps
+        }  # fmt: skip
+        numbers = range(sample.compared[0], sample.compared[1] + 1)
+        assert steps[:, 0].tolist() == [np.mean(by_number[number]) for number in numbers]
+
+
+def test_processes_prepare_the_replay_that_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "can_fork", lambda: True)  # although tests leave threads behind
+    simulate_ddp(tmp_path / "run.sqlite", gpus=3, steps=20, kernels_per_step=60, seed=3)
+    variants = [Variant(), Variant(parse("no-sync")), Variant(parse("link=2x"))]
+    with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
+        sample = chosen(analysis, 1)
+        alone, shared = (
+            run_graph(analysis, variants, sample, keeps_processes=True, num_jobs=num)
+            for num in (1, 2)
+        )
+        assert len(alone.kept) == 3
+        for one, other in zip(alone.edges, shared.edges, strict=True):
+            assert (one.kind, one.process) == (other.kind, other.process)
+            assert np.array_equal(one.source, other.source)
+            assert np.array_equal(one.target, other.target)
+        for ours, theirs in zip(alone.meetings, shared.meetings, strict=True):
+            assert all(map(np.array_equal, ours, theirs))
+        again = [reweighed(graph, variants[1:]) for graph in (alone, shared)]
+        for first, second in ((alone, shared), again):
+            assert np.array_equal(first.weights.columns(), second.weights.columns())
+            assert all(map(np.array_equal, replayed_steps(first), replayed_steps(second)))
+
+
+def test_some_steps_say_what_all_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
+    whole = saving_of(analyze_reports([tmp_path / "run.sqlite"]), "host-sync")
+    monkeypatch.setattr(module, "MAX_OPERATIONS", 1)
+    monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
+    result = analyze_reports([tmp_path / "run.sqlite"])
+    assert savings_of(result).num_steps == 3
+    assert saving_of(result, "host-sync").step_ns == pytest.approx(whole.step_ns, rel=0.05)
+
+
+def test_only_the_steps_that_are_judged_are_replayed(tmp_path: Path) -> None:
+    simulate_ddp(tmp_path / "run.sqlite", gpus=2, steps=12, kernels_per_step=60, seed=3)
+    result = analyze_reports([tmp_path / "run.sqlite"], Options(steps=(4, 7)))
+    assert savings_of(result).num_steps == 3
+    ranges = Options(time_range=(None, None))
+    begin = result.breakdown[0].steps[0].measures.window_start_ns
+    short = replace(ranges, time_range=(begin, begin + 1000))
+    result = analyze_reports([tmp_path / "run.sqlite"], short)
+    if result.headline is not None and result.headline.savings is not None:
+        assert "no whole step" in (result.headline.savings.refused or "")
+
+
+def test_every_assumption_of_a_finding_can_be_asked_for() -> None:
+    for text in (*ASSUMED.values(), *OF_CAUSES.values(), "launch=0"):
+        assert parse(text).text == text
+
+
+@pytest.mark.parametrize("id_", FINDING_IDS)
+def test_the_page_of_a_finding_says_what_its_saving_is(id_: str) -> None:
+    page = explanation(id_).split("**What a step would gain**")[1].split("**Severity**")[0]
+    page = " ".join(page.split())
+    if id_ == "gpu-idle":
+        assert all(f"`{text}`" in page for text in (*OF_CAUSES.values(), "launch=0"))
+    elif id_ in ASSUMED:
+        assert f"`{ASSUMED[id_]}`" in page
+        assert ("limit" in page) == parse(ASSUMED[id_]).is_bound
+    else:
+        assert "no replay takes it out" in page
+
+
+# -- real runs ------------------------------------------------------------------------------------
+
+
+def test_clocks_that_disagree_leave_bounds(traces: Path) -> None:
+    result = analyze_reports([traces / "a100x4_ddp_bucketcap100mb_2021.sqlite"])
+    assert "clocks of host and GPU disagree" in (savings_of(result).refused or "")
+    assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
+    assert savings_of(result).possible_ns is None
+
+
+def test_a_real_sample_says_what_the_whole_run_says(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = traces / "a100x4_ddp_baseline_rank0.sqlite"
+    with closing(analyze(path, options=_NO_REPLAY)) as analysis:
+        whole = with_savings(analysis)
+        monkeypatch.setattr(module, "MAX_OPERATIONS", 10_000)
+        some = with_savings(analysis)
+        assert 10 <= savings_of(some).num_steps < savings_of(whole).num_steps
+        assert whole.headline is not None
+        for id_ in ("host-sync", "overlap-slowdown"):
+            one, other = saving_of(whole, id_).step_ns, saving_of(some, id_).step_ns
+            assert other == pytest.approx(one, abs=0.01 * whole.headline.step_ns)

@@ -1,0 +1,117 @@
+"""The critical path of a step: one part behind the other, as long as the step."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.traces import GPU_SAMPLES, SAMPLE
+from traceprof.analysis import Options, analyze
+from traceprof.errors import UsageError
+from traceprof.replay.answers.ask import whatif
+from traceprof.replay.answers.step_path import step_path
+from traceprof.simulate import simulate_scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+    from traceprof.replay.answers.step_path import StepPath
+
+_NO_REPLAY = Options(savings=False)
+_QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes"}
+
+
+def check(analysis: Analysis, step: int) -> StepPath:
+    """The parts tile the longest of the ranks' steps."""
+    path = step_path(analysis, step)
+    assert path is not None
+    lengths = {
+        rank.rank: measured.measures.window_ns
+        for rank in analysis.result.breakdown
+        for measured in rank.steps
+        if measured.number == step
+    }
+    assert path.length_ns == lengths[path.rank] == max(lengths.values())
+    assert sum(part.end_ns - part.start_ns for part in path.parts) == path.length_ns
+    assert all(part.end_ns > part.start_ns for part in path.parts)
+    unknown_ns = sum(
+        part.end_ns - part.start_ns for part in path.parts if part.name.startswith("before the")
+    )
+    assert unknown_ns < 0.1 * path.length_ns
+    if len(analysis.run.reports) == 1:
+        assert all(one.end_ns == other.start_ns for one, other in pairwise(path.parts))
+    return path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[] if path.stem in _QUICK else [pytest.mark.long])
+        for path in GPU_SAMPLES
+    ],
+)
+def test_it_is_as_long_as_the_step(path: Path) -> None:
+    with closing(analyze(path, options=_NO_REPLAY)) as analysis:
+        steps = analysis.result.breakdown[0].steps
+        for step in (steps[1:2] + steps[-1:]) if steps else ():
+            check(analysis, step.number)
+        headline = analysis.result.headline
+        if not steps and headline is not None:
+            whole = step_path(analysis)
+            assert whole is not None
+            assert whole.length_ns == headline.step_ns
+
+
+def test_it_names_what_ran(tmp_path: Path) -> None:
+    """Each part of a kernel is one that the rank ran at that time."""
+    with closing(analyze(SAMPLE, options=_NO_REPLAY)) as analysis:
+        path = check(analysis, 4)
+        ranks = {rank.rank: rank for rank in analysis.run.ranks}
+        kinds = {part.kind for part in path.parts}
+        assert {"compute", "communication", "delay"} <= kinds
+        for part in path.parts:
+            if part.kind != "compute":
+                continue
+            kernels = ranks[part.rank].operations.kernels
+            row = (kernels.start_ns == part.start_ns) & (kernels.stream == part.stream)
+            assert row.any()
+
+
+def test_a_host_that_waits_is_on_it(tmp_path: Path) -> None:
+    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
+    with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
+        path = check(analysis, 3)
+        assert any(part.kind == "host" for part in path.parts)
+        assert any(part.name.startswith("return from cuda") for part in path.parts)
+
+
+def test_a_step_that_is_not_there_is_an_error() -> None:
+    with closing(analyze(SAMPLE, options=_NO_REPLAY)) as analysis:
+        assert step_path(analysis, 999) is None
+    with pytest.raises(UsageError, match="critical path of step 999"):
+        whatif(SAMPLE, assume=["no-sync"], paths_of=[999])
+
+
+def test_of_a_real_run(traces: Path) -> None:
+    path = traces / "a100x4_ddp_baseline_rank0.sqlite"
+    with closing(analyze(path, options=_NO_REPLAY)) as analysis:
+        for step in (0, 29, 58):
+            check(analysis, step)
+
+
+def test_a_stream_that_is_first_used_in_the_step_is_followed_back() -> None:
+    """Nothing ran before on that stream, so its first kernel waited for its own launch only."""
+    with closing(analyze(SAMPLE.with_name("training.sqlite"), options=_NO_REPLAY)) as analysis:
+        path = check(analysis, 1)
+    assert {part.kind for part in path.parts} >= {"compute", "communication", "copy"}
+
+
+def test_a_thread_that_is_handed_the_step_is_followed_back(traces: Path) -> None:
+    """Autograd's thread makes its first call of the step when the other one has handed it over."""
+    path = traces / "pairs/a100_loader_0_baseline.sqlite"
+    with closing(analyze(path, options=_NO_REPLAY)) as analysis:
+        check(analysis, 0)

@@ -1,0 +1,95 @@
+"""Waits that `no-sync` keeps: what came is used before anything more is launched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.changes import recorded, step_ns, without_waits
+from traceprof.replay.answers.ask import whatif
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.scenarios.setup import Setup
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_KIB, _MS = 1 << 10, 1_000_000
+_HALO = 32 * _KIB
+
+
+def program(num_bytes: int, busy_ns: int, back: int = 0) -> Setup:
+    """Copy results to the host in every step, let it work, and copy something to the GPU."""
+    host = Host(0, np.random.default_rng(0))
+    for step in range(5):
+        with host.step(step):
+            host.launch(host.compute, *[kernels.GELU] * 40)
+            host.to_host(host.compute, num_bytes)
+            host.synchronize(host.compute)
+            host.busy(busy_ns)
+            if back:
+                host.to_device(host.compute, back)
+            host.launch(host.compute, *[kernels.GELU] * 40)
+    return Setup((host,), lambda _: [])
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [program(_HALO, 20_000, back=_HALO), program(_HALO, 12 * _MS)],
+    ids=["goes back", "is worked on"],
+)
+def test_what_the_host_uses_at_once_is_waited_for(setup: Setup, tmp_path: Path) -> None:
+    """No program can do without these waits, so that the true change is none."""
+    path = recorded(setup, tmp_path / "run.sqlite")
+    (only,) = whatif(path, assume=["no-sync"]).whatif.answers
+    assert only.change_ns == 0
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        program(_HALO, 20_000),
+        program(_HALO, 20_000, back=2 * _HALO),
+        program(_HALO, 5 * _MS),
+        program(8, 12 * _MS),
+    ],
+    ids=["read", "another size", "shorter work", "a number"],
+)
+def test_other_results_may_be_read_later(setup: Setup, tmp_path: Path) -> None:
+    result = setup.run()
+    true_ns = step_ns(without_waits(setup)) - step_ns(result)
+    path = recorded(setup, tmp_path / "run.sqlite", result)
+    (only,) = whatif(path, assume=["no-sync"]).whatif.answers
+    assert true_ns < -10_000
+    assert only.change_ns == pytest.approx(true_ns, rel=0.05)
+
+
+def freeing(api: str) -> Setup:
+    """Wait for kernels and free memory; the host has other work before it launches more."""
+    host = Host(0, np.random.default_rng(0))
+    for step in range(5):
+        with host.step(step):
+            host.launch(host.compute, *[kernels.GELU] * 40)
+            host.synchronize(host.compute)
+            host.call(api, 20_000)
+            host.busy(400_000)
+            host.launch(host.compute, *[kernels.GELU] * 40)
+    return Setup((host,), lambda _: [])
+
+
+def test_to_free_memory_waits_by_itself(tmp_path: Path) -> None:
+    """What `cudaFree` takes beside its wait hides nothing; `cudaFreeAsync` does not wait."""
+    (waits,) = whatif(
+        recorded(freeing("cudaFree_v3020"), tmp_path / "a"), assume=["no-sync"]
+    ).whatif.answers
+    assert waits.change_ns is not None
+    assert -50_000 < waits.change_ns <= 0
+    setup = freeing("cudaFreeAsync_v11020")
+    result = setup.run()
+    true_ns = step_ns(without_waits(setup)) - step_ns(result)
+    path = recorded(setup, tmp_path / "b", result)
+    (returns,) = whatif(path, assume=["no-sync"]).whatif.answers
+    assert true_ns < -200_000
+    assert returns.change_ns == pytest.approx(true_ns, rel=0.05)

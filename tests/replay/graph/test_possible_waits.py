@@ -1,0 +1,81 @@
+"""What streams may have waited for, held to what event records tell."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.changes import recorded
+from traceprof.analysis import Options, analyze
+from traceprof.replay.graph.columns import gpu_work, host_calls
+from traceprof.replay.graph.event_waits import awaited, event_waits
+from traceprof.replay.graph.possible_waits import possible_waits
+from traceprof.simulate import SCENARIOS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.replay.graph.columns import GpuWork
+    from traceprof.run.opening import Rank
+
+
+def held_until(
+    work: GpuWork, producers: list[int], consumers: list[int]
+) -> dict[int, dict[int, int]]:
+    """Return for each operation that waits the last one of each other stream, in plain Python.
+
+    What one waits for, those behind it on its stream wait for as well.
+    """
+    own: dict[int, list[int]] = {}
+    for producer, consumer in zip(producers, consumers, strict=True):
+        own.setdefault(consumer, []).append(producer)
+    chains = work.chain.tolist()
+    held: dict[int, dict[int, int]] = {}
+    before: dict[int, int] = {}
+    for operation, chain in enumerate(chains):
+        if operation and chain != chains[operation - 1]:
+            before = {}
+        for producer in own.get(operation, ()):
+            other = chains[producer]
+            before = {**before, other: max(producer, before.get(other, producer))}
+        held[operation] = before
+    return held
+
+
+def check(ranks: list[tuple[int, Rank]]) -> int:
+    """Hold what may have been waited for to what was; return how many waits there were."""
+    first = ranks[0][1]
+    calls = host_calls(first, 0)
+    work = gpu_work(ranks, calls, 0)
+    events = event_waits(ranks, calls, work)
+    assert events is not None
+    producers, consumers = possible_waits(first, calls, work)
+    assert (work.chain[producers] != work.chain[consumers]).all()
+    assert (work.end_ns[producers] <= work.start_ns[consumers]).all()
+    held = held_until(work, producers.tolist(), consumers.tolist())
+    num = 0
+    for producer, consumer in zip(*(side.tolist() for side in awaited(events, work)), strict=True):
+        assert held[consumer][int(work.chain[producer])] >= producer
+        num += 1
+    return num
+
+
+def check_run(path: Path) -> int:
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        by_process: dict[int, list[tuple[int, Rank]]] = {}
+        for index, rank in enumerate(analysis.run.ranks):
+            by_process.setdefault(rank.process, []).append((index, rank))
+        return sum(check(ranks) for ranks in by_process.values())
+
+
+@pytest.mark.parametrize("program", ["nccl-serialization", "overlap-slowdown", "pipeline-sends"])
+def test_nothing_was_waited_for_that_is_not_possible(program: str, tmp_path: Path) -> None:
+    setup = SCENARIOS[program].build(np.random.default_rng(1))
+    assert check_run(recorded(setup, tmp_path / "run.sqlite")) > 20
+
+
+def test_nothing_was_waited_for_in_a_real_run_that_is_not_possible(traces: Path) -> None:
+    assert check_run(traces / "a100x4_ddp_baseline_rank0.sqlite") > 1000

@@ -1,0 +1,446 @@
+"""What the replay says of simulated runs, beside what the simulator gives for the changed program.
+
+`coverage` prints the table of docs/whatif.md: `python -m tests.whatif.test_truths`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.changes import (
+    each_on_its_own_stream,
+    faster_kernels,
+    faster_links,
+    recorded,
+    step_ns,
+    without_copies,
+    without_launching,
+    without_loading,
+    without_slowdown,
+    without_waits,
+)
+from traceprof.replay.answers.ask import whatif
+from traceprof.run.pipeline_orders import one_forward_one_backward
+from traceprof.simulate import SCENARIOS, kernels
+from traceprof.simulate.event_model.actions import Communicator
+from traceprof.simulate.event_model.gpu import Latencies
+from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
+from traceprof.simulate.scenarios.setup import Setup
+from traceprof.simulate.scenarios.stages import (
+    NUM_MICRO_BATCHES,
+    NUM_STAGES,
+    Send,
+    nccl_pipeline,
+)
+from traceprof.simulate.scenarios.training import WORLD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from traceprof.simulate.event_model.engine import Result
+
+    Build = Callable[[np.random.Generator], Setup]
+
+_MIB = 1 << 20
+_NUM_SEEDS = 20
+_MIN_COVERAGE = 0.95
+_CLOSE = 0.05  # of the true change
+_LARGE, _MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+
+
+def queue_filled(rng: np.random.Generator) -> Setup:
+    """Each step the first rank fills its queue with short kernels before it launches a reduction.
+
+    The reduction needs none of them; the other rank waits for it.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER)
+                ready = host.record(host.compute)
+                if host.process == 0:
+                    host.launch(host.compute, *[kernels.GELU] * 60)
+                host.wait(host.nccl, ready)
+                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::mm", *_LAYER * (1 + 7 * host.process))
+                host.collective("all_reduce", WORLD, host.nccl, 4096, after=host.compute)
+                host.follow(host.compute, host.nccl)
+    return Setup(hosts, lambda _: [], queue_limit=32)
+
+
+def launch_bound(rng: np.random.Generator) -> Setup:
+    """The scenario of this name on a GPU that takes as long between kernels as real ones."""
+    setup = SCENARIOS["launch-bound"].build(rng)
+    return replace(setup, latencies=Latencies(stream_gap=1_500))
+
+
+def slowed_down(rng: np.random.Generator) -> Setup:
+    """Reductions are hidden, but the kernels beside them take 1.4 times as long."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(6):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER * 3)
+                for _ in range(2):
+                    host.collective("all_reduce", WORLD, host.nccl, 180 * _MIB, after=host.compute)
+                    host.operator(host.compute, "aten::mm", *_LAYER * 4)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [], slowdown=Fraction(7, 5))
+
+
+def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setup:
+    """Reductions wait behind each other, and each for the layers before it.
+
+    What follows waits for the stream, and so for all of them.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER * 2)
+                for size_mib in sizes_mib:
+                    host.operator(host.compute, "aten::mm", *_LAYER * 2)
+                    size = size_mib * _MIB
+                    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [])
+
+
+def statistics_behind_gradients(rng: np.random.Generator, *, is_apart: bool) -> Setup:
+    """Compute needs small statistics, which stand behind gradients of another communicator."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    statistics = Communicator(0x5EED_0000_0000_0077, "7", WORLD.processes)
+    for host in hosts:
+        stream = host.stream(33) if is_apart else host.nccl
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER)
+                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB, after=host.compute)
+                host.operator(host.compute, "aten::mm", *_LAYER)
+                host.collective("all_reduce", statistics, stream, 32 << 10, after=host.compute)
+                host.follow(host.compute, stream)
+                host.operator(host.compute, "aten::mm", *_LAYER * 2)
+                host.collective("all_reduce", WORLD, host.nccl, 32 << 10, after=host.compute)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [])
+
+
+def late_rank(key: str, rng: np.random.Generator, *, is_cured: bool) -> Setup:
+    """Eight ranks, one of which is late for a reason, or would be."""
+    plan = STRAGGLERS[key]
+    late = int(rng.integers(NUM_RANKS)) | plan.upstream
+    if is_cured:
+        plan = replace(plan, delay=None, slower=1.0)
+    return training(rng, plan, late, is_labelled=True, num_steps=12)
+
+
+def in_buckets(cap_mib: int, rng: np.random.Generator) -> Setup:
+    """DDP: gradients of 12 MiB each, reduced when a bucket holds as much as it may."""
+    hosts = tuple(Host(rank, rng, Rates(nccl=Fraction(60))) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(6):
+            with host.step(step):
+                with host.range("forward"):
+                    host.operator(host.compute, "aten::linear", *_LAYER * 4)
+                with host.range("backward"):
+                    size = 0
+                    for layer in range(24):
+                        host.operator(
+                            host.compute, "aten::mm",
+                            kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT,
+                        )  # fmt: skip
+                        size += 12 * _MIB
+                        if size >= cap_mib * _MIB or layer == 23:
+                            host.collective(
+                                "all_reduce", WORLD, host.nccl, size, after=host.compute
+                            )
+                            size = 0
+                    host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+                host.synchronize(host.compute)
+    return Setup(hosts, lambda _: [])
+
+
+def sent_as_computed(rng: np.random.Generator) -> Setup:
+    """The pipeline with every stage's sends in the order in which they are ready."""
+    orders = {
+        stage: [
+            Send(one.is_forward, one.micro_batch)
+            for one in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+            if stage != (NUM_STAGES - 1 if one.is_forward else 0)
+        ]
+        for stage in range(NUM_STAGES)
+    }
+    return nccl_pipeline(rng, orders)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A program, a change of it, and what is assumed.
+
+    Attributes:
+        program: its name.
+        assume: the assumption.
+        changed: what happens with the change.
+        build: makes the program; that of the scenario of this name where None.
+        other: makes the changed program, where that is not made from the first one.
+    """
+
+    program: str
+    assume: str
+    changed: Callable[[Setup], Result] | None
+    build: Build | None = None
+    other: Build | None = None
+
+    def __str__(self) -> str:
+        """Return its name among tests."""
+        return f"{self.program}:{self.assume}"
+
+    def setup(self, seed: int) -> Setup:
+        """Return the program."""
+        build = self.build or SCENARIOS[self.program].build
+        return build(np.random.default_rng(seed))
+
+    def changed_step_ns(self, setup: Setup, seed: int) -> float:
+        """Return what a step takes with the change."""
+        if self.changed is None:
+            assert self.other is not None
+            return step_ns(self.other(np.random.default_rng(seed)).run())
+        return step_ns(self.changed(setup))
+
+
+def twice_as_fast(setup: Setup) -> Result:
+    return faster_links(setup, 0.5)
+
+
+def no_communication(setup: Setup) -> Result:
+    return faster_links(setup, 0)
+
+
+def half_the_matrices(setup: Setup) -> Result:
+    return faster_kernels(setup, "gemm", 0.5)
+
+
+PAIRS = (
+    *(
+        Pair(program, "no-sync", without_waits)
+        for program in ("host-sync", "lost-run-ahead", "pageable-copy", "sleeping-checkpoint")
+    ),
+    Pair("queue-filled", "no-launch-stall", Setup.without_queue_limit, queue_filled),
+    Pair("slowed-down", "no-overlap-slowdown", without_slowdown, slowed_down),
+    *(
+        Pair(program, "no-data-loading", without_loading)
+        for program in ("data-loading", "sleeping-loader")
+    ),
+    *(
+        Pair(program, "no-serialization", each_on_its_own_stream)
+        for program in ("nccl-serialization", "exposed-queued")
+    ),
+    *(
+        Pair(name, "no-serialization", each_on_its_own_stream,
+             partial(buckets_in_a_row, sizes_mib=sizes_mib))
+        for name, sizes_mib in (("buckets-in-a-row", (300, 300, 300)), ("short-last", (600, 8)))
+    ),
+    *(
+        Pair(program, "link=2x", twice_as_fast)
+        for program in (
+            "late-allreduce", "compute-stream-collective", "nccl-serialization",
+            "small-collectives", "exposed-needed-at-once", "overlap-slowdown",
+            "p2p-slower-than-copy", "peer-copies",
+        )
+    ),
+    Pair("slowed-down", "link=2x", twice_as_fast, slowed_down),
+    *(
+        Pair(program, "kernel:gemm=0.5x", half_the_matrices)
+        for program in ("healthy", "overlap-slowdown", "late-allreduce", "exposed-late-launch")
+    ),
+    *(
+        Pair(
+            f"late-{key}", "no-straggler", None,
+            partial(late_rank, key, is_cured=False), partial(late_rank, key, is_cured=True),
+        )
+        for key in STRAGGLERS
+    ),
+    *(
+        Pair(
+            f"buckets-of-{before}", f"bucket-cap-mb={after}", None,
+            partial(in_buckets, before), partial(in_buckets, after),
+        )
+        for before, after in ((25, 100), (25, 72), (25, 10), (25, 300), (100, 25))
+    ),
+    *(
+        Pair("pipeline-sends", f"send-order={order}", None, nccl_pipeline, sent_as_computed)
+        for order in ("ready-first", "best")
+    ),
+    Pair("launch-bound", "launch=0", without_launching, launch_bound),
+    *(
+        Pair(program, "communication=0", no_communication)
+        for program in ("late-allreduce", "nccl-serialization")
+    ),
+    Pair("slowed-down", "communication=0", no_communication, slowed_down),
+    *(
+        Pair(program, "copies-hidden", without_copies)
+        for program in ("exposed-copy", "pageable-copy")
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said of a change, and what is true of it, ns; `step_ns` without it."""
+
+    step_ns: float
+    true_ns: float
+    said_ns: int
+    low_ns: int
+    high_ns: int
+    is_bound: bool
+
+    @property
+    def is_close(self) -> bool:
+        """Whether it is within 5 % of the truth."""
+        return abs(self.said_ns - self.true_ns) <= _CLOSE * abs(self.true_ns)
+
+    @property
+    def holds_truth(self) -> bool:
+        """Whether the interval does."""
+        return self.low_ns <= self.true_ns <= self.high_ns
+
+    @property
+    def width(self) -> float:
+        """The interval's, as a share of the true change."""
+        return (self.high_ns - self.low_ns) / max(abs(self.true_ns), 1)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the change is as large as to limit the interval."""
+        return abs(self.true_ns) > _LARGE * self.step_ns
+
+
+def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Outcome:
+    setup = pair.setup(seed)
+    result = setup.run()
+    before = step_ns(result)
+    recorded(setup, path, result, has_events=has_events)
+    asked = whatif(path, assume=[pair.assume]).whatif
+    (only,) = asked.answers
+    assert only.refused is None, only.refused
+    assert asked.baseline is not None
+    assert only.change_ns is not None
+    low, high = (limit - asked.baseline.step_ns for limit in (only.low_ns or 0, only.high_ns or 0))
+    true_ns = pair.changed_step_ns(setup, seed) - before
+    return Outcome(before, true_ns, only.change_ns, low, high, only.is_bound)
+
+
+# One of each kind always, the others with `make verify`.
+_OFTEN = {
+    "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "late-slow-kernels",
+    "buckets-of-100", "pipeline-sends", "exposed-late-launch",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, id=str(pair), marks=[] if pair.program in _OFTEN else [pytest.mark.long])
+        for pair in PAIRS
+    ],
+)
+def test_the_change_is_what_the_simulator_gives(pair: Pair, seed: int, tmp_path: Path) -> None:
+    of_seed = outcome(pair, seed, tmp_path / "run.sqlite")
+    assert of_seed.is_close or of_seed.holds_truth
+    if of_seed.is_large and not of_seed.is_bound:
+        assert of_seed.width <= _MAX_WIDTH
+
+
+def test_communicators_are_waited_for_apart_or_may_be_together(tmp_path: Path) -> None:
+    """An event behind statistics is for these; whether gradients before are needed, is not told."""
+    apart = partial(statistics_behind_gradients, is_apart=True)
+    together = partial(statistics_behind_gradients, is_apart=False)
+    pair = Pair("statistics", "no-serialization", None, together, apart)
+    of_apart = outcome(pair, 0, tmp_path / "run.sqlite")
+    assert of_apart.is_close
+    assert of_apart.holds_truth
+    assert of_apart.is_large
+    needed = replace(pair, changed=each_on_its_own_stream)
+    of_both = outcome(needed, 0, tmp_path / "other.sqlite")
+    assert of_both.holds_truth
+    assert abs(of_both.true_ns) < 0.5 * abs(of_apart.true_ns)
+
+
+def test_a_wait_that_is_longer_than_clocks_may_be_off_goes_with_its_cause(tmp_path: Path) -> None:
+    """Clocks of one machine may be off by 10 us: over 1 % of this step, under each of its waits."""
+    (pair,) = (pair for pair in PAIRS if pair.program == "launch-bound")
+    of_seed = outcome(pair, 8, tmp_path / "run.sqlite")
+    assert of_seed.step_ns < 1_000_000
+    assert of_seed.is_close
+
+
+_WITHOUT_EVENTS = (
+    *(f"{name}:no-serialization" for name in ("nccl-serialization", "buckets-in-a-row")),
+    "short-last:no-serialization", "exposed-late-launch:kernel:gemm=0.5x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _WITHOUT_EVENTS)
+def test_without_event_records_no_answer_is_too_good(name: str, tmp_path: Path) -> None:
+    """Streams waited for each other, and a host for a stream behind another: nothing tells it."""
+    (pair,) = (pair for pair in PAIRS if str(pair) == name)
+    of_seed = outcome(pair, 0, tmp_path / "run.sqlite", has_events=False)
+    assert of_seed.holds_truth
+    assert of_seed.is_close
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_intervals_hold_the_truth(pair: Pair, tmp_path: Path) -> None:
+    outcomes = [outcome(pair, seed, tmp_path / f"{seed}.sqlite") for seed in range(_NUM_SEEDS)]
+    assert all(one.is_close or one.holds_truth for one in outcomes)
+    if not outcomes[0].is_bound:
+        assert sum(one.holds_truth for one in outcomes) >= _MIN_COVERAGE * _NUM_SEEDS
+        assert all(one.width <= _MAX_WIDTH for one in outcomes if one.is_large)
+
+
+def coverage(pairs: Sequence[Pair] = PAIRS, num_seeds: int = _NUM_SEEDS) -> list[str]:
+    """Return a row of Markdown for each pair: what is true, said, how far off, how often held."""
+    rows = []
+    for pair in pairs:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes = [
+                outcome(pair, seed, Path(folder) / f"{seed}.sqlite") for seed in range(num_seeds)
+            ]
+        off = max(abs(one.said_ns - one.true_ns) / max(abs(one.true_ns), 1) for one in outcomes)
+        is_nothing = max(abs(one.true_ns) for one in outcomes) < 1000
+        step, true, said, width = (
+            float(np.median([getattr(one, name) for one in outcomes]))
+            for name in ("step_ns", "true_ns", "said_ns", "width")
+        )
+        held = sum(one.holds_truth for one in outcomes)
+        of_interval = "a limit" if outcomes[0].is_bound else f"{held} of {num_seeds}"
+        rows.append(
+            f"| {pair.program} | `{pair.assume}` | {step / 1e6:.3f} ms | {true / 1e6:.3f} ms"
+            f" | {said / 1e6:.3f} ms | {'-' if is_nothing else f'{100 * off:.1f} %'}"
+            f" | {of_interval} | {'-' if is_nothing else f'{100 * width:.0f} %'} |"
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    print(*coverage(), sep="\n")  # noqa: T201

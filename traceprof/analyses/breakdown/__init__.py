@@ -1,0 +1,233 @@
+"""Where the time went: compute, communication, copies, idleness, for the rank and each step.
+
+All are measures of unions of intervals clipped to a window, so that
+compute + exposed communication + exposed copy + idle = window, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.breakdown.surroundings import Surroundings, surroundings
+from traceprof.analyses.shape.results import RankResult
+from traceprof.run.rank import WindowKind
+from traceprof.run.training import Basis, training_of
+from traceprof.run.windows import shown_window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.findings import Finding, Metrics, NotApplicable
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.run.rank import Spans
+    from traceprof.run.training import Training
+    from traceprof.trace.model.parts import Part
+
+IDS: tuple[str, ...] = ()
+REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
+METRICS: Metrics = {}
+PAGE: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The breakdown of one window of one rank: parts of its time in ns, and counts.
+
+    `num_*` count the operations that are inside the window at all.
+    """
+
+    window_start_ns: int
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    overlapped_communication_ns: int
+    exposed_communication_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    num_kernels: int
+    num_communication: int
+    num_copies: int
+
+    @property
+    def overlap_efficiency(self) -> float | None:
+        """Overlap that was achieved over what was possible, 0 to 1; None without communication.
+
+        (T_compute + T_communication - T_either) / min(T_compute, T_communication).
+        """
+        possible = min(self.compute_ns, self.communication_ns)
+        return self.overlapped_communication_ns / possible if possible else None
+
+    @property
+    def hidden_fraction(self) -> float | None:
+        """Share of the communication that compute hides, 0 to 1; None without communication."""
+        if not self.communication_ns:
+            return None
+        return self.overlapped_communication_ns / self.communication_ns
+
+    def fraction(self, part_ns: str) -> float:
+        """Return the share of the window that a part of it takes, 0 to 1.
+
+        Args:
+            part_ns: the field of the part, such as `idle_ns`.
+        """
+        part: int = getattr(self, part_ns)
+        return part / self.window_ns if self.window_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeasures:
+    """The breakdown of one training step of one rank.
+
+    Attributes:
+        number: of the step.
+        measures: where its time went.
+        is_training: whether it is neither warm-up nor distorted by the profiler.
+    """
+
+    number: int
+    measures: Measures
+    is_training: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownResult(RankResult):
+    """Where a rank's time went.
+
+    Attributes:
+        whole: the breakdown of what was asked for: of all that the rank did, if nothing was.
+        steps: the breakdown of each training step inside it, in order of time.
+        judged: the breakdown of what findings are about: of the training, if nothing was asked for.
+        judged_kind: what that is.
+        training: where the training is; None as long as that is not known.
+        before: the breakdown of what comes before the training, None where that is nothing.
+        after: likewise of what comes after it.
+        seen_before: what else was seen of the time before.
+        seen_after: likewise of that after it.
+    """
+
+    whole: Measures
+    steps: tuple[StepMeasures, ...]
+    judged: Measures
+    judged_kind: WindowKind
+    training: Training | None
+    before: Measures | None = None
+    after: Measures | None = None
+    seen_before: Surroundings | None = None
+    seen_after: Surroundings | None = None
+
+
+def run(rank: Rank, window: Window) -> BreakdownResult:
+    """Measure a window of a rank, and what is shown of the rank with each step in it."""
+    shown = shown_window(rank, window)
+    training = None if window.kind is WindowKind.WHOLE else training_of(rank)
+    all_of_it, trained = rank.window, training or shown
+    start = np.array(
+        [shown.start_ns, window.start_ns, all_of_it.start_ns, trained.end_ns], np.int64
+    )
+    end = np.array([shown.end_ns, window.end_ns, trained.start_ns, all_of_it.end_ns], np.int64)
+    end[2:] = np.maximum(end[2:], start[2:])
+    numbers: list[int] = []
+    are_training: list[bool] = []
+    if rank.steps is not None:
+        inside = rank.steps.start_ns >= shown.start_ns
+        steps = rank.steps.chosen(inside & (rank.steps.end_ns <= shown.end_ns))
+        start, end = np.append(start, steps.start_ns), np.append(end, steps.end_ns)
+        numbers = steps.number.tolist()
+        first_ns = shown.start_ns if training is None else training.start_ns
+        are_training = (steps.start_ns >= first_ns).tolist()
+    closed = np.zeros(len(start), np.bool_)
+    closed[:2] = shown.is_whole, window.is_whole
+    whole, judged, before, after, *of_steps = _measure(rank, start, end, closed)
+    is_told = training is not None and window.kind is WindowKind.TRAINING
+    return BreakdownResult(
+        rank=rank.rank,
+        whole=whole,
+        steps=tuple(map(StepMeasures, numbers, of_steps, are_training)),
+        judged=judged,
+        judged_kind=_kind(rank, window, training),
+        training=training,
+        before=before if is_told and before.window_ns else None,
+        after=after if is_told and after.window_ns else None,
+        seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,
+        seen_after=surroundings(rank, int(start[3]), int(end[3])) if is_told else None,
+    )
+
+
+def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
+    """Return what to call that which findings of several ranks are about: see `judged_kind`.
+
+    Args:
+        results: of at least one rank. Where one trains, it is the training.
+    """
+    kinds = [result.judged_kind for result in results]
+    return WindowKind.TRAINING if WindowKind.TRAINING in kinds else kinds[0]
+
+
+def _kind(rank: Rank, window: Window, training: Training | None) -> WindowKind:
+    """Return what to call the window: where a GPU computes nothing, nothing is trained."""
+    is_all = training is not None and training.basis is Basis.WINDOW
+    if window.kind is WindowKind.TRAINING and is_all and rank.device is not None:
+        return WindowKind.WHOLE
+    return window.kind
+
+
+def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
+    """Return nothing: what a part of the time cost, the finding about that part says."""
+    del result
+    return []
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[Measures]:
+    """Measure many windows of a rank at once.
+
+    Args:
+        rank: the rank.
+        start_ns: int64[m].
+        end_ns: int64[m].
+        closed: bool[m], whether an operation without length at the very end counts as inside.
+    """
+
+    def within(covered: Intervals) -> Int64:
+        return intervals.covered_within(covered, start_ns, end_ns)
+
+    compute, communication, copy = (
+        within(rank.compute),
+        within(rank.communication),
+        within(rank.copy),
+    )
+    overlapped, busy = within(rank.overlapped), within(rank.busy)
+    either = compute + communication - overlapped
+    counts = _counts(rank, start_ns, end_ns, closed)
+    columns = (
+        start_ns,
+        end_ns - start_ns,
+        compute,
+        communication,
+        overlapped,
+        communication - overlapped,
+        copy,
+        busy - either,
+        end_ns - start_ns - busy,
+        *counts,
+    )
+    return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _counts(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> tuple[Int64, Int64, Int64]:
+    """Return how many compute kernels, communications and copies are in each window."""
+
+    def inside(spans: Spans) -> Int64:
+        counts = [intervals.num_inside(*span, start_ns, end_ns, closed) for span in spans]
+        return sum(counts, np.zeros(len(start_ns), np.int64))
+
+    kernels, communication, copies = rank.counted
+    return inside(kernels), inside(communication), inside(copies)

@@ -1,1 +1,0 @@
-"""A result as plain records: what JSON, frames and stores have in common."""

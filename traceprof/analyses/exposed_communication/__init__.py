@@ -1,0 +1,307 @@
+"""Communication that no compute hides, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice
+from traceprof.analyses.exposed_communication.reasons import (
+    ExposedOperations,
+    Reason,
+    exposed_operations,
+)
+from traceprof.analyses.exposed_communication.text import evidence, title
+from traceprof.analyses.shape.results import RankResult
+from traceprof.communication.no_communication import NO_COMMUNICATION, num_inside
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    severity_of_cost,
+    share,
+)
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.opening import Rank, Window
+
+__all__ = ["IDS", "METRICS", "PAGE", "REQUIRES", "findings", "refined", "run"]
+
+IDS: tuple[str, ...] = ("exposed-communication",)
+REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
+_REASONS = {
+    Reason.WAITING: Metric(
+        Kind.NS,
+        "the part of `exposed_ns` until the last rank came to the operation; null where ranks are"
+        " missing or clocks too coarse: then the other parts hold it",
+        is_nullable=True,
+    ),
+    Reason.LATE_LAUNCH: Metric(
+        Kind.NS,
+        "the part that compute could have hidden, had the host launched the operation earlier",
+        is_nullable=True,
+    ),
+    Reason.QUEUED: Metric(
+        Kind.NS,
+        "the part that compute could have hidden, had the operation not stood ready behind other"
+        " communication",
+        is_nullable=True,
+    ),
+    Reason.SAME_STREAM: Metric(
+        Kind.NS,
+        "the part of operations on the stream of the compute that comes next",
+        is_nullable=True,
+    ),
+    Reason.NEEDED_AT_ONCE: Metric(
+        Kind.NS,
+        "the part of operations that compute waited for, with no other work to do meanwhile",
+        is_nullable=True,
+    ),
+    Reason.LATE_INPUT: Metric(
+        Kind.NS,
+        "the part of operations that began as soon as their input was there",
+        is_nullable=True,
+    ),
+    Reason.UNKNOWN: Metric(
+        Kind.NS,
+        "the part that nothing explains; all but the waiting where clocks of GPU and host disagree,"
+        " and without a GPU, where the parts above but the first are null",
+    ),
+}
+METRICS: Metrics = {
+    IDS[0]: {
+        "exposed_ns": Metric(
+            Kind.NS, "its length, and the impact: what perfect overlap would save"
+        ),
+        "fraction": Metric(Kind.FRACTION, "the exposed share of the communication"),
+        "overlap_efficiency": Metric(
+            Kind.FRACTION,
+            "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
+            " that can overlap does",
+            is_nullable=True,
+        ),
+        **{reason.metric: _REASONS[reason] for reason in Reason},
+        "per_step_ns": Metric(
+            Kind.NS,
+            "exposed time of the median training step, null where no step was found",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION,
+            "the share of GPU operations whose kind is known; a CUDA graph traced as a whole may"
+            " hide communication",
+        ),
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedCommunicationResult(RankResult):
+    """How much communication of a window of a rank nothing hides; times in ns.
+
+    Attributes:
+        window_ns: the length of the window.
+        communication_ns: when the rank communicated.
+        compute_ns: when it computed.
+        exposed_ns: when it communicated and did not compute.
+        per_step_ns: the same of the median training step, None without steps.
+        num_operations: communication operations that are inside the window at all.
+        coverage: the share of GPU operations whose kind is known.
+        longest: the longest stretches, longest first.
+        operations: what is exposed of each operation, and why; None without a GPU.
+        is_pytorch: whether the program is known to use PyTorch.
+        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
+        has_gpu: whether the rank has one; otherwise ranges of its CPU were measured.
+        is_compute_known: whether anything tells when the rank computed.
+        how_to_collect: what the trace may lack, should it be needed.
+    """
+
+    window_ns: int
+    communication_ns: int
+    compute_ns: int
+    exposed_ns: int
+    per_step_ns: int | None
+    num_operations: int
+    coverage: float
+    longest: tuple[Evidence, ...]
+    operations: ExposedOperations | None
+    is_pytorch: bool
+    num_graphs: int
+    has_gpu: bool
+    is_compute_known: bool
+    how_to_collect: HowToCollect
+
+    @property
+    def overlap_efficiency(self) -> float | None:
+        """Overlap that was achieved over what was possible, 0 to 1; None without communication."""
+        possible = min(self.compute_ns, self.communication_ns)
+        return (self.communication_ns - self.exposed_ns) / possible if possible else None
+
+
+def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
+    """Measure a window of a rank."""
+    exposed, communication, compute = (
+        intervals.clip(covered, window.start_ns, window.end_ns)
+        for covered in (rank.exposed, rank.communication, rank.compute)
+    )
+    num_graphs = len(rank.operations.graphs)
+    num_operations = num_inside(rank.communication_spans, window)
+    return ExposedCommunicationResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        communication_ns=communication.measure_ns,
+        compute_ns=compute.measure_ns,
+        exposed_ns=exposed.measure_ns,
+        per_step_ns=_per_step_ns(rank, window),
+        num_operations=num_operations,
+        coverage=_coverage(rank, window) if num_graphs else 1.0,
+        longest=_longest(rank, exposed),
+        operations=None if rank.device is None else exposed_operations(rank, window),
+        is_pytorch=rank.program.is_pytorch,
+        num_graphs=num_graphs,
+        has_gpu=rank.device is not None,
+        is_compute_known=rank.device is not None or len(rank.compute) > 0,
+        how_to_collect=rank.trace.how_to_collect,
+    )
+
+
+def refined(
+    result: ExposedCommunicationResult, ranks: RankComparison
+) -> ExposedCommunicationResult:
+    """Return the same with the time that the rank waited for others.
+
+    Args:
+        result: of one rank.
+        ranks: how it met the others.
+    """
+    if result.operations is None:
+        return result
+    waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
+    return replace(result, operations=replace(result.operations, waiting=waiting))
+
+
+def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    unjudged = _why_unjudged(result)
+    if unjudged is not None:
+        return [NotApplicable(IDS[0], *unjudged, result.rank)]
+    fraction = share(result.exposed_ns, result.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    operations, has_compute = result.operations, result.compute_ns > 0
+    claim = (
+        f"{duration(result.exposed_ns)} of {duration(result.communication_ns)} of communication is"
+        " not hidden by compute"
+        if has_compute
+        else f"{duration(result.exposed_ns)} of communication, and no compute that could hide it"
+    )
+    return [
+        Finding(
+            IDS[0],
+            severity,
+            result.rank,
+            claim if operations is None else title(claim, operations, has_compute=has_compute),
+            result.exposed_ns,
+            fraction,
+            _metrics(result),
+            result.longest if operations is None else evidence(operations),
+            cpu_advice()
+            if operations is None
+            else advice(
+                operations,
+                result.how_to_collect,
+                is_pytorch=result.is_pytorch,
+                has_compute=has_compute,
+            ),
+        )
+    ]
+
+
+def _metrics(result: ExposedCommunicationResult) -> dict[str, MetricValue]:
+    reasons: dict[str, MetricValue] = dict.fromkeys((reason.metric for reason in Reason), None)
+    reasons[Reason.UNKNOWN.metric] = result.exposed_ns
+    if result.operations is not None:
+        totals = result.operations.by_reason().sum(axis=1).tolist()
+        reasons = {reason.metric: totals[reason] for reason in Reason}
+        if result.operations.waiting.why_unknown is not None:
+            reasons[Reason.WAITING.metric] = None
+    return {
+        "exposed_ns": result.exposed_ns,
+        "fraction": share(result.exposed_ns, result.communication_ns),
+        "overlap_efficiency": result.overlap_efficiency,
+        **reasons,
+        "per_step_ns": result.per_step_ns,
+        "coverage": result.coverage,
+    }
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _coverage(rank: Rank, window: Window) -> float:
+    """Return the share of operations whose kind is known: a whole graph may hide communication."""
+    num_known = sum(num_inside(spans, window) for spans in rank.counted)
+    return num_known / (num_known + len(rank.operations.graphs))
+
+
+def _per_step_ns(rank: Rank, window: Window) -> int | None:
+    """Return the exposed time of the median training step inside a window, None without any."""
+    if rank.steps is None:
+        return None
+    start, end = rank.steps.start_ns, rank.steps.end_ns
+    inside = (start >= window.start_ns) & (end <= window.end_ns)
+    of_step = intervals.covered_within(rank.exposed, start[inside], end[inside])
+    return int(np.median(of_step)) if len(of_step) else None
+
+
+def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:
+    order = intervals.largest(exposed.length_ns, MAX_EVIDENCE)
+    return tuple(
+        Evidence(start, end, rank.name_at(start) or "communication")
+        for start, end in zip(
+            exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True
+        )
+    )
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def _why_unjudged(result: ExposedCommunicationResult) -> tuple[str, str] | None:
+    """Return what is missing to judge, and how to collect it; None where nothing is."""
+    if result.num_graphs and not result.num_operations:
+        return (
+            (
+                f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
+                " is not recorded"
+            ),
+            result.how_to_collect(Part.GRAPH_KERNELS),
+        )
+    if not result.num_operations and result.has_gpu:
+        return NO_COMMUNICATION
+    if not result.communication_ns and not result.has_gpu:
+        return (
+            "no range of a communication call lies in the time judged",
+            "instrument.enable() in the training script names every call",
+        )
+    if not result.is_compute_known:
+        return (
+            "no range tells when the process computed: forward, backward or optimizer step",
+            (
+                "instrument.enable() names them for DistributedDataParallel and optimizers;"
+                " elsewhere put instrument.annotate('forward') around what computes"
+            ),
+        )
+    return None

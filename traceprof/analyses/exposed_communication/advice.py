@@ -1,0 +1,173 @@
+"""What can be done about exposed communication: by reason, as far as it fits what ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.exposed_communication.reasons import ALONE, CLOCKS, PEER_COPY, Reason
+from traceprof.analyses.exposed_communication.text import costliest, late_ranks, main_reasons
+from traceprof.communication.readiness import FOLLOWS_NS
+from traceprof.findings import bullets
+from traceprof.trace.model.parts import HowToCollect, Part
+
+if TYPE_CHECKING:
+    from traceprof.analyses.exposed_communication.reasons import ExposedOperations
+
+_GENERAL = {
+    Reason.LATE_LAUNCH: (
+        "Launch it before the compute that can hide it: the GPU computed on, and the host had not"
+        " launched it yet. See gpu-idle and host-sync for what holds the host up"
+    ),
+    Reason.QUEUED: (
+        "Give operations that do not depend on each other streams and communicators of their own:"
+        " see nccl-serialization"
+    ),
+    Reason.NEEDED_AT_ONCE: (
+        "Give the GPU something else to do meanwhile: start the operation earlier, or split the"
+        " batch in two, so that one half computes while the other communicates"
+    ),
+}
+_STREAM = (
+    "Put communication on a stream of its own, and let the compute stream wait for its event only"
+    " where the result is needed: kernels of one stream never overlap"
+)
+_ASYNC = (
+    "Call collectives with async_op=True and wait() where the result is needed: from PyTorch 2.8"
+    " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
+    " run beside it"
+)
+_LATE_INPUT = (
+    "Nothing is left to compute once its input is there: move work that does not need it behind the"
+    " launch, or send less, or send it in parts as they are ready"
+)
+_SMALLER_BUCKETS = (
+    "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
+    " static_graph=True where the graph does not change, and no_sync() on all but the last"
+    " micro-batch when accumulating gradients"
+)
+_HALF_THE_BYTES = (
+    "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+    ".bf16_compress_hook"
+)
+_PREFETCH = (
+    "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch"
+)
+_MICRO_BATCHES = (
+    "Pipelines: more micro-batches, or an interleaved schedule"
+    " (torch.distributed.pipelining.ScheduleInterleaved1F1B, PyTorch 2.5 and later)"
+)
+_ALL_REDUCE, _SHARDED, _EXCHANGE = "AllReduce", ("AllGather", "ReduceScatter"), "SendRecv"
+_WAITING = (
+    "Cure $who first: no overlap hides that others wait for a late rank. Where `straggler` was"
+    " found, it says why that rank is late"
+)
+_GIVE_ALL = (
+    "Give the reports of all ranks together: part of this time may be waiting for a late one, which"
+    " one rank alone cannot tell"
+)
+_SYNCHRONIZE_CLOCKS = (
+    "Waiting for a late rank cannot be told: the clocks of the machines compare too coarsely."
+    " Synchronize them (PTP, or chrony against one server) before recording again"
+)
+_CLOCKS_DISAGREE = (
+    "Reasons cannot be told: operations start before the calls that launched them, so that the"
+    " report's clocks of GPU and host do not agree. Record again with a newer profiler or driver"
+)
+_CPU_ADVICE = (
+    (
+        "Look at the slowest ranks first: a collective is over when the last rank has come, so"
+        " exposed time may be waiting for a straggler"
+    ),
+    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    _SMALLER_BUCKETS,
+    _HALF_THE_BYTES,
+)
+
+
+def cpu_advice() -> tuple[str, ...]:
+    """Return what can be done on ranks without a GPU."""
+    return _CPU_ADVICE
+
+
+def advice(
+    operations: ExposedOperations,
+    how_to_collect: HowToCollect,
+    *,
+    is_pytorch: bool,
+    has_compute: bool,
+) -> tuple[str, ...]:
+    """Return what can be done about the reasons that matter, and what would tell more.
+
+    Args:
+        operations: what is exposed, and why.
+        how_to_collect: what the trace may lack.
+        is_pytorch: whether the program is known to use PyTorch.
+        has_compute: whether anything could hide it.
+    """
+    by_reason = operations.by_reason()
+    texts: list[str] = []
+    main = [reason for reason, _ in main_reasons(operations)]
+    for reason in main:
+        kind = costliest(operations.kind, by_reason[reason])
+        if reason is Reason.WAITING:
+            ranks = late_ranks(operations)
+            texts.append(_WAITING.replace("$who", f"rank {ranks[0]}" if ranks else "late ranks"))
+        elif reason is Reason.SAME_STREAM:
+            texts.append(_ASYNC if is_pytorch and kind != PEER_COPY else _STREAM)
+        elif reason is Reason.LATE_INPUT and not has_compute:
+            continue
+        elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE}:
+            texts += _of_kind(reason, kind, is_pytorch=is_pytorch)
+        elif reason in _GENERAL:
+            texts.append(_GENERAL[reason])
+    texts += _what_would_tell_more(operations, how_to_collect, main)
+    return tuple(dict.fromkeys(texts))
+
+
+def _of_kind(reason: Reason, kind: str | None, *, is_pytorch: bool) -> list[str]:
+    """Return what fits the operations that make most of a reason."""
+    if is_pytorch and kind in _SHARDED:
+        return [_PREFETCH]
+    if is_pytorch and kind == _EXCHANGE:
+        return [_MICRO_BATCHES]
+    if is_pytorch and kind == _ALL_REDUCE and reason is Reason.LATE_INPUT:
+        return [_SMALLER_BUCKETS, _HALF_THE_BYTES]
+    return [_GENERAL.get(reason, _LATE_INPUT)]
+
+
+def _what_would_tell_more(
+    operations: ExposedOperations, how_to_collect: HowToCollect, main: list[Reason]
+) -> list[str]:
+    exposed, texts = operations.exposure, []
+    if not exposed.is_judged:
+        texts.append(_CLOCKS_DISAGREE)
+    elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & {*main}:
+        how = how_to_collect(Part.EVENT_RECORDS)
+        texts.append(
+            "What operations waited for was told by the order of launches alone. Event records tell"
+            f" it, and which kernels wait for them: record with {how}"
+        )
+    why = operations.waiting.why_unknown
+    if why == ALONE and operations.has_others:
+        texts.append(_GIVE_ALL)
+    elif why == CLOCKS:
+        texts.append(_SYNCHRONIZE_CLOCKS)
+    return texts
+
+
+_ALL = (
+    _WAITING.replace("$who", "the late rank"),
+    *_GENERAL.values(),
+    _ASYNC,
+    _STREAM,
+    _LATE_INPUT,
+    _SMALLER_BUCKETS,
+    _HALF_THE_BYTES,
+    _PREFETCH,
+    _MICRO_BATCHES,
+)
+PAGE = {
+    "advice": bullets(_ALL),
+    "cpu_advice": bullets(_CPU_ADVICE),
+    "follows": f"{FOLLOWS_NS // 1000} µs",
+}

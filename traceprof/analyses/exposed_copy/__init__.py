@@ -1,0 +1,209 @@
+"""Copies that nothing hides: the GPU copies, and neither computes nor communicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.exposed_copy.advice import (
+    MIN_UPLOAD_COPIES,
+    Cause,
+    advice,
+    by_cause,
+    page_advice,
+)
+from traceprof.analyses.exposed_copy.attribution import copy_owners, is_memory_known
+from traceprof.analyses.exposed_copy.gradient_copies import MIN_COPIES, MIN_STEPS
+from traceprof.analyses.exposed_copy.parts import CopyPart, copy_parts, exposed_ns
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
+from traceprof.trace.model.kinds import MemoryKind
+from traceprof.trace.model.parts import Part
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.run.opening import Rank, Window
+
+IDS: tuple[str, ...] = ("exposed-copy",)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "exposed-copy": {
+        "exposed_ns": Metric(
+            Kind.NS,
+            "for how long copies or memory sets ran and neither compute nor communication did,"
+            " which is the impact",
+        ),
+        "fraction": Metric(Kind.FRACTION, "the exposed share of the time in which copies ran"),
+        "h2d_ns": Metric(Kind.NS, "of what is exposed, copies from the host to the GPU"),
+        "d2h_ns": Metric(Kind.NS, "copies from the GPU to the host"),
+        "d2d_ns": Metric(Kind.NS, "all other copies, most of them within the GPU"),
+        "memset_ns": Metric(Kind.NS, "memory sets. These four sum to `exposed_ns`"),
+        "pageable_ns": Metric(
+            Kind.NS,
+            "copies from or to pageable host memory; null where no copy tells its memory",
+            is_nullable=True,
+        ),
+        "same_stream_ns": Metric(
+            Kind.NS,
+            "copies on the stream of the compute that follows, beside which they cannot run there",
+        ),
+        "gradient_ns": Metric(
+            Kind.NS,
+            "copies of gradients out of the buckets in which they were reduced: at least"
+            f" {MIN_COPIES} copies within the GPU in a row on the compute stream, of the same sizes"
+            " in every step, after its last AllReduce and before the optimizer",
+        ),
+        "hideable_ns": Metric(
+            Kind.NS,
+            "the most that overlap could hide: the time in which compute or communication runs"
+            " beside no copy, or all that is exposed, if that is less",
+        ),
+        "bytes": Metric(Kind.COUNT, "what the exposed copies carried, also where they are hidden"),
+        "num_copies": Metric(Kind.COUNT, "how many copies and memory sets are exposed"),
+        "coverage": Metric(
+            Kind.FRACTION,
+            "the share of the exposed time whose copies tell what memory of the host they used",
+        ),
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedCopyResult(RankResult):
+    """The copies of one rank that neither compute nor communication hides.
+
+    Attributes:
+        window_ns: the window's length.
+        parts: what is exposed, by kind; the longest first.
+        known_ns: of what is exposed, that of copies whose memory the report tells.
+        beside: what ran beside what, one row for each kind.
+        is_pytorch: whether the program is known to be PyTorch.
+    """
+
+    window_ns: int
+    parts: tuple[CopyPart, ...]
+    known_ns: int
+    beside: tuple[KindBeside, ...]
+    is_pytorch: bool
+
+    @property
+    def copy_ns(self) -> int:
+        """For how long copies ran."""
+        return self._beside("copy").total_ns
+
+    @property
+    def hideable_ns(self) -> int:
+        """The most that overlap could hide: no longer than other work runs beside no copy."""
+        compute, communication = self._beside("compute"), self._beside("communication")
+        work = compute.total_ns + communication.total_ns - compute.beside_ns["communication"]
+        return min(self.exposed_ns, work - (self.copy_ns - self.exposed_ns))
+
+    @property
+    def exposed_ns(self) -> int:
+        """For how long copies ran, and neither compute nor communication did."""
+        return exposed_ns(self.parts)
+
+    @property
+    def pageable_ns(self) -> int | None:
+        """Of what is exposed, copies of pageable memory; None where no copy tells its memory."""
+        with_host = exposed_ns(part for part in self.parts if part.direction in ("h2d", "d2h"))
+        if with_host and self.exposed_ns - self.known_ns == with_host:
+            return None
+        return exposed_ns(part for part in self.parts if part.memory is MemoryKind.PAGEABLE)
+
+    def _beside(self, kind: str) -> KindBeside:
+        return next(row for row in self.beside if row.kind == kind)
+
+
+def run(rank: Rank, window: Window) -> ExposedCopyResult:
+    """Measure the copies that nothing hides in the window."""
+    owners = copy_owners(rank, window)
+    known = is_memory_known(rank, owners)
+    return ExposedCopyResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        parts=copy_parts(rank, window, owners),
+        known_ns=int(owners.exposed_ns[known].sum()),
+        beside=concurrency(rank, window),
+        is_pytorch=rank.program.is_pytorch,
+    )
+
+
+def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
+    """Judge the time in which copies kept the GPU from its work."""
+    exposed = result.exposed_ns
+    fraction = share(exposed, result.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    metrics: dict[str, MetricValue] = {
+        "exposed_ns": exposed,
+        "fraction": share(exposed, result.copy_ns),
+        **{
+            f"{direction}_ns": exposed_ns(
+                part for part in result.parts if part.direction == direction
+            )
+            for direction in DIRECTIONS
+        },
+        "pageable_ns": result.pageable_ns,
+        "same_stream_ns": exposed_ns(part for part in result.parts if part.is_same_stream),
+        "gradient_ns": exposed_ns(part for part in result.parts if part.is_gradient),
+        "hideable_ns": result.hideable_ns,
+        "bytes": sum(part.bytes for part in result.parts),
+        "num_copies": sum(part.num_copies for part in result.parts),
+        "coverage": share(result.known_ns, exposed),
+    }
+    cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
+    evidence = sorted(
+        (seen for part in parts for seen in part.evidence),
+        key=lambda seen: (seen.start_ns - seen.end_ns, seen.start_ns),
+    )
+    return [
+        Finding(
+            IDS[0],
+            severity,
+            result.rank,
+            _title(result, cause, parts),
+            exposed,
+            fraction,
+            metrics,
+            tuple(evidence[:MAX_EVIDENCE]),
+            advice(result.parts, result.hideable_ns, is_pytorch=result.is_pytorch),
+        )
+    ]
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _title(result: ExposedCopyResult, cause: Cause, parts: Sequence[CopyPart]) -> str:
+    """Say how much is exposed, and what most of it is."""
+    longest = max(parts, key=lambda part: part.exposed_ns)
+    rate = f", at {longest.gb_per_s:.1f} GB/s" if longest.gb_per_s else ""
+    exposed, copied = duration(result.exposed_ns), duration(result.copy_ns)
+    how_much = f"{exposed} of {copied} of copies is hidden by neither compute nor communication"
+    if result.exposed_ns == result.copy_ns:
+        how_much = f"{copied} of copies, none of it beside compute or communication"
+    return f"{how_much}: {duration(exposed_ns(parts))} {cause.name}{rate}"
+
+
+PAGE = {
+    "min_copies": str(MIN_COPIES),
+    "min_steps": str(MIN_STEPS),
+    "min_upload": str(MIN_UPLOAD_COPIES),
+    "advice": bullets(page_advice()),
+}

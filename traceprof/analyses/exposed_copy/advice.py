@@ -1,0 +1,235 @@
+"""What to do about copies that nothing hides: by kind, by path, and for the program that ran."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.exposed_copy.parts import exposed_ns
+from traceprof.trace.model.kinds import MemoryKind
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceprof.analyses.exposed_copy.parts import CopyPart
+
+MIN_UPLOAD_COPIES = 16
+"""From the host, before anything computes: a batch is a few tensors, a model is many."""
+MIN_FRACTION = 0.1
+"""Of what is exposed: smaller parts get no advice of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Copies that one piece of advice is about.
+
+    Attributes:
+        name: what they are, in prose, to follow how long they took.
+        why: whether they could be hidden, and why not.
+        torch: what to do in a PyTorch program.
+        other: what to do in another one; empty where only PyTorch has such copies.
+    """
+
+    name: str
+    why: str
+    torch: str
+    other: str
+
+
+GRADIENTS = Cause(
+    "of gradients, out of the buckets of DistributedDataParallel",
+    "they need not be made",
+    "DistributedDataParallel(..., gradient_as_bucket_view=True) (torch 1.7 and later)",
+    "",
+)
+UPLOAD = Cause(
+    "from the host before anything computes",
+    "most likely the model, uploaded once",
+    "look at the steps alone (--steps A:B), or record some steps into the training",
+    "look at the time after it (--time-range A:B)",
+)
+PAGEABLE_H2D = Cause(
+    "from pageable host memory",
+    "they cannot be hidden, because the host waits for them",
+    "DataLoader(pin_memory=True) and .to(device, non_blocking=True), on a stream of its own",
+    "pin it (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a second stream",
+)
+PAGEABLE_D2H = Cause(
+    "to pageable host memory",
+    "they cannot be hidden, because the host waits for them",
+    "read results late and rarely: keep losses on the GPU for many steps; copy into pinned memory"
+    " with non_blocking=True, and read it a step later",
+    "pin it (cudaMallocHost), cudaMemcpyAsync on a second stream, and read it after the next"
+    " kernels were launched",
+)
+SAME_STREAM_H2D = Cause(
+    "from pinned host memory, on the stream of the compute after it",
+    "they cannot be hidden on that stream",
+    "prefetch: copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
+    " wait_stream() and record_stream() before its use",
+    "cudaMemcpyAsync on a second stream into a second buffer meanwhile, and cudaStreamWaitEvent"
+    " before its use",
+)
+OTHER_STREAM_H2D = Cause(
+    "from pinned host memory, on another stream than the compute after it",
+    "they could be hidden",
+    "start them earlier (DALI: prefetch_queue_depth; DataLoader: prefetch_factor), copy fewer"
+    " bytes",
+    "start them earlier, with one more buffer, and copy fewer bytes",
+)
+SAME_STREAM_D2H = Cause(
+    "to pinned host memory, on the stream of the compute after it",
+    "they cannot be hidden on that stream",
+    "read results late: copy on a stream of its own with non_blocking=True while the next step"
+    " computes, and wait for its event a step later",
+    "cudaMemcpyAsync on a second stream while the next kernels run, and read the result after them",
+)
+OTHER_STREAM_D2H = Cause(
+    "to pinned host memory, on another stream than the compute after it",
+    "they could be hidden",
+    "read results late: launch the next step before you wait for the copy",
+    "launch the next kernels before you wait for the copy",
+)
+UNIFIED = Cause(
+    "of unified memory",
+    "pages move when they are missed",
+    "torch allocates none: look for cudaMallocManaged in extensions, and use cudaMemPrefetchAsync",
+    "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
+    " only",
+)
+UNKNOWN_HOST = Cause(
+    "between host and GPU, of memory that the report does not tell",
+    "they cannot be hidden if it is pageable",
+    "pin it (DataLoader(pin_memory=True)), and copy on a stream of its own with non_blocking=True",
+    "pin it (cudaMallocHost), and cudaMemcpyAsync on a second stream",
+)
+SAME_STREAM_D2D = Cause(
+    "within the GPU, on the stream of the compute after it",
+    "they cannot be hidden on that stream",
+    "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views of"
+    " one buffer (out=), or let torch.compile (2.0) fuse them",
+    "swap pointers in place of copying, let kernels read strided",
+)
+OTHER_STREAM_D2D = Cause(
+    "within the GPU, on another stream than the compute after it",
+    "they could be hidden, but take memory bandwidth",
+    "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
+    "swap pointers in place of copying",
+)
+MEMSETS = Cause(
+    "of setting memory",
+    "not needed where a kernel writes all of the memory",
+    "optimizer.zero_grad(set_to_none=True) (the default from torch 2.0 on), torch.empty for what is"
+    " overwritten",
+    "let the kernel that fills the memory write all of it, or cudaMemsetAsync on a second stream",
+)
+CAUSES = (
+    GRADIENTS,
+    SAME_STREAM_H2D,
+    OTHER_STREAM_H2D,
+    PAGEABLE_H2D,
+    SAME_STREAM_D2H,
+    OTHER_STREAM_D2H,
+    PAGEABLE_D2H,
+    SAME_STREAM_D2D,
+    OTHER_STREAM_D2D,
+    MEMSETS,
+    UNIFIED,
+    UNKNOWN_HOST,
+    UPLOAD,
+)
+"""In the order in which they stand on the page."""
+_NOT_TO_HIDE = (GRADIENTS, UPLOAD)
+
+
+_BY_PATH = {
+    # direction, whether the next compute is on the same stream
+    ("h2d", True): SAME_STREAM_H2D,
+    ("h2d", False): OTHER_STREAM_H2D,
+    ("d2h", True): SAME_STREAM_D2H,
+    ("d2h", False): OTHER_STREAM_D2H,
+    ("d2d", True): SAME_STREAM_D2D,
+    ("d2d", False): OTHER_STREAM_D2D,
+    ("memset", True): MEMSETS,
+    ("memset", False): MEMSETS,
+}
+_BY_MEMORY = {
+    ("h2d", MemoryKind.PAGEABLE): PAGEABLE_H2D,
+    ("d2h", MemoryKind.PAGEABLE): PAGEABLE_D2H,
+    ("h2d", MemoryKind.UNKNOWN): UNKNOWN_HOST,
+    ("d2h", MemoryKind.UNKNOWN): UNKNOWN_HOST,
+}
+
+
+def cause_of(part: CopyPart, *, is_pytorch: bool) -> Cause:
+    """Return what tells why copies of one kind are not hidden.
+
+    Args:
+        part: the copies.
+        is_pytorch: whether the program is known to be PyTorch: only there gradients are views.
+    """
+    if part.is_gradient and is_pytorch:
+        return GRADIENTS
+    if part.memory is MemoryKind.MANAGED:
+        return UNIFIED
+    if part.direction == "h2d" and part.is_first and part.num_copies >= MIN_UPLOAD_COPIES:
+        return UPLOAD
+    by_path = _BY_PATH[part.direction, part.is_same_stream]
+    return _BY_MEMORY.get((part.direction, part.memory), by_path)
+
+
+def by_cause(parts: Iterable[CopyPart], *, is_pytorch: bool) -> list[tuple[Cause, list[CopyPart]]]:
+    """Return the exposed copies by what can be done about them, the longest first.
+
+    Args:
+        parts: the exposed copies by kind.
+        is_pytorch: whether the program is known to be PyTorch.
+    """
+    causes: dict[Cause, list[CopyPart]] = defaultdict(list)
+    for part in parts:
+        causes[cause_of(part, is_pytorch=is_pytorch)].append(part)
+    return sorted(causes.items(), key=lambda item: -exposed_ns(item[1]))
+
+
+def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> tuple[str, ...]:
+    """Return what to do, by what costs most, each with what it is about.
+
+    Args:
+        parts: the exposed copies by kind.
+        hideable_ns: how much of them other work could hide at most.
+        is_pytorch: whether the program is known to be PyTorch.
+    """
+    lines: list[str] = []
+    to_hide_ns, all_ns = 0, exposed_ns(parts)
+    for cause, copies in by_cause(parts, is_pytorch=is_pytorch):
+        exposed = exposed_ns(copies)
+        if cause not in _NOT_TO_HIDE:
+            to_hide_ns += exposed
+        if lines and exposed < MIN_FRACTION * all_ns:
+            continue
+        num_copies = sum(part.num_copies for part in copies)
+        how_often = "once" if num_copies == 1 else f"{num_copies} times"
+        do = cause.torch if is_pytorch else cause.other
+        lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {cause.why}; {do}")
+    if 2 * to_hide_ns > all_ns and 2 * hideable_ns < to_hide_ns:
+        lines.insert(0, _too_little_to_hide(hideable_ns, to_hide_ns))
+    return tuple(lines)
+
+
+def _too_little_to_hide(hideable_ns: int, to_hide_ns: int) -> str:
+    """Say that overlap cannot help much: there is nothing to run the copies beside."""
+    return (
+        f"Copy less, less often or fewer bytes: other work to hide them behind takes"
+        f" {duration(hideable_ns)} in all, {percent(hideable_ns / to_hide_ns)} of them"
+    )
+
+
+def page_advice() -> list[str]:
+    """Return all pieces of advice, for the page."""
+    return [
+        f"**{cause.name[0].upper()}{cause.name[1:]}**: {cause.why}. PyTorch: {cause.torch}"
+        + (f". Elsewhere: {cause.other}" if cause.other else "")
+        for cause in CAUSES
+    ]

@@ -1,0 +1,132 @@
+"""Copies that nothing hides, put together by what can be done about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.exposed_copy.gradient_copies import gradient_copies
+from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.run.concurrency import DIRECTIONS
+from traceprof.trace.model.kinds import MemoryKind, copy_label
+from traceprof.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from traceprof.analyses.exposed_copy.attribution import CopyOwners
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import Mask, Rank, Window
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart:
+    """Exposed copies of one kind.
+
+    Attributes:
+        direction: one of `DIRECTIONS`.
+        memory: of the host's side; `UNKNOWN` where there is none or it is not told.
+        is_same_stream: whether the next compute is on the copy's stream.
+        is_gradient: whether they copy gradients out of the buckets they were reduced in.
+        is_first: whether they were over before the first compute of the window began.
+        exposed_ns: how long they ran and nothing else did.
+        num_copies: that own a part of it.
+        bytes: theirs.
+        gb_per_s: bytes over the union of these copies; None where no time passed.
+        evidence: those of them that are exposed longest, longest first, as far as in the window.
+    """
+
+    direction: str
+    memory: MemoryKind
+    is_same_stream: bool
+    is_gradient: bool
+    is_first: bool
+    exposed_ns: int
+    num_copies: int
+    bytes: int
+    gb_per_s: float | None
+    evidence: tuple[Evidence, ...]
+
+
+def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
+    """Put the copies of one kind together, the longest exposed first.
+
+    Args:
+        rank: the rank.
+        window: what is looked at.
+        owners: of its exposed time.
+    """
+    is_gradient = _are_gradients(rank, owners)
+    is_first = owners.end_ns <= _first_compute(rank, window)
+    keys = (owners.direction, owners.memory, owners.is_same_stream, is_gradient, is_first)
+    distinct, place = np.unique(
+        np.stack([key.astype(np.int64) for key in keys], axis=1), axis=0, return_inverse=True
+    )
+    parts = []
+    for number, (direction, memory, same, gradient, first) in enumerate(distinct.tolist()):
+        chosen = place.reshape(-1) == number
+        size = intervals.total(owners.bytes[chosen])
+        busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
+        parts.append(
+            CopyPart(
+                DIRECTIONS[direction],
+                MemoryKind(memory),
+                is_same_stream=bool(same),
+                is_gradient=bool(gradient),
+                is_first=bool(first),
+                exposed_ns=int(owners.exposed_ns[chosen].sum()),
+                num_copies=int(chosen.sum()),
+                bytes=size,
+                gb_per_s=size / busy if busy else None,
+                evidence=_evidence(rank, window, owners, np.flatnonzero(chosen)),
+            )
+        )
+    return tuple(sorted(parts, key=lambda part: -part.exposed_ns))
+
+
+def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:
+    """Return which owners copy gradients out of buckets, bool[n]."""
+    is_gradient: Mask = owners.direction == DIRECTIONS.index("d2d")
+    if is_gradient.any():
+        is_gradient &= np.isin(owners.copy, gradient_copies(rank))
+    return is_gradient
+
+
+def _first_compute(rank: Rank, window: Window) -> int:
+    """Return when something first computes in the window; its start where nothing does."""
+    first = int(np.searchsorted(rank.compute.end_ns, window.start_ns, side="right"))
+    start = int(rank.compute.start_ns[first]) if first < len(rank.compute) else window.end_ns
+    return start if start < window.end_ns else window.start_ns
+
+
+def _evidence(
+    rank: Rank, window: Window, owners: CopyOwners, chosen: Int64
+) -> tuple[Evidence, ...]:
+    longest = chosen[intervals.largest(owners.exposed_ns[chosen], MAX_EVIDENCE)]
+    return tuple(
+        Evidence(
+            max(int(owners.start_ns[index]), window.start_ns),
+            min(int(owners.end_ns[index]), window.end_ns),
+            _label(rank, owners, index),
+        )
+        for index in longest.tolist()
+    )
+
+
+def _label(rank: Rank, owners: CopyOwners, index: int) -> str:
+    """Return what people call a copy: its direction, size and the host's memory."""
+    size = size_text(int(owners.bytes[index]))
+    if DIRECTIONS[owners.direction[index]] == "memset":
+        return f"memset, {size}"
+    kind = copy_label(int(rank.operations.copies.kind[owners.copy[index]]))
+    memory = MemoryKind(int(owners.memory[index]))
+    known = "" if memory is MemoryKind.UNKNOWN else f", {memory.label.lower()}"
+    return f"{kind} copy, {size}{known}"
+
+
+def exposed_ns(parts: Iterable[CopyPart]) -> int:
+    """Return for how long copies are exposed, ns."""
+    return sum(part.exposed_ns for part in parts)

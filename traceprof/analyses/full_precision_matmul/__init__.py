@@ -1,0 +1,252 @@
+"""Matrix multiplications in FP32 without tensor cores, on GPUs that have them.
+
+Convolutions and attention are matrix multiplications, too. Only names that say what they compute
+with count: one that does not may be anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.full_precision_matmul.advice import ALL_ADVICE, advice
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.kernel_names import function_name
+from traceprof.kernel_names.arithmetic import FULL_PRECISION
+from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
+from traceprof.kernel_names.tensor_cores import (
+    capability_of_board,
+    capability_of_code,
+    tensor_cores,
+)
+from traceprof.trace.model.parts import Part
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.kernel_names.tensor_cores import Capability
+    from traceprof.run.rank import Rank, Window
+
+ID = "full-precision-matmul"
+IDS: tuple[str, ...] = (ID,)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS: Metrics = {
+    "full-precision-matmul": {
+        "kernel_ns": Metric(
+            Kind.NS,
+            "time in which matrix multiplications, attention or convolutions ran in FP32 without"
+            " tensor cores",
+        ),
+        "fraction": Metric(Kind.FRACTION, "its share of the time in which any kernel computed"),
+        "num_kernels": Metric(Kind.COUNT, "how many such kernels"),
+        "convolution_ns": Metric(Kind.NS, "what of `kernel_ns` is convolutions"),
+        "compute_capability": Metric(
+            Kind.TEXT,
+            "of the GPU; the lowest that can run its kernels, where the report does not tell",
+        ),
+        "coverage": Metric(
+            Kind.FRACTION,
+            "the share of matrix multiplications, attention and convolutions, by time, whose names"
+            " tell whether they are such",
+        ),
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FullPrecisionMatmulResult(RankResult):
+    """What one rank multiplied in FP32 without tensor cores.
+
+    Attributes:
+        window_ns: the window's length.
+        kernel_ns: the measure of the union of such kernels, inside the window.
+        convolution_ns: the same of convolutions alone.
+        compute_ns: the measure of all that computed.
+        num_kernels: how many of them start in the window.
+        matrix_ns: durations of all kernels that multiply matrices, attend or convolve.
+        told_ns: of these, durations of those whose names tell whether they are such.
+        capability: the GPU's compute capability; None where nothing tells it.
+        gpu: its name; None where it is not told.
+        is_pytorch: whether the program is known to use PyTorch.
+        evidence: the longest kernel of each name that takes most time.
+    """
+
+    window_ns: int
+    kernel_ns: int
+    convolution_ns: int
+    compute_ns: int
+    num_kernels: int
+    matrix_ns: int
+    told_ns: int
+    capability: Capability | None
+    gpu: str | None
+    is_pytorch: bool
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def coverage(self) -> float:
+        """The share of matrix multiplications whose names tell, 0 to 1."""
+        return self.told_ns / self.matrix_ns if self.matrix_ns else 1.0
+
+
+def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
+    """Add up the kernels whose names say that they multiply in FP32 without tensor cores."""
+    kernels = rank.operations.kernels
+    ids = np.unique(kernels.name_of_signature)
+    names = [rank.kernel_names[id_] for id_ in ids.tolist()]
+    kinds = [
+        kernel_kind(name, communicates=id_ in rank.communication_operations)
+        for id_, name in zip(ids.tolist(), names, strict=True)
+    ]
+    of_signature = np.searchsorted(ids, kernels.name_of_signature)
+    multiplies = [kind.category in MAIN_COMPUTE for kind in kinds]
+    is_matrix = np.array(multiplies, np.bool_)[of_signature]
+    is_told = np.array([_is_told(kind) for kind in kinds], np.bool_)[of_signature]
+    is_slow = np.array([_is_full_precision(kind) for kind in kinds], np.bool_)[of_signature]
+    convolves = np.array([kind.category is Category.CONVOLUTION for kind in kinds], np.bool_)
+    signature = kernels.packed_signature.kept
+    inside = window.holds_start(kernels.start_ns)
+    matrix = np.flatnonzero(inside & is_matrix[signature])
+    length = kernels.packed_length.at(matrix)
+    slow = np.flatnonzero(is_slow[signature])
+    start, end = kernels.start_ns[slow], kernels.ends(slow)
+    of_convolutions = convolves[of_signature[signature[slow]]]
+    started = slow[inside[slow]]
+    return FullPrecisionMatmulResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        kernel_ns=_measure(window, start, end),
+        convolution_ns=_measure(window, start[of_convolutions], end[of_convolutions]),
+        compute_ns=intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns,
+        num_kernels=len(started),
+        matrix_ns=intervals.total(length),
+        told_ns=intervals.total(length[is_told[signature[matrix]]]),
+        capability=rank.trace.compute_capability(rank.key)
+        or capability_of_board(rank.gpu)
+        or capability_of_code(names),
+        gpu=rank.gpu,
+        is_pytorch=rank.program.is_pytorch,
+        evidence=_evidence(rank, started, of_signature[signature[started]], names),
+    )
+
+
+def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]:
+    """Judge what tensor cores could save at most, by their peak rate."""
+    if severity_of_cost(share(result.kernel_ns, result.window_ns)) is None:
+        return []
+    if result.capability is None:
+        return [
+            NotApplicable(
+                ID,
+                f"{duration(result.kernel_ns)} of matrix multiplications ran in FP32 without tensor"
+                " cores, and the report does not tell whether the GPU has any",
+                "look up the compute capability of the GPU: those from 7.0 on have tensor cores",
+                result.rank,
+            )
+        ]
+    cores = tensor_cores(result.capability, result.gpu)
+    if cores is None:
+        return []
+    impact_ns = int(result.kernel_ns * (1 - 1 / cores.half))
+    impact = share(impact_ns, result.window_ns)
+    severity = severity_of_cost(impact)
+    if severity is None:
+        return []
+    fraction = share(result.kernel_ns, result.compute_ns)
+    metrics: dict[str, MetricValue] = {
+        "kernel_ns": result.kernel_ns,
+        "fraction": fraction,
+        "num_kernels": result.num_kernels,
+        "convolution_ns": result.convolution_ns,
+        "compute_capability": "{}.{}".format(*result.capability),
+        "coverage": result.coverage,
+    }
+    return [
+        Finding(
+            ID,
+            severity,
+            result.rank,
+            f"{percent(fraction)} of the compute time goes to {_what(result)} in FP32 without"
+            f" tensor cores: {duration(result.kernel_ns)} in {result.num_kernels} kernels",
+            impact_ns,
+            impact,
+            metrics,
+            result.evidence,
+            advice(
+                result.capability,
+                cores,
+                is_pytorch=result.is_pytorch,
+                multiplies=result.kernel_ns > result.convolution_ns,
+                convolves=result.convolution_ns > 0,
+            ),
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _is_full_precision(kind: KernelKind) -> bool:
+    return (
+        kind.category in MAIN_COMPUTE
+        and kind.precision == FULL_PRECISION
+        and kind.tensor_cores is False
+    )
+
+
+def _is_told(kind: KernelKind) -> bool:
+    """Say whether a name tells if it is such a kernel: another format is not, whatever unit."""
+    other_format = kind.precision is not None and kind.precision != FULL_PRECISION
+    return kind.category in MAIN_COMPUTE and (other_format or kind.tensor_cores is not None)
+
+
+def _measure(window: Window, start_ns: Int64, end_ns: Int64) -> int:
+    covered = intervals.union(start_ns, end_ns)
+    return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+
+
+def _evidence(
+    rank: Rank, chosen: Int64, name_of_kernel: Int64, names: list[str]
+) -> tuple[Evidence, ...]:
+    """Show the longest kernel of each name that takes most time, these names first."""
+    kernels = rank.operations.kernels
+    length = kernels.packed_length.at(chosen)
+    spent = np.bincount(name_of_kernel, weights=length, minlength=len(names))
+    evidence = []
+    for name in intervals.largest(spent.astype(np.int64), MAX_EVIDENCE).tolist():
+        of_name = np.flatnonzero(name_of_kernel == name)
+        if len(of_name) == 0:
+            break
+        index = int(of_name[np.argmax(length[of_name])])
+        start, end = int(kernels.start_ns[chosen[index]]), int(kernels.ends(chosen[[index]])[0])
+        text = f"{function_name(names[name])}, {len(of_name)} times: {duration(int(spent[name]))}"
+        evidence.append(Evidence(start, end, text))
+    return tuple(evidence)
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _what(result: FullPrecisionMatmulResult) -> str:
+    if result.convolution_ns == result.kernel_ns:
+        return "convolutions"
+    return "matrix multiplications" + (" and convolutions" if result.convolution_ns else "")
+
+
+PAGE = {"advice": bullets(ALL_ADVICE)}

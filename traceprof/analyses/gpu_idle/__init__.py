@@ -1,0 +1,309 @@
+"""Why the GPU did nothing, by cause; `traceprof.host.idle_causes` defines them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    Severity,
+    severity_of_cost,
+    share,
+)
+from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
+from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
+from traceprof.host.idle_details import details
+from traceprof.run.rank import Window
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from traceprof.host.idle_causes import IdleCauses, UnknownCause
+    from traceprof.host.idle_details import Detail
+    from traceprof.run.opening import Rank
+
+IDS: tuple[str, ...] = ("gpu-idle",)
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+_MEANINGS = {
+    IdleCause.LAUNCH_BOUND: (
+        "the thread that launched what ended the gap was launching: it was in CUDA calls, or its"
+        f" calls and range ends lay less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
+        " quicker than the host can launch"
+    ),
+    IdleCause.TURNAROUND: (
+        "what ended the gap had been launched before the gap began: of such a gap the first"
+        f" {MAX_TURNAROUND_NS // 1000} µs, the GPU's own time between operations"
+    ),
+    IdleCause.SYNC: (
+        "what would go away if the host had not waited for the GPU (synchronize calls, blocking"
+        " copies): launching after such a wait, until as much time is made up for as it took"
+    ),
+    IdleCause.DATA_LOADING: (
+        "the thread was in a range that names data loading; or asleep, in a gap that ends with a"
+        " copy from the host at a step's boundary or by a thread that only copies"
+    ),
+    IdleCause.MPI: "the thread was in calls of MPI, Gloo or UCX",
+    IdleCause.SETUP: (
+        "the thread created contexts or communicators, loaded modules and functions, compiled,"
+        " registered memory, or was in a range of warm-up"
+    ),
+    IdleCause.ALLOCATION: "the thread allocated or freed memory",
+    IdleCause.WAITING: "the thread was asleep otherwise",
+    IdleCause.HOST_CODE: "the thread ran something else than CUDA calls",
+    IdleCause.UNKNOWN: (
+        "none of these can be told: no launch is known, the queue held work, or nothing is known"
+        " of the thread"
+    ),
+}
+METRICS: Metrics = {
+    "gpu-idle": {
+        "idle_ns": Metric(Kind.NS, "the sum of the ten causes, exactly, and the impact"),
+        **{f"{cause.value}_ns": Metric(Kind.NS, _MEANINGS[cause]) for cause in IdleCause},
+        "per_step_ns": Metric(
+            Kind.NS,
+            "idle time of the median training step, null where no step was found",
+            is_nullable=True,
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the idle time whose next operation has a known launch"
+        ),
+    }
+}
+
+# By share of the idle time: a smaller cause is not spoken of.
+_MIN_SHARE = 0.15
+_TOLD_BY = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
+CAUSES = {
+    IdleCause.LAUNCH_BOUND: "launch-bound",
+    IdleCause.TURNAROUND: "turn-around",
+    IdleCause.SYNC: "sync",
+    IdleCause.DATA_LOADING: "data loading",
+    IdleCause.MPI: "MPI",
+    IdleCause.SETUP: "set-up",
+    IdleCause.ALLOCATION: "allocation",
+    IdleCause.WAITING: "waiting",
+    IdleCause.HOST_CODE: "host code",
+    IdleCause.UNKNOWN: "unknown",
+}
+"""What people call the causes."""
+_BECAUSE = {
+    IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
+    IdleCause.TURNAROUND: "the GPU went from one operation to the next, launched in time",
+    IdleCause.SYNC: "the host had waited for the GPU and could not launch ahead",
+    IdleCause.DATA_LOADING: "the host waited for data to be loaded",
+    IdleCause.MPI: "the host was in MPI",
+    IdleCause.SETUP: "the host set something up for the first time",
+    IdleCause.ALLOCATION: "the host allocated or freed memory",
+    IdleCause.WAITING: "the launching thread slept",
+    IdleCause.HOST_CODE: "the host ran code of its own between launches",
+    IdleCause.UNKNOWN: "of something that the report does not tell",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdleResult(RankResult):
+    """The idle time of one rank in a window.
+
+    Attributes:
+        window: what was looked at.
+        idle_ns: how long the GPU did nothing.
+        by_cause: the same by cause; the sum is `idle_ns`.
+        unknown_ns: of what is unknown, how long the queue held work, how long no launch is known
+            of, and how long nothing is known of the host.
+        details: what the host was in, for the causes that matter.
+        coverage: share of the idle time whose next operation has a known launch, 0 to 1.
+        per_step_ns: idle time of the median step in the window; None without steps.
+        evidence: the longest gaps, longest first.
+        why_unknown: what keeps all causes from being known, else None.
+        is_pytorch: whether the program is known to be PyTorch.
+        held: the parts that the report holds, of those that tell what the host did.
+        how_to_collect: what the trace may lack, should it be needed.
+    """
+
+    window: Window
+    idle_ns: int
+    by_cause: Mapping[IdleCause, int]
+    unknown_ns: tuple[int, int, int]
+    details: Mapping[IdleCause, tuple[Detail, ...]]
+    coverage: float
+    per_step_ns: int | None
+    evidence: tuple[Evidence, ...]
+    why_unknown: UnknownCause | None
+    is_pytorch: bool
+    held: frozenset[Part]
+    how_to_collect: HowToCollect
+
+    @property
+    def main_causes(self) -> list[IdleCause]:
+        """The causes that matter, the largest first."""
+        by_size = sorted(IdleCause, key=lambda cause: -self.by_cause[cause])
+        return _that_matter(by_size, self.by_cause, self.idle_ns)
+
+
+def run(rank: Rank, window: Window) -> GpuIdleResult:
+    """Measure the idle time of a rank by cause."""
+    causes = idle_causes(rank)
+    idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
+    by_cause = causes.within(window)
+    idle_ns = idle.measure_ns
+    # Before its first operation and after its last one nothing is known of a rank.
+    outside_ns = idle_ns - sum(by_cause.values())
+    by_cause[IdleCause.UNKNOWN] += outside_ns
+    low, high = window.start_ns, window.end_ns
+    queued = intervals.clip(causes.queued, low, high).measure_ns
+    unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
+    silent = by_cause[IdleCause.UNKNOWN] - queued - unlaunched
+    matter = _that_matter(IdleCause, by_cause, idle_ns)
+    return GpuIdleResult(
+        rank=rank.rank,
+        window=window,
+        idle_ns=idle_ns,
+        by_cause=by_cause,
+        unknown_ns=(queued, unlaunched, silent),
+        details={cause: details(rank, window, cause) for cause in matter},
+        coverage=causes.coverage(window),
+        per_step_ns=_median_of_steps(rank, window),
+        evidence=_evidence(rank, idle, causes),
+        why_unknown=why_unknown(rank),
+        is_pytorch=rank.program.is_pytorch,
+        held=frozenset(part for part in _TOLD_BY if rank.trace.holds(part)),
+        how_to_collect=rank.trace.how_to_collect,
+    )
+
+
+def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
+    """Judge the idle time by its share of the window, and advise on its largest causes."""
+    window_ns = result.window.length_ns
+    fraction = share(result.idle_ns, window_ns)
+    if severity_of_cost(fraction) is None:
+        return []
+    if result.idle_ns == window_ns:
+        return [
+            NotApplicable(
+                "gpu-idle",
+                "no GPU operation ran in the time judged",
+                "choose a window in which the rank works",
+                result.rank,
+            )
+        ]
+    # For the GPU's own time nothing can be done on the host.
+    curable = share(result.idle_ns - result.by_cause[IdleCause.TURNAROUND], window_ns)
+    metrics: dict[str, MetricValue] = {
+        "idle_ns": result.idle_ns,
+        **{f"{cause.value}_ns": result.by_cause[cause] for cause in IdleCause},
+        "per_step_ns": result.per_step_ns,
+        "coverage": result.coverage,
+    }
+    return [
+        Finding(
+            "gpu-idle",
+            severity_of_cost(curable) or Severity.INFO,
+            result.rank,
+            _title(result),
+            result.idle_ns,
+            fraction,
+            metrics,
+            result.evidence,
+            tuple(_advice(result)),
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _median_of_steps(rank: Rank, window: Window) -> int | None:
+    steps = rank.steps
+    if steps is None:
+        return None
+    steps = steps.chosen((steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns))
+    if not len(steps):
+        return None
+    busy = intervals.covered_within(rank.busy, steps.start_ns, steps.end_ns)
+    return int(np.median(steps.end_ns - steps.start_ns - busy))
+
+
+def _that_matter(
+    causes: Iterable[IdleCause], by_cause: Mapping[IdleCause, int], idle_ns: int
+) -> list[IdleCause]:
+    """Return the causes that make a considerable part of idle time."""
+    least = max(_MIN_SHARE * idle_ns, 1)
+    return [cause for cause in causes if by_cause[cause] >= least]
+
+
+def _evidence(rank: Rank, idle: intervals.Intervals, causes: IdleCauses) -> tuple[Evidence, ...]:
+    evidence = []
+    for gap in intervals.largest(idle.length_ns, MAX_EVIDENCE).tolist():
+        start, end = int(idle.start_ns[gap]), int(idle.end_ns[gap])
+        where = Window(start, end)
+        by_cause = causes.within(where)
+        largest = max(IdleCause, key=lambda cause: by_cause[cause])
+        if not by_cause[largest]:
+            largest = IdleCause.UNKNOWN
+        rows = details(rank, where, largest)
+        what = f"{CAUSES[largest]}: {rows[0].name}" if rows else CAUSES[largest]
+        label = f"{what}, {_between(rank, start, end)}".rstrip(", ")
+        evidence.append(Evidence(start, end, label))
+    return tuple(evidence)
+
+
+def _between(rank: Rank, start: int, end: int) -> str:
+    before, after = rank.name_ending_at(start), rank.name_at(end)
+    return f"{f'after {before}' if before else ''} {f'before {after}' if after else ''}".strip()
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _title(result: GpuIdleResult) -> str:
+    """Say how long the GPU did nothing, and for which reasons."""
+    idle, whole = duration(result.idle_ns), duration(result.window.length_ns)
+    reasons = [
+        f"{duration(result.by_cause[cause])} because {_BECAUSE[cause]}{_inside(result, cause)}"
+        for cause in result.main_causes
+    ]
+    return f"The GPU did nothing for {idle} of {whole}: {'; '.join(reasons)}"
+
+
+def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
+    """Return what the host was in most of that time, in brackets."""
+    rows = result.details.get(cause, ())
+    worth = [detail.name for detail in rows if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
+    return f" ({', '.join(worth)})" if worth else ""
+
+
+def _advice(result: GpuIdleResult) -> list[str]:
+    lines: list[str] = []
+    if result.why_unknown is not None:
+        why = result.why_unknown
+        lines.append(f"Not all causes can be known: {why.reason}; {why.how_to_collect}")
+    main = result.main_causes
+    setup = result.details.get(IdleCause.SETUP, ())
+    lines += advice(
+        main,
+        setup=setup[0].name if setup else "",
+        is_pytorch=result.is_pytorch,
+        held=result.held,
+        how_to_collect=result.how_to_collect,
+    )
+    if IdleCause.UNKNOWN in main and result.why_unknown is None:
+        lines += unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)
+    return lines
+
+
+PAGE = {"advice": page_advice()}

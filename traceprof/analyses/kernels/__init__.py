@@ -1,0 +1,1 @@
+"""Kernels by signature: what they took, alone and beside communication."""

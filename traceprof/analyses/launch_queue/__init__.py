@@ -1,0 +1,339 @@
+"""The launch queue: how deep it was, when it was full, who held it, what was launched late.
+
+The queue belongs to a process. With several devices in one process each stall is reported once, on
+the rank for whose device the blocked launch was; what was launched late, on the rank that had to
+wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.launch_queue.advice import (
+    ADVICE,
+    HEALTHY_ADVICE,
+    REEXPORT,
+)
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    Severity,
+    bullets,
+    severity_of_cost,
+)
+from traceprof.host.late_launches import late_launches
+from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
+from traceprof.host.queue_depth import launch_queue
+from traceprof.host.queue_holders import Holder, queue_holders
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.host.late_launches import LateLaunches
+    from traceprof.host.launch_stalls import Stalls
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.host import ApiCalls
+
+IDS: tuple[str, ...] = ("launch-queue-stall",)
+REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+METRICS: Metrics = {
+    "launch-queue-stall": {
+        "stall_ns": Metric(Kind.NS, "the sum of the stalls"),
+        "num_stalls": Metric(Kind.COUNT, "their number"),
+        "max_queue_depth": Metric(
+            Kind.COUNT, "the most launches of the process that were pending at once"
+        ),
+        "source": Metric(
+            Kind.TEXT, "how stalls are known, see above", choices=("overhead-records", "inferred")
+        ),
+        "blocked_ns": Metric(Kind.NS, "the measure of the stalls' union"),
+        "queue_cap": Metric(
+            Kind.COUNT,
+            "the limit at which launches blocked, null where none was learned",
+            is_nullable=True,
+        ),
+        "queue_cap_scope": Metric(
+            Kind.TEXT,
+            "whether that is the limit of one `stream` or of the whole `process`",
+            choices=("stream", "process"),
+            is_nullable=True,
+        ),
+        "usual_launch_ns": Metric(Kind.NS, "the usual launch", is_nullable=True),
+        "num_late_launches": Metric(
+            Kind.COUNT,
+            "operations that were launched late. Late is what started within 50 µs of its launch,"
+            " on a stream that stood idle while the thread was blocked; what a thread lost before"
+            " it waited for the GPU anyway does not count",
+        ),
+        "late_launch_ns": Metric(Kind.NS, "the sum of what they were late"),
+        "holder": Metric(
+            Kind.TEXT, "what the GPU ran longest while launches were blocked", is_nullable=True
+        ),
+        "holder_ns": Metric(Kind.NS, "how long it ran meanwhile", is_nullable=True),
+        "coverage": Metric(Kind.FRACTION, "the share of operations whose launch was captured"),
+    }
+}
+
+_MAX_NAME = 48  # in a title
+_MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
+_MIN_SHARE = 0.01  # of what is judged: below, a stalled thread is not worth a word, even as info
+
+
+@dataclass(frozen=True, slots=True)
+class LateLaunch:
+    """An operation that started late because its thread was blocked.
+
+    Attributes:
+        name: a kernel's function or a kind of copy.
+        stream: where it ran.
+        idle_since_ns: since when nothing kept it but its launch.
+        start_ns: when it started.
+        late_ns: how long its thread was blocked in between.
+    """
+
+    name: str
+    stream: int
+    idle_since_ns: int
+    start_ns: int
+    late_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchQueueResult(RankResult):
+    """The launch queue of a rank's process, and what its stalls did to the rank.
+
+    Attributes:
+        window: what was looked at.
+        max_depth: the most launches of the process pending at once in the window.
+        stalls: those of launches for this rank that begin in the window, ordered by start.
+        blocked_ns: the measure of their union within the window.
+        costly: when something of this rank waited for a blocked thread.
+        holders: what the rank's GPU ran during its stalls, most first.
+        late: the latest launches because of any of the process's stalls.
+        num_late: how many there were.
+        late_ns: the sum of what they were late.
+        has_unexported: whether CUPTI's records were captured, but left out of the export.
+        coverage: the share of the rank's operations in the window whose launch was captured.
+        longest: the longest stalls, longest first.
+        how_to_collect: what the trace may lack, should it be needed.
+    """
+
+    window: Window
+    max_depth: int
+    stalls: Stalls
+    blocked_ns: int
+    costly: Intervals
+    holders: tuple[Holder, ...]
+    late: tuple[LateLaunch, ...]
+    num_late: int
+    late_ns: int
+    has_unexported: bool
+    coverage: float
+    longest: tuple[Evidence, ...]
+    how_to_collect: HowToCollect
+
+
+def run(rank: Rank, window: Window) -> LaunchQueueResult:
+    """Measure the queue of the rank's process, and the stalls of launches for the rank.
+
+    Raises:
+        ValueError: the report lacks what `REQUIRES` names.
+    """
+    if rank.calls is None:
+        raise ValueError(f"rank {rank.rank}: the report has no API calls")
+    of_process = find_stalls(rank)
+    queue = launch_queue(rank)
+    is_of_rank = of_process.device == rank.key.device
+    stalls = of_process.chosen(
+        is_of_rank if window.is_whole else is_of_rank & window.holds_start(of_process.start_ns)
+    )
+    blocked = intervals.union(stalls.start_ns, stalls.end_ns)
+    late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
+    max_depth = queue.deepest_within(window.start_ns, window.end_ns)
+    queue.release()
+    return LaunchQueueResult(
+        rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
+        window=window,
+        max_depth=max_depth,
+        stalls=stalls,
+        blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
+        costly=late.costly if late else intervals.empty(),
+        holders=queue_holders(rank, blocked),
+        late=_latest(rank, late) if late else (),
+        num_late=len(late.late_ns) if late else 0,
+        late_ns=intervals.total(late.late_ns) if late else 0,
+        has_unexported=rank.trace.has_unexported_stalls,
+        coverage=_coverage(rank, window),
+        longest=_evidence(rank, rank.calls, stalls),
+    )
+
+
+def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.int32]]:
+    """Return how many launches of the rank's process were pending, for drawing.
+
+    Returns:
+        int64[k], ascending, when the number changed, the first at or before the window's start;
+        int32[k], the number from then on. Nothing where the report has no API calls.
+    """
+    if rank.calls is None:
+        return np.empty(0, np.int64), np.empty(0, np.int32)
+    return launch_queue(rank).series_within(window.start_ns, window.end_ns)
+
+
+def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
+    """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
+    stalls = result.stalls
+    length = result.window.length_ns
+    cost = severity_of_cost(result.costly.measure_ns / length) if length else None
+    if cost is None and (not length or result.blocked_ns < _MIN_SHARE * length):
+        is_uncertain = result.has_unexported and stalls.cap is None
+        return [_unexported(result)] if is_uncertain and result.max_depth >= MIN_CAP else []
+    return [_stall(result, stalls, cost)]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
+    columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
+    return tuple(
+        LateLaunch(rank.operation_name(group, index), *numbers)
+        for group, index, *numbers in zip(
+            *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
+        )
+    )
+
+
+def _coverage(rank: Rank, window: Window) -> float:
+    known = total = 0
+    for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
+        inside = call if window.is_whole else call[window.holds_start(group.start_ns)]
+        total += len(inside)
+        known += int(np.count_nonzero(inside >= 0))
+    return known / total if total else 1.0
+
+
+def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ...]:
+    evidence = []
+    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[:MAX_EVIDENCE].tolist():
+        start, end = int(stalls.start_ns[index]), int(stalls.end_ns[index])
+        call = int(stalls.call[index])
+        name = rank.trace.api_names.get(calls.name_id(call)) if call >= 0 else None
+        held_by = rank.name_at(start)
+        behind = f" while {held_by} ran" if held_by else ""
+        evidence.append(Evidence(start, end, f"{name or 'a launch'} blocked{behind}"))
+    return tuple(evidence)
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
+    stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
+    impact = result.costly.measure_ns
+    metrics: dict[str, MetricValue] = {
+        "stall_ns": stall_ns,
+        "num_stalls": len(stalls),
+        "max_queue_depth": result.max_depth,
+        "source": stalls.source,
+        "blocked_ns": result.blocked_ns,
+        "queue_cap": stalls.cap,
+        "queue_cap_scope": stalls.cap_scope,
+        "usual_launch_ns": stalls.usual_ns,
+        "num_late_launches": result.num_late,
+        "late_launch_ns": result.late_ns,
+        "holder": result.holders[0].name if result.holders else None,
+        "holder_ns": result.holders[0].held_ns if result.holders else None,
+        "coverage": result.coverage,
+    }
+    return Finding(
+        IDS[0],
+        Severity.INFO if cost is None else cost,
+        result.rank,
+        _title(result, stalls, stall_ns, impact, cost),
+        impact,
+        impact / result.window.length_ns,
+        metrics,
+        (*_late_evidence(result), *result.longest)[:MAX_EVIDENCE]
+        if cost is not None
+        else result.longest,
+        _advice(result, stalls, cost),
+    )
+
+
+def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            max(launch.idle_since_ns, result.window.start_ns),
+            launch.start_ns,
+            f"stream {launch.stream} idle until {launch.name} was launched,"
+            f" {duration(launch.late_ns)} late",
+        )
+        for launch in result.late[:_MAX_LATE]
+    )
+
+
+def _title(
+    result: LaunchQueueResult, stalls: Stalls, stall_ns: int, impact: int, cost: Severity | None
+) -> str:
+    late = result.late[0].name if result.late else ""
+    if len(stalls) == 0:
+        return (
+            f"A thread that was blocked in launches for another GPU launched {late} and others"
+            f" {duration(impact)} late"
+        )
+    holder = ""
+    if result.holders:
+        most = result.holders[0]
+        others = "" if 2 * most.held_ns >= result.blocked_ns else " and others"
+        holder = f" behind {_shortened(most.name)}{others}"
+    blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
+    if cost is not None:
+        return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
+    waited = f"other work waited {duration(impact)}" if impact else "no other work waited"
+    return f"{blocked}{holder}; {waited} for them"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+
+
+def _advice(
+    result: LaunchQueueResult, stalls: Stalls, cost: Severity | None
+) -> tuple[str, ...]:  # fmt: skip
+    advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
+    if result.has_unexported and stalls.source == "inferred":
+        advice.append(f"{REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
+    return tuple(advice)
+
+
+def _unexported(result: LaunchQueueResult) -> NotApplicable:
+    return NotApplicable(
+        IDS[0],
+        "records of a full command buffer were captured but not exported, and no stall of more"
+        " than 50 µs can be inferred from the launches",
+        result.how_to_collect(Part.STALL_RECORDS),
+        result.rank,
+    )
+
+
+PAGE = {
+    "long": f"{LONG_NS // 1000} µs",
+    "advice": bullets(ADVICE),
+    "healthy_advice": bullets(HEALTHY_ADVICE),
+}

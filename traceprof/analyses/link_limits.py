@@ -1,0 +1,60 @@
+"""Links at their limit, or far below it while somebody waits: by copies, and by sampled counters.
+
+Both see the same links in their own way, so that they are one analysis: of what both claim of a
+link, the counters' claim stands, since they see all that crosses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.links import link_counters, link_findings, link_usage
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import Finding, NotApplicable
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from traceprof.analyses.links.link_counters import LinkCountersResult
+    from traceprof.analyses.links.link_usage import LinkUsageResult
+    from traceprof.run.rank import Rank, Window
+
+IDS: tuple[str, ...] = link_findings.IDS
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS = link_findings.METRICS
+PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimitsResult(RankResult):
+    """What the links of one rank carried.
+
+    Attributes:
+        copies: what memory copies tell.
+        counters: what sampled counters tell.
+    """
+
+    copies: LinkUsageResult
+    counters: LinkCountersResult
+
+    def with_rank(self, rank: int) -> Self:
+        """Return the result with another number of the rank."""
+        return type(self)(rank, self.copies.with_rank(rank), self.counters.with_rank(rank))
+
+
+def run(rank: Rank, window: Window) -> LinkLimitsResult:
+    """Add up the copies, and the samples of counters, of a window."""
+    return LinkLimitsResult(
+        rank=rank.rank,
+        copies=link_usage.run(rank, window),
+        counters=link_counters.run(rank, window),
+    )
+
+
+def findings(result: LinkLimitsResult) -> list[Finding | NotApplicable]:
+    """Judge the rates against the peaks, where somebody waits."""
+    judged = [*link_usage.findings(result.copies), *link_counters.findings(result.counters)]
+    claims = link_findings.distinct([claim for claim in judged if isinstance(claim, Finding)])
+    return [*claims, *(gap for gap in judged if isinstance(gap, NotApplicable))]

@@ -1,0 +1,1 @@
+"""All that is measured of a run, and the registration of analyses."""

@@ -1,0 +1,133 @@
+"""What was measured of ranks, reports and the run: small, and to be pickled.
+
+A report is measured where it is opened, perhaps by another process or machine. What comes back is
+this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.shape.results import Results
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
+    from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
+    from traceprof.analyses.shape.results import RankResult
+    from traceprof.analyses.steps.step_means import StepTotals
+    from traceprof.findings import NotApplicable
+    from traceprof.ranks.arrivals import PackedArrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.opening import RunSummary
+    from traceprof.run.summary import RankInfo, ReportSummary
+
+
+@dataclass(frozen=True, slots=True)
+class RankMeasurements:
+    """What was measured of a rank: in what findings are about, if nothing else is said.
+
+    Attributes:
+        results: of each analysis that is for the rank, by its name.
+        missing: of the analyses that could not run, why not, by their name.
+        arrivals: when the rank came to each communication operation.
+        buckets: the gradient buckets of DistributedDataParallel, in all that is shown.
+        kernels: what its kernels took, by name; None for a rank without a GPU.
+        process_groups: what a rank without a GPU communicated; None for one with a GPU.
+        shown: of the analyses that are listed, what they measured of all that is shown.
+        shown_process_groups: the process groups of all that is shown.
+        step_totals: where the time of the steady steps went.
+    """
+
+    results: Mapping[str, RankResult]
+    missing: Mapping[str, tuple[NotApplicable, ...]]
+    arrivals: PackedArrivals
+    buckets: DdpBucketsResult
+    kernels: KernelTable | None
+    process_groups: ProcessGroupsResult | None
+    shown: Mapping[str, RankResult]
+    shown_process_groups: ProcessGroupsResult | None
+    step_totals: StepTotals
+
+    def with_rank(self, rank: int, report: int) -> RankMeasurements:
+        """Return the same with the rank's number and its report's index in the run."""
+        return RankMeasurements(
+            results={name: result.with_rank(rank) for name, result in self.results.items()},
+            missing={
+                name: tuple(replace(gap, rank=rank) for gap in gaps)
+                for name, gaps in self.missing.items()
+            },
+            arrivals=self.arrivals.numbered(rank, report),
+            buckets=replace(self.buckets, rank=rank),
+            kernels=self.kernels and replace(self.kernels, rank=rank),
+            process_groups=self.process_groups
+            and replace(self.process_groups, rank=rank, report=report),
+            shown={name: result.with_rank(rank) for name, result in self.shown.items()},
+            shown_process_groups=self.shown_process_groups
+            and replace(self.shown_process_groups, rank=rank, report=report),
+            step_totals=replace(self.step_totals, rank=rank),
+        )
+
+
+@dataclass(frozen=True)
+class MeasuredRank:
+    """A rank, and what was measured of it.
+
+    Attributes:
+        facts: the rank, by its number within the report.
+        step_numbers: the first and last number of its training steps, None without any.
+        measurements: None for a rank without the window asked for.
+    """
+
+    facts: RankInfo
+    step_numbers: tuple[int, int] | None
+    measurements: RankMeasurements | None
+
+
+@dataclass(frozen=True)
+class MeasuredReport:
+    """A report, and what was measured of it.
+
+    Attributes:
+        facts: the report.
+        ranks: its ranks, in order of (pid, device).
+        captured_ns: when its capture began and ended; None where no time range was asked for.
+    """
+
+    facts: ReportSummary
+    ranks: tuple[MeasuredRank, ...]
+    captured_ns: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What was measured of a run, before anything is judged; by rank, in order of the ranks.
+
+    Attributes:
+        run: the reports and their ranks.
+        results: of each analysis.
+        ranks: how the ranks met: clocks, waits, transfers.
+        missing: why analyses could not run on ranks, by the analysis' name.
+        arrivals: when ranks came to each communication operation.
+        buckets: the gradient buckets of DistributedDataParallel.
+        kernels: what the kernels of ranks with a GPU took, by name.
+        process_groups: what ranks without a GPU communicated.
+        shown: of the analyses that are listed, what they measured of all that is shown.
+        shown_process_groups: the process groups of all that is shown.
+        step_totals: where the time of steady steps went.
+    """
+
+    run: RunSummary
+    results: Results
+    ranks: RankComparison
+    missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
+    arrivals: tuple[PackedArrivals, ...] = ()
+    buckets: tuple[DdpBucketsResult, ...] = ()
+    kernels: tuple[KernelTable, ...] = ()
+    process_groups: tuple[ProcessGroupsResult, ...] = ()
+    shown: Results = field(default_factory=Results)
+    shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
+    step_totals: tuple[StepTotals, ...] = ()

@@ -1,0 +1,222 @@
+"""Transfers between devices: copies that go through the host, and sends against copy engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.links.copy_paths import is_staged, is_to_host
+from traceprof.analyses.peer_transfers import peer_findings
+from traceprof.analyses.peer_transfers.peer_findings import (
+    PeerComparison,
+    PeerTransfersResult,
+    StagedCopies,
+)
+from traceprof.communication.messages import messages
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traceprof.findings import Finding, NotApplicable
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.operations import RankKey
+
+    Mask = npt.NDArray[np.bool_]
+
+IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+METRICS = peer_findings.METRICS
+
+_SEND_RECV = "SendRecv"
+_SENDS, _RECEIVES = 1, 2  # Messages.direction
+# Smaller ones pay latency, which differs between a kernel and a copy engine for other reasons.
+MIN_BYTES = 1 << 20
+PAGE = {**peer_findings.PAGE, "min_mib": str(MIN_BYTES >> 20)}
+
+
+def run(rank: Rank, window: Window) -> PeerTransfersResult:
+    """Add up the peer transfers that start in the window."""
+    copies, kernels = rank.operations.copies, rank.operations.kernels
+    inside = window.holds_start(copies.start_ns)
+    ids = [key for key, name in rank.communication_operations.items() if name == _SEND_RECV]
+    chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & kernels.are_named(ids))
+    num_peer_copies = int((inside & rank.is_peer_copy).sum())
+    sized = _sized(rank, chosen) if len(chosen) and num_peer_copies else _nothing_sized()
+    lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
+    return PeerTransfersResult(
+        rank=rank.rank,
+        how_to_collect=rank.trace.how_to_collect,
+        window_ns=window.length_ns,
+        staged=_staged(rank, window, inside),
+        comparisons=tuple(_comparisons(rank, window, sized, inside)),
+        num_send_recv=len(chosen),
+        num_sized=len(sized.kernel),
+        num_peer_copies=num_peer_copies,
+        memory_is_known=not lacks_memory,
+    )
+
+
+def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    return peer_findings.findings(result)
+
+
+_NULL = int(np.iinfo(np.int64).min)
+
+
+# -- through the host -----------------------------------------------------------------------------
+
+
+def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
+    """Pair the legs by the call that made them: they share its correlation id."""
+    copies = rank.operations.copies
+    indices = np.flatnonzero(inside & is_staged(copies))
+    if len(indices) == 0:
+        return None
+    outward = is_to_host(copies)[indices]
+    first, second = indices[outward], indices[~outward]
+    starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
+    sent, received = copies.correlation[first], copies.correlation[second]
+    has_first = np.zeros(len(second), np.bool_)
+    receivers = []
+    for key, other in rank.trace.operations.items():
+        if key.process != rank.process or key.device == rank.key.device:
+            continue
+        staged = is_staged(other.copies)
+        to_host = is_to_host(other.copies)
+        of_others = other.copies.correlation
+        has_first |= np.isin(received, of_others[staged & to_host])
+        landing = np.flatnonzero(staged & ~to_host & np.isin(of_others, sent))
+        if len(landing):
+            starts.append(other.copies.start_ns[landing])
+            ends.append(other.copies.end_ns[landing])
+            ids.append(of_others[landing])
+            receivers.append(key)
+    # A second leg without a first one in the report stands for its copy.
+    orphans = second[~has_first]
+    counted = np.concatenate((first, orphans))
+    if len(counted) == 0:
+        return None
+    starts.append(copies.start_ns[orphans])
+    ends.append(copies.end_ns[orphans])
+    covered = intervals.union(np.concatenate(starts), np.concatenate(ends))
+    waiting = intervals.clip(covered, window.start_ns, window.end_ns)
+    for key in receivers or [rank.key]:
+        waiting = intervals.subtract(waiting, _compute(rank, key))
+    paired = np.isin(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
+    return StagedCopies(
+        num_copies=len(counted),
+        bytes=intervals.total(np.maximum(copies.bytes[counted], 0)),
+        busy_ns=covered.measure_ns,
+        num_paired=int(paired.sum()),
+        exposed_ns=waiting.measure_ns,
+        evidence=peer_findings.longest(waiting, "copy through the host"),
+    )
+
+
+def _compute(rank: Rank, key: RankKey) -> Intervals:
+    """Return when a device of the report computed."""
+    if key == rank.key:
+        return rank.compute
+    of_device = rank.trace.operations[key]
+    kernels, graphs = of_device.kernels, of_device.graphs
+    computes = ~kernels.are_named(rank.communication_operations)
+    return intervals.union(
+        np.concatenate((kernels.start_ns[computes], graphs.start_ns)),
+        np.concatenate((kernels.end_ns[computes], graphs.end_ns)),
+    )
+
+
+# -- NCCL against copy engines --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """Kernels whose transfer is known: index, bytes, peer's device, whether it sends; [n] each."""
+
+    kernel: Int64
+    bytes: Int64
+    peer: Int64
+    sends: Mask
+
+
+def _nothing_sized() -> _Sized:
+    nothing = np.empty(0, np.int64)
+    return _Sized(nothing, nothing, nothing, np.empty(0, np.bool_))
+
+
+def _sized(rank: Rank, chosen: Int64) -> _Sized:
+    """Return those of the kernels whose bytes and one-way peer the report tells."""
+    sent, devices = messages(rank), _devices_by_rank(rank)
+    numbers = np.array(sorted(devices), np.int64)
+    usable = np.isin(sent.kernel, chosen) & (sent.bytes > 0)
+    usable &= np.isin(sent.peer, numbers) & np.isin(sent.direction, (_SENDS, _RECEIVES))
+    ordinals = np.array([devices[number] for number in numbers.tolist()], np.int64)
+    return _Sized(
+        kernel=sent.kernel[usable],
+        bytes=sent.bytes[usable],
+        peer=ordinals[np.searchsorted(numbers, sent.peer[usable])],
+        sends=sent.direction[usable] == _SENDS,
+    )
+
+
+def _devices_by_rank(rank: Rank) -> dict[int, int]:
+    """Return the device ordinals of the report's ranks, by number, where the numbers are sure.
+
+    A rank is measured by the number that its report alone tells.
+    """
+    trace = rank.trace
+    keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
+    place = keys.index(rank.key)
+    ranks = [trace.global_rank(key.process) for key in keys]
+    numbers = {
+        number if number is not None else rank.rank + index - place: key.device
+        for index, (number, key) in enumerate(zip(ranks, keys, strict=True))
+    }
+    # Ranks that see one device each, all as ordinal 0, do not tell where a copy went.
+    return numbers if len(set(numbers.values())) == len(keys) else {}
+
+
+def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> list[PeerComparison]:
+    copies, kernels = rank.operations.copies, rank.operations.kernels
+    durations = kernels.length_ns
+    transfers = []
+    for peer in np.unique(sized.peer).tolist():
+        for sends in (True, False):
+            big = (sized.bytes >= MIN_BYTES) & (durations[sized.kernel] > 0)
+            some = (sized.peer == peer) & (sized.sends == sends) & big
+            source, destination = (rank.key.device, peer) if sends else (peer, rank.key.device)
+            way = np.flatnonzero(
+                inside
+                & (copies.source_device == source)
+                & (copies.destination_device == destination)
+                & (copies.bytes >= MIN_BYTES)
+            )
+            span = intervals.union(copies.start_ns[way], copies.end_ns[way])
+            if not some.any() or not span.measure_ns:
+                continue
+            which, size = sized.kernel[some], sized.bytes[some]
+            rates = np.sort(size / durations[which])
+            covered = intervals.union(kernels.start_ns[which], kernels.end_ns[which])
+            covered = intervals.clip(covered, window.start_ns, window.end_ns)
+            exposed = intervals.subtract(covered, rank.compute)
+            one = PeerComparison(
+                peer=peer,
+                direction="send" if sends else "recv",
+                num_operations=len(which),
+                nccl_bytes=intervals.total(size),
+                nccl_ns=intervals.total(durations[which]),
+                nccl_gb_per_s=float(rates[len(rates) * 9 // 10]),
+                num_copies=len(way),
+                copy_bytes=intervals.total(copies.bytes[way]),
+                copy_ns=span.measure_ns,
+                exposed_ns=exposed.measure_ns,
+                evidence=peer_findings.longest(exposed, "ncclDevKernel_SendRecv"),
+            )
+            transfers.append(one)
+    return transfers

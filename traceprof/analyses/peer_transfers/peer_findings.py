@@ -1,0 +1,304 @@
+"""What transfers between devices mean: thresholds, words and advice for `peer_transfers`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+)
+from traceprof.intervals import largest
+from traceprof.trace.model.parts import Part
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Intervals
+    from traceprof.trace.model.parts import HowToCollect
+
+# NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
+MIN_RATIO = 1.25
+METRICS: Metrics = {
+    "peer-copy-through-host": {
+        "bytes": Metric(Kind.COUNT, "sent, each byte once"),
+        "gb_per_s": Metric(Kind.NUMBER, "`bytes` over `busy_ns`"),
+        "num_copies": Metric(Kind.COUNT, "how many copies"),
+        "busy_ns": Metric(Kind.NS, "the union of both legs"),
+        "exposed_ns": Metric(
+            Kind.NS, "how much of that the receiving GPU computes nothing: the impact"
+        ),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of the copies both of whose legs are in the report"
+        ),
+    },
+    "nccl-p2p-slower-than-copy": {
+        "nccl_gb_per_s": Metric(Kind.NUMBER, "the rate of NCCL"),
+        "copy_gb_per_s": Metric(Kind.NUMBER, "the rate of the copy engine"),
+        "ratio": Metric(
+            Kind.NUMBER, f"the second rate over the first; claimed from {MIN_RATIO} on"
+        ),
+        "peer": Metric(Kind.INTEGER, "the other device's ordinal"),
+        "direction": Metric(Kind.TEXT, "`send` or `recv`", choices=("send", "recv")),
+        "nccl_bytes": Metric(Kind.COUNT, "what NCCL carried"),
+        "num_operations": Metric(Kind.COUNT, "in how many kernels"),
+        "num_copies": Metric(Kind.COUNT, "the copies that they are compared with"),
+        "exposed_ns": Metric(Kind.NS, "how much of the kernels no compute hides: the impact"),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of NCCL's point-to-point kernels that were compared"
+        ),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCopies:
+    """The copies that a rank's device sent to others by way of the host.
+
+    Attributes:
+        num_copies: first legs, to the host, that start in the window; and second legs whose first
+            is not in the report.
+        bytes: of these.
+        busy_ns: the union of both legs.
+        num_paired: copies both of whose legs are in the report.
+        exposed_ns: how much of `busy_ns` lies in the window while the receiving device computes
+            nothing (the sending one where the receiver is not known).
+        evidence: the longest stretches of that.
+    """
+
+    num_copies: int
+    bytes: int
+    busy_ns: int
+    num_paired: int
+    exposed_ns: int
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerComparison:
+    """NCCL's sends and receives against a copy engine between the same two devices.
+
+    Attributes:
+        peer: the other device's ordinal.
+        direction: `send` or `recv`.
+        num_operations: kernels of at least 1 MiB.
+        nccl_bytes: of these.
+        nccl_ns: the sum of their durations, waiting for the peer included.
+        nccl_gb_per_s: of the fastest tenth: a kernel that waits is no measure of the path.
+        num_copies: copies of at least 1 MiB on the same way.
+        copy_bytes: of these.
+        copy_ns: the union of these.
+        exposed_ns: how much of the kernels no compute hides.
+        evidence: the longest stretches of that.
+    """
+
+    peer: int
+    direction: str
+    num_operations: int
+    nccl_bytes: int
+    nccl_ns: int
+    nccl_gb_per_s: float
+    num_copies: int
+    copy_bytes: int
+    copy_ns: int
+    exposed_ns: int
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def copy_gb_per_s(self) -> float:
+        """Bytes over the union of the copies."""
+        return self.copy_bytes / self.copy_ns
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the copy engine is."""
+        return self.copy_gb_per_s / self.nccl_gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTransfersResult(RankResult):
+    """What a rank exchanged with other devices.
+
+    Attributes:
+        window_ns: the window's length.
+        staged: copies through the host; None where there are none.
+        comparisons: by peer and direction, where both NCCL and copies took the same way.
+        num_send_recv: NCCL's point-to-point kernels that start in the window.
+        num_sized: those of them whose bytes and peer the report tells.
+        num_peer_copies: copies to or from another device, of any size.
+        memory_is_known: whether the export has the kinds of memory of copies.
+        how_to_collect: what the trace may lack, should it be needed.
+    """
+
+    window_ns: int
+    staged: StagedCopies | None
+    comparisons: tuple[PeerComparison, ...]
+    num_send_recv: int
+    num_sized: int
+    num_peer_copies: int
+    memory_is_known: bool
+    how_to_collect: HowToCollect
+
+
+def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
+    """Return the longest intervals as evidence, longest first."""
+    order = largest(covered.length_ns, MAX_EVIDENCE)
+    pairs = zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True)
+    return tuple(Evidence(start, end, label) for start, end in pairs)
+
+
+def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
+    """Judge what was measured."""
+    judged: list[Finding | NotApplicable | None] = [_through_host(result), _without_memory(result)]
+    worst = [_slower(result, comparison) for comparison in result.comparisons]
+    claims = [claim for claim in worst if claim is not None]
+    judged += sorted(claims, key=lambda claim: -claim.impact_ns)[:1]
+    if not result.comparisons:
+        judged.append(_not_compared(result))
+    return [claim for claim in judged if claim is not None]
+
+
+def _through_host(result: PeerTransfersResult) -> Finding | None:
+    staged = result.staged
+    if staged is None or not staged.busy_ns:
+        return None
+    fraction = staged.exposed_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return None
+    rate = staged.bytes / staged.busy_ns
+    metrics: dict[str, MetricValue] = {
+        "bytes": staged.bytes,
+        "gb_per_s": rate,
+        "num_copies": staged.num_copies,
+        "busy_ns": staged.busy_ns,
+        "exposed_ns": staged.exposed_ns,
+        "coverage": staged.num_paired / staged.num_copies,
+    }
+    title = (
+        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s;"
+        f" meanwhile the receiver computes nothing for {duration(staged.exposed_ns)}"
+    )
+    return Finding(
+        "peer-copy-through-host",
+        severity,
+        result.rank,
+        title,
+        staged.exposed_ns,
+        fraction,
+        metrics,
+        staged.evidence,
+        _HOST_ADVICE,
+    )
+
+
+def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
+    if result.memory_is_known:
+        return None
+    return NotApplicable(
+        "peer-copy-through-host",
+        "the export does not tell what kinds of memory copies go between",
+        result.how_to_collect(Part.COPY_MEMORY),
+        result.rank,
+    )
+
+
+def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
+    fraction = one.exposed_ns / result.window_ns if result.window_ns else 0.0
+    severity = severity_of_cost(fraction)
+    if severity is None or one.ratio < MIN_RATIO:
+        return None
+    metrics: dict[str, MetricValue] = {
+        "nccl_gb_per_s": one.nccl_gb_per_s,
+        "copy_gb_per_s": one.copy_gb_per_s,
+        "ratio": one.ratio,
+        "peer": one.peer,
+        "direction": one.direction,
+        "nccl_bytes": one.nccl_bytes,
+        "num_operations": one.num_operations,
+        "num_copies": one.num_copies,
+        "exposed_ns": one.exposed_ns,
+        "coverage": one.num_operations / result.num_send_recv,
+    }
+    way = "to" if one.direction == "send" else "from"
+    title = (
+        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer}, a copy engine"
+        f" {one.copy_gb_per_s:.1f} GB/s; {duration(one.exposed_ns)} of NCCL's transfers is not"
+        " hidden"
+    )
+    return Finding(
+        "nccl-p2p-slower-than-copy",
+        severity,
+        result.rank,
+        title,
+        one.exposed_ns,
+        fraction,
+        metrics,
+        one.evidence,
+        _SLOWER_ADVICE,
+    )
+
+
+def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
+    if not result.num_send_recv:
+        return None
+    if not result.num_peer_copies:
+        reason = "no copy between devices to compare NCCL's sends and receives with"
+        how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
+    elif not result.num_sized:
+        reason = "the bytes and peers of NCCL's sends and receives are not in this export"
+        how = (
+            f"{result.how_to_collect(Part.RANGES)} python -m instrument …, which names every call"
+            " with its bytes and its peer"
+        )
+    else:
+        reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"
+        how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
+    return NotApplicable("nccl-p2p-slower-than-copy", reason, how, result.rank)
+
+
+_HOST_ADVICE = (
+    (
+        "See whether the GPUs may reach each other: `nvidia-smi topo -p2p rw`, and"
+        " torch.cuda.can_device_access_peer(0, 1); PyTorch enables access by itself where it may"
+    ),
+    (
+        "On servers turn PCIe ACS and the IOMMU off (bare metal), or put the two GPUs under one"
+        " switch: both keep peers apart"
+    ),
+    (
+        "GeForce boards have no peer access over PCIe: exchange over an NVLink bridge"
+        " (`nvidia-smi topo -m` shows NV#), and give the stages that talk most to bridged pairs"
+    ),
+    (
+        "Where it must be the host: split the tensor and send the parts in turn on two streams, so"
+        " that the legs of one overlap those of the next"
+    ),
+)
+_SLOWER_ADVICE = (
+    (
+        "Within one machine send by copy engine instead: tensor.copy_(…, non_blocking=True) to the"
+        " peer's memory (one process with several GPUs, CUDA IPC, or"
+        " torch.distributed._symmetric_memory from PyTorch 2.5 on) also leaves the SMs to compute"
+    ),
+    (
+        "Find out why: NCCL_DEBUG=INFO says P2P or SHM for each channel; SHM goes through host"
+        " memory with kernels on both sides. Allow P2P with NCCL_P2P_LEVEL=SYS (or PHB) where the"
+        " GPUs may reach each other (`nvidia-smi topo -p2p rw`)"
+    ),
+    "Have NCCL use the copy engines: NCCL_P2P_USE_CUDA_MEMCPY=1 (undocumented; measure it)",
+    (
+        "Give neighbouring stages GPUs with NVLink between them (`nvidia-smi topo -m`): reorder"
+        " ranks or CUDA_VISIBLE_DEVICES"
+    ),
+)
+PAGE = {"host_advice": bullets(_HOST_ADVICE), "slower_advice": bullets(_SLOWER_ADVICE)}

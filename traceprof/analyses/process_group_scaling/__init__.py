@@ -1,0 +1,385 @@
+"""Whether small operations cost more the more process groups of a machine communicate at once.
+
+Of ranks without a GPU: each group of Gloo has threads of its own, which share the machine's cores
+with those of all the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.process_group_scaling.groups_at_once import (
+    MachineOperations,
+    groups_at_once,
+    is_small,
+    on_one_clock,
+)
+from traceprof.communication.latency import SMALL_BYTES
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.units import duration, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import RunSummary
+
+IDS: tuple[str, ...] = ("process-group-scaling",)
+
+# Medians of fewer differ by a fifth on a machine that does something else, too.
+MIN_OPERATIONS = 50
+MIN_GROWTH = 1.2
+METRICS: Metrics = {
+    "process-group-scaling": {
+        "num_groups": Metric(Kind.COUNT, "the most groups at once"),
+        "us_per_operation": Metric(Kind.NUMBER, "the median duration then, in µs"),
+        "growth": Metric(
+            Kind.NUMBER,
+            "how many times as long operations take with the most groups as with the fewest: the"
+            " sums of the medians of all kinds, each weighted with its operations",
+        ),
+        "least_groups": Metric(Kind.COUNT, "the fewest groups at once"),
+        "us_per_operation_at_least": Metric(Kind.NUMBER, "the median duration then, in µs"),
+        "num_operations": Metric(Kind.COUNT, "small operations"),
+        "operations_per_group": Metric(Kind.COUNT, "small operations of a group, the median"),
+        "num_processes": Metric(
+            Kind.COUNT,
+            "ranks that communicated on the machine when the rank that loses most did",
+        ),
+        "num_threads": Metric(
+            Kind.COUNT,
+            "the threads of their processes that were seen, null where not known",
+            is_nullable=True,
+        ),
+        "num_cores": Metric(
+            Kind.COUNT,
+            "the machine's logical processors, null where not known",
+            is_nullable=True,
+        ),
+        "coverage": Metric(Kind.FRACTION, "the share of small operations that could be compared"),
+    }
+}
+
+
+class Level(NamedTuple):
+    """Operations of one signature while so many groups communicated.
+
+    Attributes:
+        num_groups: at once, this one among them.
+        num_operations: of all ranks.
+        median_ns: the median duration.
+    """
+
+    num_groups: int
+    num_operations: int
+    median_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What one rank lost to it.
+
+    Attributes:
+        rank: its number.
+        impact_ns: the time in small operations that nothing hides, times the share by which they
+            take longer than with the fewest groups.
+        window_ns: the length of its window.
+        small_ns: the time in all its small operations that nothing hides.
+        num_processes: ranks of the machine that communicated when this one did.
+        num_threads: of their processes; None where a report does not tell.
+        longest: its longest operations with more than the fewest groups.
+    """
+
+    rank: int
+    impact_ns: int
+    window_ns: int
+    small_ns: int
+    num_processes: int
+    num_threads: int | None
+    longest: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostScaling:
+    """What small operations cost on one machine.
+
+    Attributes:
+        num_cores: the machine's logical processors; None where the report does not tell.
+        num_operations: small operations.
+        num_compared: of signatures that ran with different numbers of groups at once.
+        operations_per_group: the median number of small operations of a group.
+        levels: by signature, in order of the number of groups.
+        losses: of each rank, the largest share of its window first.
+    """
+
+    num_cores: int | None
+    num_operations: int
+    num_compared: int
+    operations_per_group: int
+    levels: tuple[tuple[Level, ...], ...]
+    losses: tuple[Loss, ...]
+
+    @property
+    def compared(self) -> tuple[tuple[Level, ...], ...]:
+        """The levels of signatures that have several."""
+        return tuple(level for level in self.levels if len(level) > 1)
+
+    @property
+    def growth(self) -> float | None:
+        """How many times as long operations take with the most groups as with the fewest."""
+        most = sum(levels[-1].num_operations * levels[-1].median_ns for levels in self.compared)
+        fewest = sum(levels[-1].num_operations * levels[0].median_ns for levels in self.compared)
+        return most / fewest if fewest else None
+
+
+def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
+    """Compare the operations of all ranks of each machine."""
+    run = measured.run
+    hosts: dict[tuple[str | None, int], list[tuple[ProcessGroupsResult, int]]] = defaultdict(list)
+    for result in measured.process_groups:
+        session = run.reports[result.report].session
+        start = 0 if session.is_utc else session.start_utc_ns
+        if session.host is None or start is None:  # not to be compared with another report
+            hosts[None, result.report].append((result, 0))
+        else:
+            hosts[session.host, -1].append((result, start))
+    return tuple(_measure(run, results) for results in hosts.values())
+
+
+def findings(result: tuple[HostScaling, ...]) -> list[Finding | NotApplicable]:
+    """Judge each machine."""
+    judged = [_judge(machine) for machine in result]
+    return [claim for claim in judged if claim is not None]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
+    operations = on_one_clock(results)
+    at_once = groups_at_once(operations)
+    small = np.flatnonzero(is_small(operations))
+    levels, typical_ns, least_ns = _levels(operations, at_once, small)
+    losses = [
+        _loss(operations, at_once, (typical_ns, least_ns), small, results, index)
+        for index in range(len(results))
+    ]
+    per_group = np.bincount(operations.group[small])
+    return HostScaling(
+        num_cores=run.reports[results[0][0].report].session.num_cores,
+        num_operations=len(small),
+        num_compared=int((least_ns > 0).sum()),
+        operations_per_group=int(np.median(per_group[per_group > 0])) if len(small) else 0,
+        levels=levels,
+        losses=tuple(sorted(losses, key=lambda loss: -share(loss.impact_ns, loss.window_ns))),
+    )
+
+
+def _levels(
+    operations: MachineOperations, at_once: Int64, small: Int64
+) -> tuple[tuple[tuple[Level, ...], ...], Int64, Int64]:
+    """Group small operations by signature and number of groups.
+
+    Returns:
+        The levels of each signature with many operations; and for each operation the median at its
+        level and at the lowest level of its signature, int64[n], 0 where there is no comparison.
+    """
+    duration_ns = operations.end_ns - operations.start_ns
+    typical_ns, least_ns = np.zeros((2, len(duration_ns)), np.int64)
+    growths = []
+    for signature in np.unique(operations.signature[small]).tolist():
+        alike = small[operations.signature[small] == signature]
+        levels, members = [], []
+        for number in np.unique(at_once[alike]).tolist():
+            chosen = alike[at_once[alike] == number]
+            if len(chosen) >= MIN_OPERATIONS:
+                members.append(chosen)
+                levels.append(Level(number, len(chosen), int(np.median(duration_ns[chosen]))))
+        if levels:
+            growths.append(tuple(levels))
+        if len(levels) > 1:
+            for level, chosen in zip(levels, members, strict=True):
+                typical_ns[chosen], least_ns[chosen] = level.median_ns, levels[0].median_ns
+    return tuple(growths), typical_ns, least_ns
+
+
+def _loss(
+    operations: MachineOperations,
+    at_once: Int64,
+    medians: tuple[Int64, Int64],
+    small: Int64,
+    results: Sequence[tuple[ProcessGroupsResult, int]],
+    index: int,
+) -> Loss:
+    """Return what a rank lost, of the machine's ranks the one at an index."""
+    (result, start), (typical_ns, least_ns) = results[index], medians
+    chosen = np.flatnonzero((operations.rank == index) & (typical_ns > least_ns))
+    extra = intervals.total(typical_ns[chosen]) - intervals.total(least_ns[chosen])
+    exposed_ns = _exposed_ns(operations, chosen, result, start)
+    duration_ns = operations.end_ns[chosen] - operations.start_ns[chosen]
+    longest = chosen[intervals.largest(duration_ns, MAX_EVIDENCE)]
+    threads = [results[member][0].num_threads for member in _beside(operations, index)]
+    return Loss(
+        rank=result.rank,
+        impact_ns=round(exposed_ns * share(extra, intervals.total(typical_ns[chosen]))),
+        window_ns=result.window_ns,
+        small_ns=_exposed_ns(operations, small[operations.rank[small] == index], result, start),
+        num_processes=len(threads),
+        num_threads=None if None in threads else sum(thread or 0 for thread in threads),
+        longest=tuple(
+            Evidence(
+                int(operations.start_ns[operation]) - start,
+                int(operations.end_ns[operation]) - start,
+                _name(operations, operation, int(at_once[operation])),
+            )
+            for operation in longest.tolist()
+        ),
+    )
+
+
+def _beside(operations: MachineOperations, index: int) -> list[int]:
+    """Return the indices of the ranks that communicated in the time that one of them did."""
+    of_rank = operations.rank == index
+    if not of_rank.any():
+        return [index]
+    first, last = operations.start_ns[of_rank].min(), operations.end_ns[of_rank].max()
+    meets = (operations.start_ns <= last) & (operations.end_ns >= first)
+    ranks: list[int] = np.unique(operations.rank[meets]).tolist()
+    return ranks
+
+
+def _exposed_ns(
+    operations: MachineOperations, chosen: Int64, result: ProcessGroupsResult, start: int
+) -> int:
+    """Return for how long a rank did these operations and nothing that would hide them."""
+    covered = intervals.union(
+        operations.start_ns[chosen] - start, operations.end_ns[chosen] - start
+    )
+    return intervals.intersect(covered, result.exposed).measure_ns
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _name(operations: MachineOperations, index: int, at_once: int) -> str:
+    signature = operations.signatures[int(operations.signature[index])]
+    size = f" of {size_text(signature.bytes)}" if signature.bytes >= 0 else ""
+    group = operations.groups[int(operations.group[index])]
+    return f"{signature.operation}{size} on group {group}, {at_once} groups at once"
+
+
+def _judge(host: HostScaling) -> Finding | NotApplicable | None:
+    growth = host.growth
+    if growth is None:
+        return _no_comparison(host)
+    worst = host.losses[0]
+    fraction = share(worst.impact_ns, worst.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None or growth < MIN_GROWTH:
+        return None
+    # What most operations with the most groups are.
+    typical = max(
+        host.compared, key=lambda levels: levels[-1].num_operations * levels[-1].median_ns
+    )
+    fewest, most = typical[0], typical[-1]
+    metrics: dict[str, MetricValue] = {
+        "num_groups": most.num_groups,
+        "us_per_operation": most.median_ns / 1000,
+        "growth": growth,
+        "least_groups": fewest.num_groups,
+        "us_per_operation_at_least": fewest.median_ns / 1000,
+        "num_operations": host.num_operations,
+        "operations_per_group": host.operations_per_group,
+        "num_processes": worst.num_processes,
+        "num_threads": worst.num_threads,
+        "num_cores": host.num_cores,
+        "coverage": share(host.num_compared, host.num_operations),
+    }
+    return Finding(
+        IDS[0],
+        severity,
+        worst.rank,
+        f"Small operations take {duration(most.median_ns)} each while {most.num_groups} process"
+        f" groups communicate at once, {growth:.1f} times as long as with {fewest.num_groups}"
+        f"{_crowd(host, worst)}",
+        worst.impact_ns,
+        fraction,
+        metrics,
+        worst.longest,
+        ADVICE,
+    )
+
+
+def _crowd(host: HostScaling, loss: Loss) -> str:
+    """Say how many processes and threads share how many cores, where the export tells."""
+    if host.num_cores is None:
+        return ""
+    threads = "" if loss.num_threads is None else f" with {loss.num_threads} threads"
+    return f" ({loss.num_processes} processes{threads} on {host.num_cores} cores)"
+
+
+def _no_comparison(host: HostScaling) -> NotApplicable | None:
+    """Say that nothing is known of fewer groups, where small operations of several cost enough."""
+    several = [level[-1] for level in host.levels if level[-1].num_groups > 1]
+    worst = max(host.losses, key=lambda loss: share(loss.small_ns, loss.window_ns))
+    if not several or severity_of_cost(share(worst.small_ns, worst.window_ns)) is None:
+        return None
+    most = max(several, key=lambda level: level.num_operations * level.median_ns)
+    return NotApplicable(
+        IDS[0],
+        f"small operations take {duration(most.median_ns)} each while {most.num_groups} process"
+        f" groups communicate at once{_crowd(host, worst)}, and too few ran with fewer groups to"
+        " compare",
+        "record the same operations with fewer groups at once, and give both reports together",
+    )
+
+
+ADVICE = (
+    (
+        "Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
+        " torchrun sets it, torch.multiprocessing.spawn does not"
+    ),
+    (
+        "Give each rank cores of its own, its group's threads included: taskset or numactl"
+        " --physcpubind"
+    ),
+    (
+        "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
+        " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
+    ),
+    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    "Run fewer processes on the machine, each with more work",
+    (
+        "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
+        " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"
+    ),
+    (
+        "Where small messages must stay: a backend over shared memory (MPI, UCC), or NCCL where"
+        " there are GPUs"
+    ),
+)
+PAGE = {
+    "small": size_text(SMALL_BYTES),
+    "min_operations": str(MIN_OPERATIONS),
+    "min_growth": str(MIN_GROWTH),
+    "advice": bullets(ADVICE),
+}

@@ -1,0 +1,1 @@
+"""The shape of an analysis: results by rank, numbers and their meaning."""

@@ -1,0 +1,1 @@
+"""Training steps: their lengths, and the means of the steady ones."""

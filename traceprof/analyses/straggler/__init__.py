@@ -1,0 +1,256 @@
+"""Ranks that come last again and again, and why: the whole run on one clock.
+
+Findings are about the root: where a rank is late because it waited for another one itself, the
+other one is the straggler.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses.straggler import advice as texts
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Evidence,
+    Finding,
+    Kind,
+    Metric,
+    Metrics,
+    MetricValue,
+    NotApplicable,
+    severity_of_cost,
+    share,
+)
+from traceprof.ranks.causes import Cause, Causes
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.lateness import Lateness
+    from traceprof.ranks.waits import GroupWaits
+
+IDS: tuple[str, ...] = ("straggler",)
+METRICS: Metrics = {
+    "straggler": {
+        "rank": Metric(
+            Kind.COUNT,
+            "the root. A rank that was late because it waited for another one itself is not the"
+            " root",
+        ),
+        "lateness_ns": Metric(
+            Kind.NS,
+            "how long after the rank before it it came, at the median: what curing it alone gains",
+        ),
+        "share_last": Metric(
+            Kind.FRACTION,
+            "the share of the operations in which it (or the rank it holds up) came last",
+        ),
+        "clock_uncertainty_ns": Metric(
+            Kind.NS,
+            "how well its clock compares with the others'; null where it does not",
+            is_nullable=True,
+        ),
+        "cause": Metric(
+            Kind.TEXT,
+            "what took the time since the ranks last stood together: the late rank's computing,"
+            " communicating, copying and idling by cause, each beyond the median of the others."
+            " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
+            " compute (forward, backward, optimizer), communication, or outside the ranges, of"
+            " which the trace does not say more",
+        ),
+        "num_operations": Metric(Kind.COUNT, "operations that it shared with others"),
+        "host": Metric(Kind.TEXT, "the name of its machine"),
+        "coverage": Metric(
+            Kind.FRACTION, "the share of these operations that could be compared with others"
+        ),
+    }
+}
+
+# Operations whose causes are looked for, from the latest ones of each rank to the least late, so
+# that their median is that of all: enough for a majority.
+_MAX_CAUSES = 64
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that many waits go back to.
+
+    Attributes:
+        member: index of the rank, the root.
+        lateness: of the rank that came last because of it, itself or another one.
+        what: why the root was late, as `causes.Cause` tells.
+        num_alike: how many of the operations looked at have this root and cause.
+        num_looked_at: operations.
+        late_ns: how late the root was at the median of these.
+        worst: the latest of these.
+    """
+
+    member: int
+    lateness: Lateness
+    what: str
+    num_alike: int
+    num_looked_at: int
+    late_ns: int
+    worst: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class StragglerResult:
+    """The stragglers of a run.
+
+    Attributes:
+        ranks: how the ranks met.
+        stragglers: the ranks that others' waits go back to.
+    """
+
+    ranks: RankComparison
+    stragglers: tuple[Straggler, ...]
+
+
+def run(measured: MeasuredRun) -> StragglerResult:
+    """Find the ranks that the waits of a run go back to."""
+    ranks = measured.ranks
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    stragglers = _stragglers(ranks.lateness, ranks.waits, arrivals)
+    return StragglerResult(ranks, tuple(stragglers))
+
+
+def _stragglers(
+    late: Sequence[Lateness], waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]
+) -> list[Straggler]:
+    """Return one straggler for each root, by the rank whose lateness costs most."""
+    causes = Causes(waits, arrivals)
+    by_root: dict[int, Straggler] = {}
+    for lateness in sorted(late, key=lambda lateness: -lateness.total_ns):
+        if not lateness.num_last or not lateness.is_habit(_num_others(lateness, waits) + 1):
+            continue
+        straggler = _root(lateness, causes)
+        if straggler is not None and straggler.member not in by_root:
+            by_root[straggler.member] = straggler
+    return list(by_root.values())
+
+
+def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
+    """Return with how many others the rank shares the operations to which it was last."""
+    numbers = np.unique(late.operations[:, 0]).tolist()
+    return max(len(waits[number].group.members) for number in numbers) - 1
+
+
+def _root(late: Lateness, causes: Causes) -> Straggler | None:
+    """Return what most of a rank's latenesses go back to, weighed by how late it was."""
+    by_root: dict[tuple[int, str], list[Cause]] = defaultdict(list)
+    looked_at = 0
+    last = len(late.operations) - 1
+    chosen = np.unique(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
+    for number, row, column in late.operations[chosen].tolist():
+        cause = causes.of(number, row, column)
+        if cause is not None:
+            by_root[cause.root, cause.what].append(cause)
+            looked_at += 1
+    if not by_root:
+        return None
+    (member, what), alike = max(
+        by_root.items(), key=lambda item: sum(cause.late_ns for cause in item[1])
+    )
+    return Straggler(
+        member=member,
+        lateness=late,
+        what=what,
+        num_alike=len(alike),
+        num_looked_at=looked_at,
+        late_ns=int(np.median([cause.late_ns for cause in alike])),
+        worst=tuple(alike[:MAX_EVIDENCE]),
+    )
+
+
+def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
+    """Judge the stragglers by what the others' waiting costs."""
+    claims: list[Finding | NotApplicable] = []
+    ranks = result.ranks
+    for straggler in result.stragglers:
+        late = straggler.lateness
+        impact = min(late.total_ns, ranks.window_ns)
+        fraction = share(impact, ranks.window_ns)
+        severity = severity_of_cost(fraction)
+        if severity is None:
+            continue
+        rank = ranks.ranks[straggler.member]
+        machine = ranks.machines[straggler.member]
+        via = straggler.worst[0].via
+        metrics: dict[str, MetricValue] = {
+            "rank": rank,
+            "lateness_ns": straggler.late_ns,
+            "share_last": late.share_last,
+            "clock_uncertainty_ns": late.uncertainty_ns,
+            "cause": straggler.what,
+            "num_operations": late.num_operations,
+            "host": machine,
+            "coverage": late.coverage,
+        }
+        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
+        claims.append(
+            Finding(
+                IDS[0],
+                severity,
+                rank,
+                f"On {machine}, it arrives {duration(straggler.late_ns)} after"
+                f" the rank before it{held_up}: last in {percent(late.share_last)} of"
+                f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
+                impact,
+                fraction,
+                metrics,
+                tuple(
+                    Evidence(
+                        cause.start_ns,
+                        cause.end_ns,
+                        f"{duration(cause.late_ns)} late: {texts.BECAUSE[cause.what]}",
+                    )
+                    for cause in straggler.worst
+                ),
+                texts.ADVICE[straggler.what],
+            )
+        )
+    return claims or _not_resolvable(ranks)
+
+
+def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
+    """Say where the clocks leave open whether a rank is late by what would be worth a word."""
+    unsure: dict[str, int | None] = {}
+    for waits in ranks.waits:
+        judged = waits.is_judged & waits.group.leaves_together
+        row = np.arange(len(waits))
+        latest = waits.late_ns[row, waits.last]
+        beneath = judged & ~waits.is_resolved
+        if not ranks.window_ns or beneath.sum() * 2 < judged.sum():
+            continue
+        if severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / ranks.window_ns) is None:
+            continue
+        for column in range(len(waits.group.members)):
+            host = ranks.machines[waits.group.members[column]]
+            column_ns = int(waits.uncertainty_ns[column])
+            is_known = column_ns < np.iinfo(np.int64).max
+            unsure[host] = max(unsure.get(host) or 0, column_ns) if is_known else None
+    if not unsure:
+        return []
+    known = [uncertainty_ns for uncertainty_ns in unsure.values() if uncertainty_ns is not None]
+    how_well = f"to {duration(max(known))}" if known else "not at all"
+    return [
+        NotApplicable(
+            IDS[0],
+            f"not resolvable: the clocks of {', '.join(sorted(unsure))} compare {how_well}, and the"
+            " ranks arrive closer to each other than that",
+            "synchronize the machines with PTP (NTP is good to tens of ms), or capture more"
+            " operations that all ranks take part in",
+        )
+    ]
+
+
+PAGE: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""Compares two recordings, or several of each: did a change help, and where."""

@@ -1,0 +1,228 @@
+"""The one door: what changed between two recordings, how sure that is, and where it comes from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analysis import Analysis
+from traceprof.comparison.communication import communication
+from traceprof.comparison.comparable import comparable
+from traceprof.comparison.findings import findings
+from traceprof.comparison.gates import change_interval, judged, parse
+from traceprof.comparison.kernels import kernels
+from traceprof.comparison.series import CAUSES, COLUMNS, series
+from traceprof.comparison.sides import LoadedSide, loaded
+from traceprof.comparison.statistics import MIN_DRAWN_STEPS, MIN_STEPS
+from traceprof.documents import comparison as d
+from traceprof.documents.analysis.model import Document
+from traceprof.execution.options import Options
+from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceprof.comparison.gates import GateLimit
+    from traceprof.comparison.series import Series
+    from traceprof.comparison.sides import Source
+    from traceprof.comparison.statistics import Interval
+    from traceprof.progress import Progress
+
+SAME = 0.01
+"""A step is the same where the interval lies within this fraction of it."""
+_ONE = (str, os.PathLike, Analysis, RunResult, Document)
+_PARTS: tuple[tuple[d.Part, str], ...] = (
+    ("compute", "compute"),
+    ("exposed communication", "exposed-communication"),
+    ("exposed copy", "exposed-copy"),
+    ("idle", "idle"),
+)  # as they are called, and as gates are
+
+
+def compare(
+    before: Source | Iterable[Source],
+    after: Source | Iterable[Source],
+    *,
+    gates: Iterable[str] = (),
+    options: Options | None = None,
+    listener: Progress | None = None,
+    jobs: int | None = None,
+) -> d.Comparison:
+    """Hold two sides against each other.
+
+    Args:
+        before: a report, a folder of them, a saved JSON analysis, `runs.db#NAME`, an `Analysis`, or
+            several of these: reports of ranks are one recording, others are repetitions.
+        after: likewise.
+        gates: limits that must be kept, such as `step:+2%`.
+        options: what to analyse of reports.
+        listener: told of what is read.
+        jobs: how many processes may analyse.
+
+    Raises:
+        TraceprofError: a side cannot be read, or a gate is none.
+    """
+    limits = [parse(gate) for gate in gates]
+    options = options or Options()
+    sides = [
+        loaded([side] if isinstance(side, _ONE) else list(side), how, listener=listener, jobs=jobs)
+        for side, how in ((before, options), (after, without_predictions(options)))
+    ]
+    return compared(sides[0], sides[1], limits)
+
+
+def without_predictions(options: Options) -> Options:
+    """Return options for a side whose findings need not say what they would save."""
+    return replace(options, savings=False)
+
+
+def compared(
+    before: LoadedSide, after: LoadedSide, gates: Sequence[GateLimit] = ()
+) -> d.Comparison:
+    """Hold two sides against each other that are read already.
+
+    Args:
+        before: one side.
+        after: the other.
+        gates: limits that must be kept.
+    """
+    steps = series(before.captures), series(after.captures)
+    means = [_mean_step(side.means) for side in steps]
+    changes = _differences(*means)
+    matched = kernels(before.captures, after.captures, changes.compute_ns)
+    step = _step(*steps)
+    checked = comparable(before.captures, after.captures)
+    return d.Comparison(
+        schema=d.SCHEMA,
+        traceprof_version=__version__,
+        before=_side(before, steps[0]),
+        after=_side(after, steps[1]),
+        comparable=checked,
+        step=step,
+        parts=changes,
+        mean_before=means[0],
+        mean_after=means[1],
+        part_changes=[_part(part, name, *steps) for part, name in _PARTS],
+        idle=_idle(steps[0].means, steps[1].means),
+        kernels=matched.changes,
+        kernel_matching=matched.matching,
+        kernels_beside_ns=matched.beside_ns,
+        communication=communication(before.captures, after.captures),
+        findings=findings(before.captures, after.captures, float(steps[0].summary[0])),
+        gates=[judged(gate, *steps, after.captures) for gate in gates],
+        notes=_notes(*steps),
+    )
+
+
+def _mean_step(means: Mapping[str, int]) -> d.Parts:
+    return d.Parts(*(means[name] for name in COLUMNS))
+
+
+def _differences(before: d.Parts, after: d.Parts) -> d.Parts:
+    return d.Parts(
+        after.mean_step_ns - before.mean_step_ns,
+        after.compute_ns - before.compute_ns,
+        after.exposed_communication_ns - before.exposed_communication_ns,
+        after.exposed_copy_ns - before.exposed_copy_ns,
+        after.idle_ns - before.idle_ns,
+    )
+
+
+def _step(before: Series, after: Series) -> d.Step:
+    gate = parse("step:+0%")
+    values = float(before.summary[0]), float(after.summary[0])
+    interval = change_interval(gate, before, after)
+    if interval is not None:
+        interval = type(interval)(interval.low / 100, interval.high / 100)
+    is_several = max(len(before.captures), len(after.captures)) > 1
+    has_steps = before.has_steps and after.has_steps
+    basis: d.Basis = "training" if not has_steps else "captures" if is_several else "steps"
+    return d.Step(
+        before_ns=round(values[0]),
+        after_ns=round(values[1]),
+        change=values[1] / values[0] - 1 if values[0] else None,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        verdict=_verdict(interval),
+        basis=basis,
+    )
+
+
+def _verdict(interval: Interval | None) -> d.Verdict:
+    if interval is None:
+        return "inconclusive"
+    if interval.high < 0:
+        return "faster"
+    if interval.low > 0:
+        return "slower"
+    return "same" if max(-interval.low, interval.high) <= SAME else "inconclusive"
+
+
+def _part(part: d.Part, name: str, before: Series, after: Series) -> d.PartChange:
+    column = f"{part.replace(' ', '_')}_ns"
+    interval = change_interval(parse(f"{name}:+0ns"), before, after)
+    values = before.means[column], after.means[column]
+    return d.PartChange(
+        part=part,
+        before_ns=values[0],
+        after_ns=values[1],
+        change_ns=values[1] - values[0],
+        low_ns=None if interval is None else round(interval.low),
+        high_ns=None if interval is None else round(interval.high),
+    )
+
+
+def _idle(before: Mapping[str, int], after: Mapping[str, int]) -> list[d.IdleChange]:
+    changes = [
+        d.IdleChange(
+            cause.removesuffix("_ns"), before[cause], after[cause], after[cause] - before[cause]
+        )
+        for cause in CAUSES
+        if before[cause] or after[cause]
+    ]
+    return sorted(changes, key=lambda change: -abs(change.change_ns))
+
+
+def _side(side: LoadedSide, steps: Series) -> d.Side:
+    captures = side.captures
+    return d.Side(
+        name=side.name,
+        reports=[report.path for capture in captures for report in capture.reports],
+        num_captures=len(captures),
+        ranks=sorted({rank.rank for capture in captures for rank in capture.ranks}),
+        gpus=sorted({rank.gpu for capture in captures for rank in capture.ranks if rank.gpu}),
+        num_steps=steps.num_steps,
+        num_left_out=steps.num_left_out,
+        left_out_reports=[lost.reason for capture in captures for lost in capture.lost_reports],
+    )
+
+
+def _notes(before: Series, after: Series) -> list[str]:
+    notes = []
+    is_single = len(before.captures) == len(after.captures) == 1
+    sides = {"before": before, "after": after}
+    without = [name for name, side in sides.items() if not side.has_steps]
+    if without:
+        notes.append(
+            f"no training steps are known {' and '.join(without)}: all that findings are about is"
+            " one step, and no interval can be given (name the range around a step with"
+            " --step-pattern)"
+        )
+    for name, side in sides.items():
+        if not (is_single and side.has_steps):
+            continue
+        if side.num_steps < MIN_STEPS:
+            what = f"of fewer than {MIN_STEPS} no interval is given"
+        elif side.num_steps < MIN_DRAWN_STEPS:
+            what = "the interval is that of normal noise, as wide as so few steps make it"
+        else:
+            continue
+        notes.append(f"{name}, steps to compare: {side.num_steps}; {what}")
+    if is_single:
+        notes.append(
+            "one recording a side: how much two runs of the same program differ (1 to 2 %, by"
+            " clocks and placement) is not in the interval; give several to have it there"
+        )
+    return notes

@@ -1,0 +1,153 @@
+"""What was communicated on two sides, by communicator and kind: waiting apart from transfer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.documents.comparison import CommunicationChange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceprof.documents.analysis.communication import CommunicationTotals
+    from traceprof.documents.analysis.model import Document
+
+_Key = tuple[str, str | None]
+_Pair = tuple["_Use | None", "_Use | None"]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Operations of one kind on one communicator, per step and rank on the average.
+
+    Attributes:
+        operation: the kind.
+        communicator: its name, as far as it is known.
+        ranks: those that take part.
+        count: how many.
+        ns: how long they take, waiting included.
+        wait_ns: what of it is waiting for the last rank; None where that is not known.
+        transfer_ns: what of it all ranks were inside.
+    """
+
+    operation: str
+    communicator: str | None
+    ranks: frozenset[int]
+    count: float
+    ns: float
+    wait_ns: float | None
+    transfer_ns: float | None
+
+
+def communication(
+    before: Sequence[Document], after: Sequence[Document]
+) -> list[CommunicationChange]:
+    """Match the communication of two sides: by name, else by the ranks that take part.
+
+    Names of communicators are drawn at random in every run where NCCL alone tells them.
+
+    Args:
+        before: the recordings of one side.
+        after: those of the other.
+    """
+    sides = [_uses(side) for side in (before, after)]
+    pairs: list[_Pair] = [(sides[0].pop(key), sides[1].pop(key)) for key in _shared(*sides)]
+    left = [list(side.values()) for side in sides]
+    for one in left[0]:
+        fitting = [
+            other
+            for other in left[1]
+            if (other.operation, other.ranks) == (one.operation, one.ranks)
+        ]
+        other = min(fitting, key=lambda use: abs(use.count - one.count), default=None)
+        if other is not None:
+            left[1].remove(other)
+        pairs.append((one, other))
+    pairs += [(None, other) for other in left[1]]
+    changes = [_change(*pair) for pair in pairs]
+    return sorted(changes, key=lambda change: (-abs(change.change_ns), change.operation))
+
+
+def _shared(before: dict[_Key, _Use], after: dict[_Key, _Use]) -> list[_Key]:
+    return [key for key in before if key in after]
+
+
+def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
+    """Return the communication of a side; the mean over recordings, by name."""
+    by_key: defaultdict[_Key, list[_Use]] = defaultdict(list)
+    for capture in captures:
+        for key, use in _of_capture(capture).items():
+            by_key[key].append(use)
+    number = len(captures)
+    return {
+        key: _Use(
+            key[0],
+            key[1],
+            uses[0].ranks,
+            sum(use.count for use in uses) / number,
+            sum(use.ns for use in uses) / number,
+            _mean([use.wait_ns for use in uses], number),
+            _mean([use.transfer_ns for use in uses], number),
+        )
+        for key, uses in by_key.items()
+    }
+
+
+def _of_capture(capture: Document) -> dict[_Key, _Use]:
+    rows: defaultdict[_Key, list[CommunicationTotals]] = defaultdict(list)
+    for row in capture.communication_totals:
+        rows[row.operation, row.communicator].append(row)
+    num_ranks = len({row.rank for row in capture.communication_totals})
+    return {
+        key: _Use(
+            *key,
+            frozenset(row.rank for row in several),
+            sum(row.count / max(row.num_steps, 1) for row in several) / num_ranks,
+            sum(row.total_ns / max(row.num_steps, 1) for row in several) / num_ranks,
+            _mean([_per_step(row.wait_ns, row) for row in several], num_ranks),
+            _mean([_per_step(row.transfer_ns, row) for row in several], num_ranks),
+        )
+        for key, several in rows.items()
+    }
+
+
+def _per_step(value: int | None, row: CommunicationTotals) -> float | None:
+    """Return a time per step; None also where not all operations were matched."""
+    if value is None or row.num_matched < row.count:
+        return None
+    return value / max(row.num_steps, 1)
+
+
+def _mean(values: Iterable[float | None], number: int) -> float | None:
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) / number if len(known) == len(listed) else None
+
+
+def _change(one: _Use | None, other: _Use | None) -> CommunicationChange:
+    uses = (one, other)
+    named = one or other
+    counts = [0.0 if use is None else use.count for use in uses]
+    spent = [0 if use is None else round(use.ns) for use in uses]
+    waits = [0 if use is None else _rounded(use.wait_ns) for use in uses]
+    transfers = [0 if use is None else _rounded(use.transfer_ns) for use in uses]
+    return CommunicationChange(
+        operation="" if named is None else named.operation,
+        before=None if one is None else one.communicator,
+        after=None if other is None else other.communicator,
+        count_before=counts[0],
+        count_after=counts[1],
+        before_ns=spent[0],
+        after_ns=spent[1],
+        change_ns=spent[1] - spent[0],
+        wait_before_ns=waits[0],
+        wait_after_ns=waits[1],
+        transfer_before_ns=transfers[0],
+        transfer_after_ns=transfers[1],
+    )
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,110 @@
+"""Findings of two sides: gone, new, better, worse; what they predicted, and what came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof.comparison.series import training_steps
+from traceprof.documents.comparison import FindingChange
+from traceprof.findings import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.documents.analysis.claims import Finding
+    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.comparison import Status
+
+MIN_CHANGE = 0.01  # of a step: less cannot be told from the noise between two runs
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A finding of one side, on the rank where it costs most.
+
+    Attributes:
+        finding: of the recording in which it costs most.
+        ns: what it costs per step, the mean over recordings.
+    """
+
+    finding: Finding
+    ns: float
+
+
+def findings(
+    before: Sequence[Document], after: Sequence[Document], step_ns: float
+) -> list[FindingChange]:
+    """Return what became of each finding, the largest change first.
+
+    Args:
+        before: the recordings of one side.
+        after: those of the other.
+        step_ns: what a step took before.
+    """
+    sides = [_claims(side) for side in (before, after)]
+    unknown = {gap.id for capture in after for gap in capture.not_applicable}
+    changes = [
+        _change(id_, sides[0].get(id_), sides[1].get(id_), step_ns, is_known=id_ not in unknown)
+        for id_ in dict.fromkeys([*sides[0], *sides[1]])
+    ]
+    changes.sort(
+        key=lambda change: (-abs((change.after_ns or 0) - (change.before_ns or 0)), change.id)
+    )
+    return changes
+
+
+def severity(name: str) -> Severity:
+    """Return a severity by the name that the document has."""
+    return Severity[name.upper()]
+
+
+def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
+    """Return the findings of a side by id."""
+    worst: dict[str, _Claim] = {}
+    total: dict[str, float] = {}
+    for capture in captures:
+        steps = {rank.rank: training_steps(capture, rank.rank) for rank in capture.ranks}
+        of_capture: dict[str, _Claim] = {}
+        for finding in capture.findings:
+            claim = _Claim(finding, finding.impact_ns / steps.get(finding.rank, 1))
+            known = of_capture.get(finding.id)
+            if known is None or known.ns < claim.ns:
+                of_capture[finding.id] = claim
+        for id_, claim in of_capture.items():
+            total[id_] = total.get(id_, 0.0) + claim.ns
+            if id_ not in worst or worst[id_].ns < claim.ns:
+                worst[id_] = claim
+    return {id_: _Claim(claim.finding, total[id_] / len(captures)) for id_, claim in worst.items()}
+
+
+def _change(
+    id_: str, one: _Claim | None, other: _Claim | None, step_ns: float, *, is_known: bool
+) -> FindingChange:
+    before_ns, after_ns = (None if claim is None else round(claim.ns) for claim in (one, other))
+    came = None
+    if is_known or other is not None:
+        came = (before_ns or 0) - (after_ns or 0)
+    named = other or one
+    return FindingChange(
+        id=id_,
+        status=_status(one, other, step_ns),
+        before_ns=before_ns,
+        after_ns=after_ns,
+        severity_before=None if one is None else one.finding.severity,
+        severity_after=None if other is None else other.finding.severity,
+        predicted=None if one is None else one.finding.saving,
+        came_ns=None if one is None else came,
+        title="" if named is None else named.finding.title,
+    )
+
+
+def _status(one: _Claim | None, other: _Claim | None, step_ns: float) -> Status:
+    if other is None:
+        return "gone"
+    if one is None:
+        return "new"
+    change = other.ns - one.ns
+    if abs(change) < MIN_CHANGE * step_ns:
+        return "same"
+    return "worse" if change > 0 else "better"

@@ -1,0 +1,174 @@
+"""The steps of a side: how long each is, on the average of its ranks, and of what."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.comparison.statistics import MIN_DRAWN_STEPS, drawn, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from traceprof.comparison.statistics import Float64
+    from traceprof.documents.analysis.measures import Step
+    from traceprof.documents.analysis.model import Document
+
+COLUMNS = (
+    "window_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns",
+)  # fmt: skip
+"""Of a series: how long a step is, and the parts that sum to it."""
+CAUSES = (
+    "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
+    "allocation_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+)  # fmt: skip
+"""Of idle time."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What is known of the steps of one side.
+
+    Attributes:
+        captures: float64[n, 5] of each recording: a row per step, the columns above, means over the
+            ranks. One row without steps.
+        means: by column and cause, of the mean step in ns: over the ranks' steady steps, over
+            ranks, over recordings. The parts sum to `window_ns`, the causes to `idle_ns`.
+        num_left_out: steps that are not compared.
+        has_steps: whether every recording has steps.
+    """
+
+    captures: tuple[Float64, ...]
+    means: Mapping[str, int]
+    num_left_out: int
+    has_steps: bool
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps are compared, over all recordings."""
+        return sum(map(len, self.captures)) if self.has_steps else 0
+
+    @property
+    def summaries(self) -> list[Float64]:
+        """Median step and means of the columns of each recording, float64[6]."""
+        return [summary(series) for series in self.captures]
+
+    @property
+    def summary(self) -> Float64:
+        """Return the means of these over the recordings, float64[6]."""
+        mean: Float64 = np.mean(self.summaries, axis=0)
+        return mean
+
+    @property
+    def of_steps(self) -> list[Float64]:
+        """Return the same of each step of the only recording, as if it were one."""
+        return [summary(self.captures[0][place : place + 1]) for place in range(self.num_steps)]
+
+    def drawn(self, side: int) -> Float64 | None:
+        """Return draws of the only recording; None of several, or of one with too few steps."""
+        is_enough = self.has_steps and len(self.captures[0]) >= MIN_DRAWN_STEPS
+        return drawn(self.captures[0], side) if len(self.captures) == 1 and is_enough else None
+
+
+def series(captures: Sequence[Document]) -> Series:
+    """Return the steps of a side.
+
+    Args:
+        captures: its recordings.
+    """
+    has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
+    rows = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
+    exact = [_means(capture, has_steps=has_steps) for capture in captures]
+    mean = {name: sum(one[name] for one in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
+    num_steps = sum(len({(s.rank, s.step, s.start_ns) for s in c.steps}) for c in captures)
+    num_ranks = [max(len({step.rank for step in c.steps}), 1) for c in captures]
+    kept = sum(len(array) * ranks for array, ranks in zip(rows, num_ranks, strict=True))
+    left_out = (num_steps - kept) // max(num_ranks) if has_steps else 0
+    return Series(tuple(rows), _whole(mean), max(left_out, 0), has_steps)
+
+
+def training_steps(capture: Document, rank: int) -> int:
+    """Return how many steps of a rank findings are about; 1 without steps.
+
+    Args:
+        capture: an analysis.
+        rank: one of its ranks.
+    """
+    spans = {span.rank: span for span in capture.training}
+    span = spans.get(rank)
+    num = sum(
+        step.rank == rank
+        and (span is None or (span.start_ns <= step.start_ns and step.end_ns <= span.end_ns))
+        for step in capture.steps
+    )
+    return max(num, 1)
+
+
+def in_whole_ns(parts: Mapping[str, float], total: int) -> dict[str, int]:
+    """Round parts so that they sum to a total: what rounding leaves goes to the largest."""
+    whole = {name: round(value) for name, value in parts.items()}
+    largest = max(parts, key=lambda name: parts[name])
+    whole[largest] += total - sum(whole.values())
+    return whole
+
+
+def _whole(mean: Mapping[str, float]) -> dict[str, int]:
+    length, *parts = COLUMNS
+    total = round(mean[length])
+    split = in_whole_ns({name: mean[name] for name in parts}, total)
+    causes = in_whole_ns({name: mean[name] for name in CAUSES}, split["idle_ns"])
+    return {length: total, **split, **causes}
+
+
+def _means(capture: Document, *, has_steps: bool) -> dict[str, float]:
+    """Return what the mean step takes on the mean rank of a recording, by column and cause."""
+    totals = [one for one in capture.step_totals if one.num_steps or not has_steps]
+    return {
+        name: sum(getattr(one, name) / max(one.num_steps, 1) for one in totals) / len(totals)
+        if totals
+        else 0.0
+        for name in (*COLUMNS, *CAUSES)
+    }
+
+
+def _one_row(capture: Document) -> Float64:
+    """Return all that findings are about as one step, float64[1, 5]."""
+    means = _means(capture, has_steps=False)
+    return np.array([[means[name] for name in COLUMNS]], np.float64)
+
+
+def _rows(capture: Document) -> Float64:
+    """Return the steps that all ranks have, the means over the ranks, float64[n, 5]."""
+    by_rank: defaultdict[int, list[Step]] = defaultdict(list)
+    for step in capture.steps:
+        by_rank[step.rank].append(step)
+    keyed = [
+        _by_number([by_rank[totals.rank][place] for place in totals.steps])
+        for totals in capture.step_totals
+        if totals.num_steps
+    ]
+    shared = set(keyed[0]).intersection(*keyed[1:])
+    least = min(map(len, keyed))
+    if 2 * len(shared) > least:
+        chosen = [[steps[key] for key in steps if key in shared] for steps in keyed]
+    else:  # numbers that do not agree
+        chosen = [list(steps.values())[:least] for steps in keyed]
+    arrays = [
+        np.array([[getattr(step, name) for name in COLUMNS] for step in steps], np.float64)
+        for steps in chosen
+    ]
+    mean: Float64 = np.mean(arrays, axis=0)
+    return mean
+
+
+def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:
+    """Return steps by number, and by how often it came before."""
+    seen: Counter[int] = Counter()
+    chosen = {}
+    for step in steps:
+        chosen[step.step, seen[step.step]] = step
+        seen[step.step] += 1
+    return chosen

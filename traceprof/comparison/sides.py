@@ -1,0 +1,171 @@
+"""What stands on a side: reports, a folder, a saved JSON analysis, a run of a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analysis import Analysis, analyze_captures
+from traceprof.documents.analysis.model import SCHEMA, Document
+from traceprof.documents.analysis.records import document
+from traceprof.errors import TraceFileError, UsageError
+from traceprof.store.files import is_store
+from traceprof.store.runs import load, stored_runs
+from traceprof.trace.folder import reports_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.execution.options import Options
+    from traceprof.progress import Progress
+
+    Source = str | os.PathLike[str] | Analysis | RunResult | Document
+
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"traceprof\.')
+_HEAD = 4096  # bytes in which a saved analysis names its schema
+
+
+@dataclass(frozen=True)
+class LoadedSide:
+    """One side of a comparison.
+
+    Attributes:
+        name: what it is called.
+        captures: the analysis of each recording, at least one.
+    """
+
+    name: str
+    captures: tuple[Document, ...]
+
+
+def loaded(
+    sources: Sequence[Source],
+    options: Options | None = None,
+    *,
+    listener: Progress | None = None,
+    jobs: int | None = None,
+) -> LoadedSide:
+    """Read or analyse what stands on a side.
+
+    Args:
+        sources: reports and folders of them, which are analysed together; saved analyses, runs
+            (`runs.db#NAME`) and results, of which each is a recording of its own.
+        options: what to analyse of reports.
+        listener: told of what is read.
+        jobs: how many processes may analyse.
+
+    Raises:
+        TraceprofError: something cannot be read.
+    """
+    paths: list[Path] = []
+    captures: list[Document] = []
+    for source in sources:
+        if isinstance(source, (Analysis, RunResult, Document)):
+            captures.append(_of_result(source))
+            continue
+        text = os.fspath(source)
+        run = run_of_store(text)
+        if run is not None:
+            captures.append(_converted(load(*run), text))
+        elif os.path.isdir(text):  # noqa: PTH112  (Path raises where it may not look)
+            paths += reports_in(Path(text))
+        elif (saved := _saved(Path(text))) is not None:
+            captures.append(saved)
+        else:
+            paths.append(Path(text))
+    if paths:
+        results = analyze_captures(paths, options, jobs=jobs, listener=listener)
+        captures = [*map(document, results), *captures]
+    return LoadedSide(_name(sources), tuple(captures))
+
+
+def files_of(sources: Sequence[str]) -> list[Path]:
+    """Return the files that sources name, those of stores among them."""
+    stores = ((source, run_of_store(source)) for source in sources)
+    return [Path(source if run is None else run[0]) for source, run in stores]
+
+
+def run_of_store(text: str) -> tuple[str, str] | None:
+    """Return store and name of `runs.db#NAME`; None of what is no such thing."""
+    store, mark, name = text.rpartition("#")
+    if not mark or os.path.lexists(text):
+        return None
+    return store, name
+
+
+def _of_result(source: Analysis | RunResult | Document) -> Document:
+    if isinstance(source, Document):
+        return source
+    return document(source.result if isinstance(source, Analysis) else source)
+
+
+def _saved(path: Path) -> Document | None:
+    """Return the analysis that a file holds; None where it is something else."""
+    if not path.is_file():  # a pipe would wait for its writer
+        return None
+    _refuse_store(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+            if not head.lstrip().startswith(b"{") or not _SCHEMA.search(head):
+                return None
+            content = head + file.read()
+    except OSError:
+        return None  # whoever opens it as a report says what is wrong
+    try:
+        return _converted(json.loads(content), str(path))
+    except ValueError as error:
+        raise TraceFileError(
+            f"cannot read {path}", f"it is no JSON: {error}", "write the analysis again"
+        ) from error
+
+
+def _refuse_store(path: Path) -> None:
+    """Refuse a store without the name of a run."""
+    if not is_store(path):
+        return
+    names = [run.name for run in stored_runs(path)]
+    raise UsageError(
+        f"cannot compare {path}",
+        "it is a store of runs",
+        f"say which run: {path}#{names[0]}" if names else "save a run first",
+    )
+
+
+def _converted(written: Any, name: str) -> Document:  # noqa: ANN401  (JSON)
+    """Return a document of its types.
+
+    Raises:
+        TraceFileError: it is another one, or from another version.
+    """
+    schema = written.get("schema") if isinstance(written, dict) else None
+    if schema != SCHEMA:
+        why = f"it is {schema!r}, not an analysis"
+        raise TraceFileError(f"cannot compare {name}", why, "use analyze --format json")
+    try:
+        return msgspec.convert(written, Document)
+    except msgspec.ValidationError as error:
+        why = f"another version of traceprof wrote it ({error})"
+        raise TraceFileError(
+            f"cannot compare {name}", why, "analyse the reports again with this version"
+        ) from error
+
+
+def _name(sources: Sequence[Source]) -> str:
+    names = [
+        source.reports[0].path
+        if isinstance(source, Document)
+        else str(source.run.reports[0].path)
+        if isinstance(source, (Analysis, RunResult))
+        else os.fspath(source)
+        for source in sources
+    ]
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{others}"

@@ -1,0 +1,1 @@
+"""The three JSON documents: analysis, comparison and what-if."""

@@ -1,0 +1,179 @@
+"""Where the time of ranks, steps and kernels went, in the JSON document."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from traceprof.documents.analysis.fields import Count, Fraction
+from traceprof.kernel_names.arithmetic import PRECISIONS
+from traceprof.kernel_names.categories import Category
+from traceprof.run.concurrency import KINDS
+
+
+class Breakdown(Struct, forbid_unknown_fields=True):
+    """compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = window_ns."""
+
+    rank: Count
+    window_start_ns: int
+    window_ns: Count
+    compute_ns: Count
+    communication_ns: Count
+    overlapped_communication_ns: Count
+    exposed_communication_ns: Count
+    copy_ns: Count
+    exposed_copy_ns: Count
+    idle_ns: Count
+    num_kernels: Annotated[int, Meta(ge=0, description="Kernels that do not communicate.")]
+    num_communication: Annotated[
+        int, Meta(ge=0, description="Communication kernels and peer copies.")
+    ]
+    num_copies: Annotated[int, Meta(ge=0, description="Every other memory copy, and memory sets.")]
+
+
+class Training(Struct, forbid_unknown_fields=True):
+    """What of a rank's window is training: findings are about it if nothing else is asked for."""
+
+    rank: Count
+    start_ns: int
+    end_ns: int
+    before_ns: Annotated[
+        int, Meta(ge=0, description="How much of the rank's window comes before: set-up, warm-up.")
+    ]
+    after_ns: Count
+
+
+class Step(Struct, forbid_unknown_fields=True):
+    """The same of a training step: the four parts sum to window_ns."""
+
+    rank: Count
+    step: Count
+    start_ns: int
+    end_ns: int
+    window_ns: Count
+    compute_ns: Count
+    communication_ns: Count
+    overlapped_communication_ns: Count
+    exposed_communication_ns: Count
+    copy_ns: Count
+    exposed_copy_ns: Count
+    idle_ns: Count
+    num_kernels: Count
+    num_communication: Count
+    num_copies: Count
+
+
+class StepTotals(Struct, forbid_unknown_fields=True):
+    """The steady steps of a rank together; without steps what findings are about.
+
+    The four parts sum to window_ns, the causes of idle time (see `gpu-idle`) to idle_ns.
+    """
+
+    rank: Count
+    num_steps: Annotated[int, Meta(ge=0, description="0 where no steps are known.")]
+    steps: Annotated[
+        list[Count],
+        Meta(
+            description="Their places among the rank's `steps`, from 0. Left out are warm-up, slow"
+            " steps at the beginning, and the last one, which ends with its last operation."
+        ),
+    ]
+    window_ns: Count
+    compute_ns: Count
+    exposed_communication_ns: Count
+    exposed_copy_ns: Count
+    idle_ns: Count
+    launch_bound_ns: Count
+    turnaround_ns: Count
+    sync_ns: Count
+    data_loading_ns: Count
+    mpi_ns: Count
+    setup_ns: Count
+    allocation_ns: Count
+    waiting_ns: Count
+    host_code_ns: Count
+    unknown_ns: Count
+
+
+class Beside(Struct, forbid_unknown_fields=True):
+    """How long a kind of GPU operations ran on a rank, and how long beside each kind.
+
+    Of the part of the window that findings judge. Operations of one kind beside each other are not
+    told: its time beside itself is `total_ns`.
+    """
+
+    rank: Count
+    kind: Annotated[
+        str,
+        Meta(
+            description="`copy` is all copies and memory sets together, peer copies (which are"
+            " communication) left out; `h2d`, `d2h`, `d2d` and `memset` are its parts.",
+            extra_json_schema={"enum": list(KINDS)},
+        ),
+    ]
+    total_ns: Count
+    alone_ns: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="While nothing of another kind ran; of a part of `copy`, no other part.",
+        ),
+    ]
+    compute_ns: Count
+    communication_ns: Count
+    copy_ns: Count
+    h2d_ns: Count
+    d2h_ns: Count
+    d2d_ns: Count
+    memset_ns: Count
+
+
+class Kernel(Struct, forbid_unknown_fields=True):
+    """The kernels of one name on a rank, communication among them."""
+
+    rank: Count
+    name: Annotated[str, Meta(description="Demangled, as far as the report has it.")]
+    category: Annotated[
+        str,
+        Meta(
+            description="What it does, by its name; `other` also where the name is not known.",
+            extra_json_schema={"enum": [str(category) for category in Category]},
+        ),
+    ]
+    precision: Annotated[
+        str | None,
+        Meta(
+            description="The number format that it computes in; null where its name tells none, or"
+            " several.",
+            extra_json_schema={"enum": [*PRECISIONS, None]},
+        ),
+    ]
+    tensor_cores: Annotated[
+        bool | None,
+        Meta(description="Whether it computes on tensor cores; null where its name does not tell."),
+    ]
+    count: Annotated[int, Meta(ge=0, description="Kernels that start in the window.")]
+    total_ns: Annotated[int, Meta(ge=0, description="The sum of their durations.")]
+    median_ns: Annotated[int, Meta(ge=0, description="Of their durations, rounded down.")]
+    per_step_ns: Annotated[
+        Count | None,
+        Meta(
+            description="The mean over training steps of what they take in one; null without steps."
+        ),
+    ]
+    per_steady_step_ns: Annotated[
+        Count | None,
+        Meta(
+            description="The mean over steady steps; without steps, of all that findings are about."
+            " Null where none runs in them."
+        ),
+    ]
+    steady_error_ns: Annotated[
+        Count | None,
+        Meta(description="The standard error of that mean, by blocks of neighbouring steps."),
+    ]
+    place: Annotated[
+        Fraction | None,
+        Meta(description="Where in the first steady step that has it the first one starts."),
+    ]

@@ -1,0 +1,63 @@
+"""The JSON document, `traceprof.analysis/1`, as types: its schema is made from them.
+
+Fields may be added, never renamed. Units are in their names; times are nanoseconds of the report's
+own clock, rates 1e9 bytes per second, fractions 0 to 1.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from traceprof.documents.analysis.claims import Finding, Headline, NotApplicable, Owner
+from traceprof.documents.analysis.communication import (
+    Bucket,
+    Collective,
+    CommunicationTotals,
+    LinkUse,
+)
+from traceprof.documents.analysis.measures import (
+    Beside,
+    Breakdown,
+    Kernel,
+    Step,
+    StepTotals,
+    Training,
+)
+from traceprof.documents.analysis.reports import LostReport, Note, Rank, Report, Run
+
+SCHEMA: Literal["traceprof.analysis/1"] = "traceprof.analysis/1"
+
+
+class Document(Struct):
+    """Output of `traceprof analyze --format json`.
+
+    Times are nanoseconds of the report's own clock; rates are 1e9 bytes per second; fractions are 0
+    to 1. New keys may appear; those required here stay.
+    """
+
+    schema: Literal["traceprof.analysis/1"]
+    traceprof_version: str
+    reports: list[Report]
+    ranks: list[Rank]
+    run: Run
+    breakdown: list[Breakdown]
+    training: list[Training]
+    steps: list[Step]
+    step_totals: list[StepTotals]
+    communication_totals: list[CommunicationTotals]
+    beside: Annotated[
+        list[Beside],
+        Meta(description="What ran beside what; kinds that did not run are left out."),
+    ]
+    links: list[LinkUse]
+    collectives: list[Collective]
+    buckets: list[Bucket]
+    kernels: list[Kernel]
+    headline: Headline
+    owners: list[Owner]
+    findings: list[Finding]
+    not_applicable: list[NotApplicable]
+    notes: list[Note]
+    lost_reports: list[LostReport]

@@ -1,0 +1,383 @@
+"""What was found out about a run as the records of its document, a table at a time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+from traceprof.analyses.breakdown import Measures
+from traceprof.analyses.steps.step_lengths import training_steps
+from traceprof.analyses.verdict.savings import Savings
+from traceprof.documents.analysis import claims, communication, measures, reports
+from traceprof.documents.analysis.model import SCHEMA, Document
+from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from msgspec import Struct
+
+    from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.analyses.kernels.kernel_table import KernelUse
+    from traceprof.analyses.links.link_usage import LinkUse
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.findings import Finding, Saving
+    from traceprof.run.concurrency import KindBeside
+    from traceprof.trace.model.parts import Part
+
+_OF_STEPS = tuple(field.name for field in fields(Measures) if field.name != "window_start_ns")
+
+
+class Table(NamedTuple):
+    """A list of the document.
+
+    Attributes:
+        record: the type of its records: a field is a column.
+        records: makes them from a result.
+    """
+
+    record: type[Struct]
+    records: Callable[[RunResult], Iterable[Struct]]
+
+
+def _reports(result: RunResult) -> Iterator[reports.Report]:
+    for index, report in enumerate(result.run.reports):
+        yield reports.Report(
+            index=index,
+            path=_path(report.path),
+            format=report.format,
+            product_version=report.product_version,
+            schema_version=report.schema_version,
+            command_line=[_encodable(word) for word in report.session.command_line],
+            recorded=[_name(part) for part in report.recorded],
+        )
+
+
+def _ranks(result: RunResult) -> Iterator[reports.Rank]:
+    for rank in result.run.ranks:
+        yield reports.Rank(
+            rank=rank.rank, report=rank.report, pid=rank.pid, device=rank.device, gpu=rank.gpu
+        )
+
+
+def _breakdown(result: RunResult) -> Iterator[measures.Breakdown]:
+    for measured in result.breakdown:
+        yield measures.Breakdown(rank=measured.rank, **asdict(measured.whole))
+
+
+def _training(result: RunResult) -> Iterator[measures.Training]:
+    for measured in result.breakdown:
+        if measured.training is not None:
+            yield measures.Training(
+                rank=measured.rank,
+                start_ns=measured.training.start_ns,
+                end_ns=measured.training.end_ns,
+                before_ns=measured.training.before_ns,
+                after_ns=measured.training.after_ns,
+            )
+
+
+def _steps(result: RunResult) -> Iterator[measures.Step]:
+    for measured in result.breakdown:
+        for step in measured.steps:
+            yield _step(measured.rank, step)
+
+
+def _step_totals(result: RunResult) -> Iterator[measures.StepTotals]:
+    for totals in result.step_totals:
+        parts = asdict(totals)
+        parts["steps"] = list(totals.steps)
+        causes = {f"{cause.value}_ns": ns for cause, ns in parts.pop("idle_by_cause_ns").items()}
+        yield measures.StepTotals(**parts, **causes)
+
+
+def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
+    num_steps = {measured.rank: len(training_steps(measured)) for measured in result.breakdown}
+    for measured in result.communication:
+        for use in measured.uses:
+            yield communication.CommunicationTotals(
+                rank=measured.rank,
+                operation=use.operation,
+                communicator=use.communicator,
+                num_steps=num_steps.get(measured.rank, 0),
+                count=use.count,
+                bytes=use.bytes,
+                total_ns=use.total_ns,
+                num_matched=use.num_matched,
+                wait_ns=use.wait_ns,
+                transfer_ns=use.transfer_ns,
+            )
+
+
+def _beside(result: RunResult) -> Iterator[measures.Beside]:
+    for rank, row in result.beside:
+        if row.total_ns:
+            yield _beside_others(rank, row)
+
+
+def _collectives(result: RunResult) -> Iterator[communication.Collective]:
+    for measured in result.collectives:
+        for use in measured.uses:
+            yield communication.Collective(
+                rank=measured.rank, **asdict(use), utilization=use.utilization
+            )
+
+
+def _buckets(result: RunResult) -> Iterator[communication.Bucket]:
+    for measured in result.buckets:
+        for use in measured.uses:
+            yield communication.Bucket(rank=measured.rank, **asdict(use))
+
+
+def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
+    for table in result.kernels:
+        for use in table:
+            yield _kernel(table.rank, use)
+
+
+def _headline(result: RunResult) -> claims.Headline:
+    headline = result.headline
+    if headline is None:
+        return claims.Headline(None, None, None, None, [], None, [])
+    savings = headline.savings or Savings()
+    return claims.Headline(
+        step_ns=headline.step_ns,
+        possible_step_ns=savings.possible_ns,
+        possible_low_ns=savings.low_ns,
+        possible_high_ns=savings.high_ns,
+        gains=[claims.Gain(**asdict(gain)) for gain in savings.gains],
+        replay=None if headline.savings is None else _replay(savings),
+        findings=[finding.id for finding in headline.causes],
+    )
+
+
+def _replay(savings: Savings) -> claims.Replay:
+    return claims.Replay(
+        num_steps=savings.num_steps,
+        gates=[claims.Gate(**asdict(gate)) for gate in savings.gates],
+        refused=savings.refused,
+        how_to_collect=savings.how_to_collect,
+    )
+
+
+def _findings(result: RunResult) -> Iterator[claims.Finding]:
+    return map(_finding, result.findings)
+
+
+def _owners(result: RunResult) -> Iterator[claims.Owner]:
+    for owner in result.owners:
+        yield claims.Owner(**asdict(owner))
+
+
+def _not_applicable(result: RunResult) -> Iterator[claims.NotApplicable]:
+    for gap in result.not_applicable:
+        yield claims.NotApplicable(gap.id, gap.reason, gap.how_to_collect, gap.rank)
+
+
+def _notes(result: RunResult) -> Iterator[reports.Note]:
+    for report, note in result.notes:
+        yield reports.Note(report, note)
+
+
+def _lost_reports(result: RunResult) -> Iterator[reports.LostReport]:
+    for report in result.failed:
+        yield reports.LostReport(_path(report.path), str(report.error))
+
+
+def _run(result: RunResult) -> reports.Run:
+    """Return how the reports belong together: clocks, matched operations, who waited for whom."""
+    run, ranks = result.run, result.ranks
+    return reports.Run(
+        rank_source=run.rank_source,
+        num_runs=len(set(run.run_numbers)),
+        ranks=[
+            reports.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
+            for rank in run.ranks
+        ],
+        clocks=[
+            reports.Clock(report, run.run_numbers[report], **asdict(ranks.clocks.of(report)))
+            for report in range(len(run.reports))
+        ],
+        matched=[
+            reports.Matched(
+                communicator=waits.group.name,
+                source=waits.group.source,
+                ranks=[ranks.ranks[member] for member in waits.group.members],
+                num_ranks=max(waits.group.num_ranks, len(waits.group.members)),
+                num_operations=len(waits),
+            )
+            for waits in ranks.waits
+        ],
+        unmatched=[
+            reports.Unmatched(group.name, list(group.ranks), group.reason)
+            for group in ranks.unmatched
+        ],
+        lateness=[
+            reports.Lateness(
+                rank=ranks.ranks[late.member],
+                host=ranks.machines[late.member],
+                num_operations=late.num_operations,
+                share_last=late.share_last,
+                late_ns=late.late_ns,
+                uncertainty_ns=late.uncertainty_ns,
+            )
+            for late in ranks.lateness
+        ],
+        waits=[
+            reports.Wait(
+                rank=ranks.ranks[waiting],
+                for_rank=ranks.ranks[late],
+                wait_ns=int(ranks.matrix_ns[waiting, late]),
+            )
+            for waiting, late in zip(*ranks.matrix_ns.nonzero(), strict=True)
+        ],
+    )
+
+
+def _step(rank: int, step: StepMeasures) -> measures.Step:
+    start = step.measures.window_start_ns
+    # There are many steps, and `asdict` takes long.
+    parts = {name: getattr(step.measures, name) for name in _OF_STEPS}
+    end = start + step.measures.window_ns
+    return measures.Step(
+        rank=rank,
+        step=step.number,
+        start_ns=start,
+        end_ns=end,
+        **parts,
+    )
+
+
+def _links(result: RunResult) -> Iterator[communication.LinkUse]:
+    """Yield what links carried: by copies, then by counters."""
+    for copies in result.links:
+        yield from (_link(copies.rank, use) for use in copies.uses)
+    for counters in result.counters:
+        yield from (_link(counters.rank, use) for use in counters.uses)
+
+
+def _beside_others(rank: int, row: KindBeside) -> measures.Beside:
+    return measures.Beside(
+        rank=rank,
+        kind=row.kind,
+        total_ns=row.total_ns,
+        alone_ns=row.alone_ns,
+        **{f"{kind}_ns": beside_ns for kind, beside_ns in row.beside_ns.items()},
+    )
+
+
+def _link(rank: int, use: LinkUse) -> communication.LinkUse:
+    return communication.LinkUse(
+        rank=rank,
+        link=use.link,
+        direction=use.direction,
+        peer=use.peer,
+        bytes=use.bytes,
+        busy_ns=use.busy_ns,
+        gb_per_s=use.gb_per_s,
+        peak_gb_per_s=use.peak_gb_per_s,
+        is_peak_assumed=use.is_peak_assumed,
+        utilization=use.utilization,
+        source=use.source,
+        name=use.name,
+    )
+
+
+def _kernel(rank: int, use: KernelUse) -> measures.Kernel:
+    steady = use.in_steady_step
+    return measures.Kernel(
+        rank=rank,
+        name=_encodable(use.name),
+        category=str(use.kind.category),
+        precision=use.kind.precision,
+        tensor_cores=use.kind.tensor_cores,
+        count=use.count,
+        total_ns=use.total_ns,
+        median_ns=use.median_ns,
+        per_step_ns=use.per_step_ns,
+        per_steady_step_ns=None if steady is None else round(steady.ns),
+        steady_error_ns=None
+        if steady is None or steady.error_ns is None
+        else round(steady.error_ns),
+        place=None if steady is None else round(steady.place, 4),
+    )
+
+
+def _finding(finding: Finding) -> claims.Finding:
+    return claims.Finding(
+        id=finding.id,
+        severity=str(finding.severity),
+        rank=finding.rank,
+        title=finding.title,
+        impact_ns=finding.impact_ns,
+        impact_fraction=finding.impact_fraction,
+        metrics=dict(finding.metrics),
+        evidence=[
+            claims.Evidence(seen.start_ns, seen.end_ns, _encodable(seen.label))
+            for seen in finding.evidence
+        ],
+        advice=list(finding.advice),
+        saving=None if finding.saving is None else _saving(finding.saving),
+    )
+
+
+def _saving(saving: Saving) -> claims.Saving:
+    return claims.Saving(
+        step_ns=saving.step_ns,
+        low_ns=saving.low_ns,
+        high_ns=saving.high_ns,
+        basis=str(saving.basis),
+        assume=saving.assume,
+    )
+
+
+def _path(path: Path) -> str:
+    r"""Return a path as Python has it: the byte 0xff, which is no UTF-8, as `\udcff`.
+
+    JSON may hold that, and `os.fsencode` makes the bytes of it again.
+    """
+    return str(path)
+
+
+def _name(part: Part) -> str:
+    return part.name.lower().replace("_", " ")
+
+
+def _encodable(text: str) -> str:
+    """Return text that any JSON reader accepts, with what is no UTF-8 replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+TABLES: Mapping[str, Table] = {
+    "reports": Table(reports.Report, _reports),
+    "ranks": Table(reports.Rank, _ranks),
+    "breakdown": Table(measures.Breakdown, _breakdown),
+    "training": Table(measures.Training, _training),
+    "steps": Table(measures.Step, _steps),
+    "step_totals": Table(measures.StepTotals, _step_totals),
+    "communication_totals": Table(communication.CommunicationTotals, _communication_totals),
+    "beside": Table(measures.Beside, _beside),
+    "links": Table(communication.LinkUse, _links),
+    "collectives": Table(communication.Collective, _collectives),
+    "buckets": Table(communication.Bucket, _buckets),
+    "kernels": Table(measures.Kernel, _kernels),
+    "findings": Table(claims.Finding, _findings),
+    "owners": Table(claims.Owner, _owners),
+    "not_applicable": Table(claims.NotApplicable, _not_applicable),
+    "notes": Table(reports.Note, _notes),
+    "lost_reports": Table(reports.LostReport, _lost_reports),
+}
+"""The lists of the document by the names that they have in it."""
+
+
+def document(result: RunResult) -> Document:
+    """Return the analysis as the document that is written."""
+    tables = {name: list(table.records(result)) for name, table in TABLES.items()}
+    return Document(
+        schema=SCHEMA,
+        traceprof_version=__version__,
+        run=_run(result),
+        headline=_headline(result),
+        **tables,  # type: ignore[arg-type]
+    )

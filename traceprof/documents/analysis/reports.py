@@ -1,0 +1,175 @@
+"""The reports of a run in the JSON document, their ranks, and how they belong together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from traceprof.documents.analysis.fields import Count, Text, one_of
+from traceprof.trace.open import FORMATS
+
+
+class Report(Struct, forbid_unknown_fields=True):
+    """A report that was analysed."""
+
+    index: Count
+    path: str
+    format: Annotated[str, one_of(*FORMATS)]
+    product_version: str | None
+    schema_version: str | None
+    command_line: Annotated[
+        list[str], Meta(description="What was recorded; empty where the report does not tell.")
+    ]
+    recorded: Annotated[
+        list[str], Meta(description="Which parts it holds, of those that can be left out.")
+    ]
+
+
+class Rank(Struct, forbid_unknown_fields=True):
+    """A process on a device, or one without GPU work."""
+
+    rank: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The global rank where the export has it (labels of `instrument` first),"
+            " else a running number in (report, pid, device) order.",
+        ),
+    ]
+    report: Count
+    pid: Annotated[int, Meta(ge=0, description="The operating system's process id.")]
+    device: Annotated[
+        int | None,
+        Meta(
+            description="The CUDA ordinal as the process sees it; null for a process without GPU"
+            " work."
+        ),
+    ]
+    gpu: str | None
+
+
+class RunRank(Struct, forbid_unknown_fields=True):
+    """Where a rank ran."""
+
+    rank: Count
+    host: str
+    gpu_id: Annotated[
+        str | None, Meta(description="The physical GPU: its uuid, else its place on the PCI bus.")
+    ]
+
+
+class Clock(Struct, forbid_unknown_fields=True):
+    """How the clock of a report's machine compares with the reference's."""
+
+    report: Count
+    run: Annotated[int, Meta(ge=0, description="0 for the run of the first report.")]
+    host: str
+    source: Annotated[
+        str,
+        Meta(
+            description="How the clock was compared with the reference's: not at all, because it is"
+            " the reference; by operations that all members leave together; or by the session's"
+            " start in UTC alone.",
+            extra_json_schema={"enum": ["reference", "operations", "session start", "none"]},
+        ),
+    ]
+    offset_ns: Annotated[
+        int, Meta(description="To be added, at `at_ns`, to times since the first session's start.")
+    ]
+    drift: Annotated[float, Meta(description="To be added per ns since `at_ns`.")]
+    at_ns: int
+    uncertainty_ns: Annotated[
+        Count | None,
+        Meta(description="Of differences to the reference's clock; null where nothing is known."),
+    ]
+    num_operations: Count
+
+
+class Matched(Struct, forbid_unknown_fields=True):
+    """Operations of a communicator that were matched across ranks."""
+
+    communicator: str | None
+    source: Annotated[str, one_of("labels", "communicator", "order")]
+    ranks: list[Count]
+    num_ranks: Annotated[
+        int,
+        Meta(ge=0, description="Of the communicator, which may be more than were captured."),
+    ]
+    num_operations: Count
+
+
+class Unmatched(Struct, forbid_unknown_fields=True):
+    """Operations that were not matched, and why."""
+
+    name: str | None
+    ranks: list[Count]
+    reason: Text
+
+
+class Lateness(Struct, forbid_unknown_fields=True):
+    """How late a rank came to the operations that it shares with others."""
+
+    rank: Count
+    host: str
+    num_operations: Count
+    share_last: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Operations to which it was certainly late, and the last."),
+    ]
+    late_ns: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Of these, how much later than the median of the others it came, at the"
+            " median.",
+        ),
+    ]
+    uncertainty_ns: Count | None
+
+
+class Wait(Struct, forbid_unknown_fields=True):
+    """How long a rank waited for another one."""
+
+    rank: Count
+    for_rank: Count
+    wait_ns: Count
+
+
+class Run(Struct, forbid_unknown_fields=True):
+    """How the reports belong together."""
+
+    rank_source: Annotated[
+        str,
+        Meta(
+            description="Where the ranks' numbers come from.",
+            extra_json_schema={
+                "enum": ["labels", "torch", "nccl", "mpi", "environment", "file name", "order"]
+            },
+        ),
+    ]
+    num_runs: Annotated[
+        int, Meta(ge=0, description="1, unless reports of several runs were given together.")
+    ]
+    ranks: list[RunRank]
+    clocks: list[Clock]
+    matched: list[Matched]
+    unmatched: list[Unmatched]
+    lateness: list[Lateness]
+    waits: Annotated[
+        list[Wait], Meta(description="Who waited for whom; pairs that did not are left out.")
+    ]
+
+
+class Note(Struct, forbid_unknown_fields=True):
+    """What to know about the data of a report."""
+
+    report: Count
+    note: Text
+
+
+class LostReport(Struct, forbid_unknown_fields=True):
+    """A report that could not be analysed, while others could: nothing else here is about it."""
+
+    path: str
+    reason: str

@@ -1,0 +1,76 @@
+"""What is measured of a rank: all that needs its events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.analyses.gradients import ddp_buckets
+from traceprof.analyses.kernels import kernel_table
+from traceprof.analyses.measurements import process_groups
+from traceprof.analyses.measurements.measured import RankMeasurements
+from traceprof.analyses.registry import RANK_ANALYSES
+from traceprof.analyses.steps import step_means
+from traceprof.findings import NotApplicable
+from traceprof.ranks import arrivals
+from traceprof.run.windows import shown_window
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from traceprof.analyses.measurements.registration import RankAnalysis
+    from traceprof.analyses.shape.results import RankResult
+    from traceprof.run.rank import Rank, Window
+
+_REASONS = {
+    Part.API_CALLS: "the report has no CUDA API calls: what the host did is not known",
+    Part.GPU_OPERATIONS: "the report has no GPU operation",
+}
+"""Why an analysis cannot run, by what the trace lacks, where its name alone does not say enough."""
+
+
+def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
+    """Measure a window of a rank by all analyses that are for it.
+
+    Args:
+        rank: the rank, of an open report.
+        window: what to judge of it.
+
+    Raises:
+        TraceFormatError: the report is damaged.
+    """
+    has_gpu = rank.device is not None
+    results: dict[str, RankResult] = {}
+    shown_results: dict[str, RankResult] = {}
+    missing: dict[str, tuple[NotApplicable, ...]] = {}
+    shown = shown_window(rank, window)
+    # First, since it takes memory, and what analyses share comes on top of it later.
+    kernels = kernel_table.run(rank, shown, window) if has_gpu else None
+    is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
+    for analysis in RANK_ANALYSES:
+        if not (has_gpu or analysis.is_for_cpu):
+            continue
+        lacking = next((part for part in analysis.requires if not rank.trace.holds(part)), None)
+        if lacking is None:
+            result = results[analysis.name] = analysis.run(rank, window)
+            if analysis.is_listed:
+                of_all = result if is_same else analysis.run(rank, shown)
+                shown_results[analysis.name] = of_all
+        else:
+            missing[analysis.name] = _not_applicable(analysis, rank, lacking)
+    return RankMeasurements(
+        results=results,
+        missing=missing,
+        arrivals=arrivals.PackedArrivals.of(arrivals.run(rank, window)),
+        buckets=ddp_buckets.run(rank, shown),
+        kernels=kernels,
+        process_groups=None if has_gpu else process_groups.run(rank, window),
+        shown=shown_results,
+        shown_process_groups=None if has_gpu else process_groups.run(rank, shown),
+        step_totals=step_means.run(rank, window),
+    )
+
+
+def _not_applicable(analysis: RankAnalysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
+    """Say that the findings of an analysis can be neither made nor ruled out, and why."""
+    how = rank.trace.how_to_collect(lacking)
+    reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")
+    return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.ids)

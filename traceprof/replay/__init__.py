@@ -1,0 +1,1 @@
+"""Replays a run's dependency graph to answer what-if questions."""

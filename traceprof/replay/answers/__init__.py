@@ -1,0 +1,1 @@
+"""Answers to what-if questions from a validated replay."""

@@ -1,0 +1,185 @@
+"""What a step would take if: a replay that is checked before it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.replay.answers.checked import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.critical_path import RankPath, critical_paths
+from traceprof.replay.assumptions.assumptions import singles
+from traceprof.replay.assumptions.cannot_change import CannotChange
+from traceprof.replay.assumptions.pipeline import pipeline_of
+from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
+from traceprof.replay.assumptions.sends import blocked_sends, sends_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.answers.checked import Baseline
+    from traceprof.replay.assumptions.assumptions import Assumption
+    from traceprof.replay.assumptions.run_changes import StreamOrder
+    from traceprof.replay.assumptions.sends import BlockedSend
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.run_graph import RunGraph
+
+RESOLUTION = 0.01
+"""What answers are off at least, as a share of the change.
+
+A replay does not know how long an operation waits for what did not hold it when it was measured:
+up to some microseconds each. Simulated programs of known change are missed by up to 0.5 %.
+"""
+_DRAWS, _SEED = 1000, 1
+_OTHER_COMMUNICATORS = (
+    "who waits for communication is taken not to need that of other communicators before it on the"
+    " stream; if it does, less is gained"
+)
+_WITHOUT_EVENTS = (
+    "what streams waited for is not recorded: they are taken to have waited for all that was"
+    " launched before; with less, more is gained"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a step would take under an assumption.
+
+    Attributes:
+        assume: the assumption as it was written.
+        is_bound: whether that is a limit that no change of a program reaches.
+        step_ns: None where it is refused.
+        low_ns: the least that a step may take; as `step_ns` in bounds.
+        high_ns: the most.
+        change_ns: what a step gains, as a negative number.
+        is_too_small: whether the change is smaller than what the replay misses.
+        refused: why nothing can be said.
+        how_to_collect: what to record for an answer, None where no recording of it would help.
+        note: what the answer leaves out.
+        orders: in which order streams run their sends then, where that is another one.
+    """
+
+    assume: str
+    is_bound: bool
+    step_ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
+    change_ns: int | None = None
+    is_too_small: bool = False
+    refused: str | None = None
+    how_to_collect: str | None = None
+    note: str = ""
+    orders: tuple[StreamOrder, ...] = ()
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Everything that was asked of a run.
+
+    Attributes:
+        baseline: the step as it is.
+        answers: one for each assumption.
+        critical_path: by rank, which parts the replayed steps run through.
+        refused: why nothing can be said of the run at all, None where it can.
+        how_to_collect: what to record for an answer, None where there is one.
+        blocked_sends: which sends waited behind others of their stream, the worst first.
+        unknown_sends: why that is not known, None where it is.
+        schedules: what the stages of a pipeline would take in other orders of their passes.
+    """
+
+    baseline: Baseline | None
+    answers: tuple[Answer, ...]
+    critical_path: tuple[RankPath, ...]
+    refused: str | None
+    how_to_collect: str | None
+    blocked_sends: tuple[BlockedSend, ...] = ()
+    unknown_sends: str | None = None
+    schedules: tuple[ScheduleTime, ...] = ()
+
+
+def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
+    """Answer what a step would take under each assumption.
+
+    Args:
+        analysis: of a run whose reports are open.
+        assumptions: each by itself; all single ones where empty.
+    """
+    asked = list(assumptions) or singles()
+    replay = checked_replay(analysis, asked)
+    if isinstance(replay, Refusal):
+        refused = tuple(Answer(one.text, one.is_bound, refused=replay.why) for one in asked)
+        return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
+    answers = [answered(replay, place, one) for place, one in enumerate(asked)]
+    if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
+        answers = [one for one in answers if one.refused is None or one.how_to_collect]
+    blocked = blocked_sends(analysis, replay.graph)
+    return WhatIf(
+        replay.baseline, tuple(answers), critical_paths(replay.graph), None, None,
+        blocked_sends=() if isinstance(blocked, CannotChange) else blocked,
+        unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
+        schedules=_schedules(analysis, replay.graph),
+    )  # fmt: skip
+
+
+def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, ...]:
+    sends = sends_of(analysis, graph)
+    pipeline = None if sends is None else pipeline_of(analysis, graph, sends)
+    return () if pipeline is None else schedule_times(pipeline)
+
+
+def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
+    """Return what a step would take under one assumption of a replay.
+
+    Args:
+        replay: of the run.
+        place: the assumption's, among those that were replayed.
+        one: the assumption.
+    """
+    under, before = replay.of(place, one), replay.as_it_is
+    if isinstance(under, CannotChange):
+        how = under.how_to_collect
+        return Answer(one.text, one.is_bound, refused=under.why, how_to_collect=how)
+    lengths = under.steps
+    step = float(np.median(replay.measured))
+    kept_before, removed_before = np.median(before, axis=0).tolist()[:2]
+    changes = (np.median(lengths, axis=0) - np.median(before, axis=0)).tolist()
+    change = changes[0]
+    misfit = abs(removed_before - kept_before)
+    if one.is_bound:
+        change = min([change, *changes[2:]])  # less may have been waited for than is taken
+        at = max(round(step + change), 0)
+        return Answer(
+            one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
+            is_too_small=abs(change) <= misfit, note=one.why,
+        )  # fmt: skip
+    for other in under.otherwise:
+        changes += (np.median(other, axis=0) - np.median(before, axis=0)).tolist()
+    spread = [
+        min(_spread(lengths[:, way]), _spread((lengths - before)[:, way]))
+        for way in range(lengths.shape[1])
+    ]
+    off = abs(change) * max(misfit / step if step else 0.0, RESOLUTION)
+    low = step + min(changes) - max(spread) - off
+    high = step + max(changes) + max(spread) + off
+    high = min(high, step) if max(changes) <= 0 else high
+    note = "; ".join(filter(None, (one.why, under.note)))
+    if changes[2] > change + off:
+        note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
+    if min(changes[3 : lengths.shape[1]], default=change) < change - off:
+        note = "; ".join(filter(None, (note, _WITHOUT_EVENTS)))
+    return Answer(
+        one.text, is_bound=False, step_ns=max(round(step + change), 0), low_ns=max(round(low), 0),
+        high_ns=round(high), change_ns=max(round(step + change), 0) - round(step),
+        is_too_small=abs(change) <= misfit, note=note, orders=under.orders,
+    )  # fmt: skip
+
+
+def _spread(lengths: Float64) -> float:
+    """Return half of the 95 % interval of a median, by bootstrap over steps."""
+    if len(lengths) < 2:
+        return 0.0
+    draws = np.random.default_rng(_SEED).integers(0, len(lengths), (_DRAWS, len(lengths)))
+    low, high = np.percentile(np.median(lengths[draws], axis=1), (2.5, 97.5))
+    return float(high - low) / 2

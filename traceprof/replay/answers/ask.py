@@ -1,0 +1,92 @@
+"""The one door: what would a step of these reports take if?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from traceprof.errors import UsageError
+from traceprof.execution.analyzing import Analyzer, open_reports
+from traceprof.execution.options import Options, num_jobs
+from traceprof.execution.reading import ProgressOfAll
+from traceprof.replay.answers.answers import WhatIf, answer
+from traceprof.replay.answers.step_path import StepPath, step_path
+from traceprof.replay.assumptions.assumptions import Assumption, combined, parse
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.progress import Progress
+    from traceprof.run.opening import RunSummary
+    from traceprof.run.summary import FailedReport
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of a run, and the answers.
+
+    Attributes:
+        run: the reports and their ranks.
+        whatif: the step as it is, and what it would be.
+        failed: reports that could not be read; the run has none of them.
+        paths: the critical paths of the steps that were asked for.
+    """
+
+    run: RunSummary
+    whatif: WhatIf
+    failed: tuple[FailedReport, ...]
+    paths: tuple[StepPath, ...] = ()
+
+
+def whatif(
+    *paths: str | os.PathLike[str],
+    assume: Iterable[str] = (),
+    paths_of: Iterable[int] = (),
+    options: Options | None = None,
+    listener: Progress | None = None,
+    jobs: int | None = None,
+) -> Asked:
+    """Answer what a training step of a run would take under assumptions.
+
+    Args:
+        paths: the reports of one run.
+        assume: assumptions, such as `no-sync` or `link=2x`: each is answered, and if there are
+            several, then all of them together. Without any, every single one that needs no value.
+        paths_of: the numbers of the steps whose critical paths are wanted.
+        options: how to read the reports.
+        listener: told of the rows that are read.
+        jobs: how many processes may analyse.
+
+    Raises:
+        TraceprofError: no report can be read, or there is no such assumption or step.
+    """
+    chosen = _chosen(assume)
+    options = replace(options or Options(), savings=False)
+    options.check()
+    progress = None if listener is None else ProgressOfAll(listener)
+    analysis = Analyzer(options, progress, num_jobs(jobs)).analyzed(open_reports(paths, progress))
+    try:
+        asked = answer(analysis, chosen)
+        critical = tuple(_path_of(analysis, step) for step in paths_of)
+    finally:
+        for trace in analysis.run.traces:
+            trace.close()
+    return Asked(analysis.result.run, asked, analysis.result.failed, critical)
+
+
+def _chosen(texts: Iterable[str]) -> list[Assumption]:
+    chosen = [parse(text) for text in texts]
+    return [*chosen, combined(chosen)] if len(chosen) > 1 else chosen
+
+
+def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
+    path = step_path(analysis, step)
+    if path is None:
+        raise UsageError(
+            f"cannot follow the critical path of step {step}",
+            "not every rank has such a step, a GPU and API calls",
+            "choose a step of `traceprof info`",
+        )
+    return path

@@ -1,0 +1,376 @@
+"""A replay that is checked before anything is concluded from it.
+
+Three gates stand before every answer. The replay of what was measured has to come out at what was
+measured (`misfit`); delays without a known reason must not matter (`unexplained`); and the GPU must
+matter: with all its times zero a step falls to what the host needs by itself (`host-floor`), for a
+replay in which the GPU's times never count would fit as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses import breakdown, gpu_idle, nccl_serialization
+from traceprof.analyses.verdict.savings import Gate
+from traceprof.host.idle_causes import IdleCause, why_unknown
+from traceprof.replay.assumptions.assumptions import Variant
+from traceprof.replay.assumptions.cannot_change import CannotChange
+from traceprof.replay.assumptions.run_assumptions import run_changes
+from traceprof.replay.assumptions.run_changes import changed_steps
+from traceprof.replay.graph.longest_path import CircularError
+from traceprof.replay.graph.replay import by_number, measured_steps, replayed_steps
+from traceprof.replay.graph.run_graph import reweighed, run_graph
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.verdict.savings import GateName
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.assumptions.assumptions import Assumption
+    from traceprof.replay.assumptions.run_changes import RunChange, StreamOrder
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.replay.graph.sample import Sample
+
+MAX_MISFIT = 0.02
+MAX_MISFIT_WITHOUT_EVENTS = 0.035
+MAX_UNEXPLAINED = 0.05
+MAX_OFF_FLOOR = 0.05
+MAX_UNLAUNCHED = 0.01
+"""The share of operations launched before the capture, above which nothing can be said."""
+_MAY_DEPEND = (
+    "whether communication needs what it waits for in line is not in the report; where it does,"
+    " nothing is gained"
+)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The step as it was, and as it is replayed.
+
+    Attributes:
+        step_ns: the median of the measured steps.
+        replayed_ns: of the replayed ones; None where no replay was possible.
+        num_steps: how many there are; 1 is the whole training where no steps are known.
+        gates: the checks.
+    """
+
+    step_ns: int
+    replayed_ns: int | None
+    num_steps: int
+    gates: tuple[Gate, ...]
+
+    @property
+    def misfit(self) -> float | None:
+        """Replayed over measured, less 1."""
+        return None if self.replayed_ns is None else self.replayed_ns / self.step_ns - 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a run cannot be replayed.
+
+    Attributes:
+        why: in a few words.
+        how_to_collect: what to record so that it can, if that is known.
+        baseline: the step as it is, where that much is known.
+    """
+
+    why: str
+    how_to_collect: str | None
+    baseline: Baseline | None = None
+
+
+@dataclass(frozen=True)
+class StepsUnder:
+    """How long steps take under an assumption.
+
+    Attributes:
+        steps: float64[s, w], ns: delays of unknown reason kept, and removed; who waits for
+            communication waits for all before it on its stream; and where a report has no event
+            records, streams wait for nothing but what was seen.
+        otherwise: float64[s, w] each, the same by other ways to read the assumption.
+        orders: of sends, on streams where it is another one.
+        note: why there are other ways.
+    """
+
+    steps: Float64
+    otherwise: tuple[Float64, ...] = ()
+    orders: tuple[StreamOrder, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CheckedReplay:
+    """Steps replayed under assumptions; all gates hold.
+
+    Attributes:
+        analysis: of the run.
+        graph: of it, weighed.
+        baseline: the step as it is.
+        measured: float64[s], the steps, ns.
+        as_it_is: float64[s, w], the same replayed, in as many ways as `StepsUnder.steps`.
+        communication: float64[s], how long somebody communicated in each.
+        lengths: float64[s, w n], likewise under each of n assumptions, but for what these change in
+            how ranks meet.
+        first: the column of the graph's weights that the first of these is.
+    """
+
+    analysis: OpenAnalysis
+    graph: RunGraph
+    baseline: Baseline
+    measured: Float64
+    as_it_is: Float64
+    communication: Float64
+    lengths: Float64
+    first: int
+
+    def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
+        """Return the steps under one of the assumptions."""
+        if "no-data-loading" in assumption.atoms:
+            unknown = _unknown_idle(self.analysis)
+            if unknown is not None:
+                return unknown
+        num_ways = self.as_it_is.shape[1]
+        low, high = num_ways * place, num_ways * (place + 1)
+        under = StepsUnder(self.lengths[:, low:high])
+        if assumption.of_run:
+            numbers = range(self.first + low, self.first + high)
+            graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
+            changes = run_changes(self.analysis, graph, assumption.of_run)
+            if isinstance(changes, CannotChange):
+                return changes
+            try:
+                under = _changed_steps(graph, changes)
+            except CircularError:
+                return CannotChange("the ranks would wait for each other for ever")
+        if assumption.atoms == ("no-serialization",) and _may_depend(self.analysis):
+            ways = (*under.otherwise, self.as_it_is)
+            under = replace(under, otherwise=ways, note=_MAY_DEPEND)
+        if assumption.is_at_least_communication:
+            least = self.communication[:, np.newaxis]
+            under = replace(under, steps=np.maximum(under.steps, least))
+        return under
+
+    def under(self, assumption: Assumption) -> CheckedReplay:
+        """Replay the same steps under another assumption, if the graph's processes are kept."""
+        graph = reweighed(self.graph, _variants(assumption, self.graph.has_event_records))
+        return replace(self, graph=graph, lengths=replayed_steps(graph)[1], first=0)
+
+
+def checked_replay(
+    analysis: OpenAnalysis,
+    assumptions: Sequence[Assumption],
+    sample: Sample | None = None,
+    *,
+    keeps_processes: bool = False,
+    num_jobs: int = 1,
+) -> CheckedReplay | Refusal:
+    """Replay a run as it was measured, and under each assumption by itself.
+
+    Args:
+        analysis: of a run whose reports are open.
+        assumptions: what to replay.
+        sample: the steps to replay; all where not given.
+        keeps_processes: whether other assumptions will follow.
+        num_jobs: how many processes may prepare it.
+    """
+    refusal = _impossible(analysis)
+    if refusal is not None:
+        return refusal
+    has_events = all(rank.trace.event_records(rank.process) for rank in analysis.run.ranks)
+    variants = [variant for one in (None, *assumptions) for variant in _variants(one, has_events)]
+    num_ways = len(_variants(None, has_events))
+    try:
+        graph = run_graph(
+            analysis,
+            [*variants, Variant(None, False, False)],
+            sample,
+            keeps_processes=keeps_processes,
+            num_jobs=num_jobs,
+        )
+    except CircularError as error:
+        why = f"calls and operations seem to wait for each other ({error})"
+        return Refusal(why, None)
+    num_unlaunched = sum(facts.num_unlaunched for facts in graph.facts)
+    num_operations = sum(facts.num_operations for facts in graph.facts)
+    measured = measured_steps(graph)
+    replayed, by_end = replayed_steps(graph)
+    baseline = _baseline(graph, measured, replayed)
+    if num_unlaunched > MAX_UNLAUNCHED * num_operations:
+        why = (
+            f"the calls that launched {num_unlaunched} of {num_operations} operations are not in"
+            " the report (made before the capture began; pages of unified memory have none): what"
+            " held these operations is not known"
+        )
+        how = "record from the beginning of the training, or begin the capture between two steps"
+        return Refusal(why, how, baseline)
+    failed = [gate for gate in baseline.gates if not gate.holds]
+    if failed:
+        return Refusal(_why_not(failed[0]), _how_to(analysis, graph), baseline)
+    return CheckedReplay(
+        analysis=analysis,
+        graph=graph,
+        baseline=baseline,
+        measured=measured,
+        as_it_is=by_end[:, :num_ways],
+        communication=_communication(analysis, graph),
+        lengths=by_end[:, num_ways:-1],
+        first=num_ways,
+    )
+
+
+def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
+    """Return how long steps take with changes of how ranks meet, and by other ways to read them."""
+    others = [
+        [*changes[:index], other, *changes[index + 1 :]]
+        for index, change in enumerate(changes)
+        for other in change.otherwise
+    ]
+    ways = range(graph.weights.num)
+    return StepsUnder(
+        changed_steps(graph, ways, changes),
+        tuple(changed_steps(graph, ways, other) for other in others),
+        tuple(order for change in changes for order in change.orders),
+    )
+
+
+def _variants(assumption: Assumption | None, has_events: bool) -> list[Variant]:
+    """Return the ways to weigh a run: what is not known of it as one may take it."""
+    ways = [
+        Variant(assumption),
+        Variant(assumption, keeps_unexplained=False),
+        Variant(assumption, has_whole_streams=True),
+    ]
+    return ways if has_events else [*ways, Variant(assumption, has_possible_waits=False)]
+
+
+def _impossible(analysis: OpenAnalysis) -> Refusal | None:
+    """Return why a run cannot be replayed, None where it may."""
+    ranks = analysis.run.ranks
+    if any(rank.device is None for rank in ranks):
+        return Refusal("a rank has no GPU: what held its work back is not recorded", None)
+    if not ranks:
+        return Refusal("no report holds a GPU operation", None)
+    without = [rank for rank in ranks if rank.calls is None or len(rank.calls) == 0]
+    if without:
+        how = without[0].trace.how_to_collect(Part.API_CALLS)
+        return Refusal("the report has no CUDA API calls: what the host did is not known", how)
+    # Where effects come before their causes, nothing seems to wait for the GPU.
+    known = {result.rank: result.why_unknown for result in analysis.result.of(gpu_idle)}
+    for rank in ranks:
+        cause = known[rank.rank] if rank.rank in known else why_unknown(rank)
+        if cause is not None:
+            return Refusal(cause.reason, cause.how_to_collect)
+    graphs = [rank for rank in ranks if len(rank.operations.graphs)]
+    if graphs:
+        how = graphs[0].trace.how_to_collect(Part.GRAPH_KERNELS)
+        why = "CUDA graphs were recorded as a whole: what ran inside is not known"
+        return Refusal(why, how)
+    return None
+
+
+def _may_depend(analysis: OpenAnalysis) -> bool:
+    """Say whether communication that waits in line may need what it waits for: no report tells."""
+    results = analysis.result.of(nccl_serialization)
+    return any(result.known_blocked_ns < result.blocked_ns for result in results)
+
+
+def _unknown_idle(analysis: OpenAnalysis) -> CannotChange | None:
+    """Return why it cannot be told what data loading costs: most of it may be of unknown cause."""
+    for result in analysis.result.of(gpu_idle):
+        unknown_ns = result.by_cause[IdleCause.UNKNOWN]
+        share = unknown_ns / max(result.window.length_ns, 1)
+        if share > MAX_UNEXPLAINED and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
+            return CannotChange(
+                f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"
+                " the report does not tell, which may be data loading",
+                analysis.run.ranks[0].trace.how_to_collect(Part.THREAD_SWITCHES),
+            )
+    return None
+
+
+def _baseline(graph: RunGraph, measured: Float64, replayed: Float64) -> Baseline:
+    step = float(np.median(measured))
+    kept, removed = float(np.median(replayed[:, 0])), float(np.median(replayed[:, 1]))
+    has_events = graph.has_event_records
+    limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS
+    misfit = removed / step - 1 if step else None
+    unexplained = abs(kept - removed) / kept if kept else None
+    floor = _off_floor(graph, measured, replayed[:, -1])
+    return Baseline(
+        step_ns=round(step),
+        replayed_ns=round(removed),
+        num_steps=len(measured),
+        gates=(
+            _gate("misfit", misfit, limit),
+            _gate("unexplained", unexplained, MAX_UNEXPLAINED),
+            _gate("host-floor", floor, MAX_OFF_FLOOR),
+        ),
+    )
+
+
+def _gate(name: GateName, value: float | None, limit: float) -> Gate:
+    return Gate(name, value, limit, value is not None and abs(value) <= limit)
+
+
+def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | None:
+    """Return by how much a step without GPU time is off what the host needs by itself.
+
+    That is from the launch of one step's first operation to that of the next one's, less the waits
+    of the threads that launch.
+    """
+    needed = []
+    for mark in graph.marks:
+        facts = next(facts for facts in graph.facts if mark.rank in facts.ranks)
+        waited = np.diff(intervals.covered_before(facts.host_waits, mark.launched_ns))
+        needed.append((np.diff(mark.launched_ns) - waited)[:, np.newaxis].astype(np.float64))
+    step = float(np.median(measured))
+    if not step:
+        return None
+    # A rank that waits for others in between is as slow as the slowest of them.
+    low = float(np.median(by_number(graph.marks, needed)[:, 0]))
+    high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
+    floor = float(np.median(without))
+    return (floor - min(max(floor, low), high)) / step
+
+
+def _why_not(gate: Gate) -> str:
+    share = "unknown" if gate.value is None else f"{100 * gate.value:.1f} %"
+    return {
+        "misfit": f"the replay of what was measured misses the step by {share}",
+        "unexplained": f"delays without a recorded reason make {share} of the step",
+        "host-floor": f"without the GPU's time the replayed step is {share} off what the host needs"
+        " by itself: some of what the host waits for is not recorded",
+    }[gate.name]
+
+
+def _how_to(analysis: OpenAnalysis, graph: RunGraph) -> str | None:
+    if graph.has_event_records:
+        return None
+    return analysis.run.ranks[0].trace.how_to_collect(Part.EVENT_RECORDS)
+
+
+def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
+    """Return how long somebody communicated in each step, ns, float64[s]: the mean over ranks."""
+    by_rank: dict[int, dict[int, int]] = {}
+    whole: dict[int, int] = {}
+    for result in analysis.result.of(breakdown):
+        whole[result.rank] = result.judged.communication_ns
+        by_rank[result.rank] = {
+            step.number: step.measures.communication_ns for step in result.steps
+        }
+    values = []
+    for mark in graph.marks:
+        if mark.is_marked:
+            column = [by_rank[mark.rank].get(number, 0) for number in mark.number.tolist()]
+        else:
+            column = [whole[mark.rank]] * len(mark.number)
+        values.append(np.array(column, np.float64)[:, np.newaxis])
+    communication: Float64 = by_number(graph.marks, values)[:, 0]
+    return communication

@@ -1,0 +1,153 @@
+"""Which calls and operations the replayed steps run through, from their end back to their begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import binding_edges, solve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from traceprof.replay.graph.facts import ProcessFacts
+    from traceprof.replay.graph.run_graph import RunGraph
+
+# Until an operation is launched, the host works; what follows is microseconds.
+_HOST = (
+    EdgeKind.THREAD, EdgeKind.OWN_TIME, EdgeKind.HAND_OVER, EdgeKind.LOCK, EdgeKind.LAUNCH,
+    EdgeKind.HOST_WAIT, EdgeKind.STALL,  # calls return, or free memory once the GPU is through
+)  # fmt: skip
+
+
+class PathPart(str, Enum):
+    """What the critical path runs through."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    COPY = "copy"
+    HOST = "host"
+    DELAY = "delay"
+
+
+@dataclass(frozen=True)
+class PathPiece:
+    """A piece of the critical path: the calls or operations between two that others wait for.
+
+    Attributes:
+        rank: the rank's number, the first one of its process.
+        start_ns: on the run's clock.
+        end_ns: likewise; the next piece begins there.
+        spent_ns: of it, how much is what.
+    """
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    spent_ns: Mapping[PathPart, float]
+
+    @property
+    def part(self) -> PathPart:
+        """What most of it is."""
+        return max(self.spent_ns, key=lambda part: self.spent_ns[part])
+
+
+@dataclass(frozen=True)
+class RankPath:
+    """What the critical path of the steps spends on one rank, ns of all steps together.
+
+    Attributes:
+        rank: the rank's number, the first one of its process.
+        compute_ns: kernels that compute.
+        communication_ns: kernels and copies that communicate, and collectives' transfers.
+        copy_ns: other copies.
+        host_ns: the host's calls and what is between them.
+        delay_ns: between what held an operation and its start.
+    """
+
+    rank: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    host_ns: int
+    delay_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.compute_ns + self.communication_ns + self.copy_ns + self.host_ns + self.delay_ns
+
+
+def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
+    """Yield the way to the end of the last step, within the steps, from its begin on.
+
+    Pieces follow each other without gaps, on the rank that ends last, and on those that it waited
+    for; what takes no time is left out.
+
+    Args:
+        graph: of the run; its first weights are what was measured.
+    """
+    weights = graph.weights.of(0)
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+    last = max(graph.marks, key=lambda mark: times[mark.nodes[-1]])
+    begin = float(times[last.nodes[0]])
+    way = binding_edges(graph.plan, weights, times, int(last.nodes[-1]))
+    kinds = np.concatenate([np.full(len(part.source), part.kind) for part in graph.edges])
+    source = np.concatenate([part.source for part in graph.edges])
+    target = np.concatenate([part.target for part in graph.edges])
+    first = np.array([facts.host_node for facts in graph.facts])
+    stop = np.array([facts.end_node for facts in graph.facts])
+    for edge in way:  # as many as there are waits on the way
+        low = max(float(times[source[edge]]), begin)
+        high = float(times[target[edge]])
+        kind = EdgeKind(int(kinds[edge]))
+        node = int(source[edge] if kind == EdgeKind.ARRIVAL else target[edge])
+        process = int(np.searchsorted(first, node, side="right")) - 1
+        if high <= low or node >= stop[process]:
+            continue
+        facts = graph.facts[process]
+        spent = _spent(facts, kind, node, high - low)
+        yield PathPiece(facts.ranks[0], round(low), round(high), spent)
+
+
+def _spent(
+    facts: ProcessFacts, kind: EdgeKind, node: int, length_ns: float
+) -> dict[PathPart, float]:
+    """Return how much of the time along an edge is what."""
+    if kind == EdgeKind.TRANSFER:
+        return {PathPart.COMMUNICATION: length_ns}
+    if kind in _HOST:
+        return {PathPart.HOST: length_ns}
+    if kind not in (EdgeKind.WORK, EdgeKind.LAUNCHES):
+        return {PathPart.DELAY: length_ns}
+    by_kind = facts.by_kind_ns[(node - facts.gpu_node) // 2]
+    total = float(by_kind.sum())
+    work = min(length_ns, total)
+    rest = PathPart.HOST if kind == EdgeKind.LAUNCHES else PathPart.DELAY
+    spent = {rest: length_ns - work}
+    if total:
+        parts = (PathPart.COMPUTE, PathPart.COMMUNICATION, PathPart.COPY)
+        shares = (work * by_kind / total).tolist()
+        spent |= zip(parts, shares, strict=True)
+    return spent
+
+
+def critical_paths(graph: RunGraph) -> tuple[RankPath, ...]:
+    """Return by process what the way to the end of the last step spends, within the steps.
+
+    The parts of all ranks together are as long as the steps, on the rank that ends last.
+
+    Args:
+        graph: of the run; its first weights are what was measured.
+    """
+    totals = {facts.ranks[0]: dict.fromkeys(PathPart, 0.0) for facts in graph.facts}
+    for piece in critical_path(graph):
+        for part, spent_ns in piece.spent_ns.items():
+            totals[piece.rank][part] += spent_ns
+    return tuple(
+        RankPath(rank, *(round(spent[part]) for part in PathPart)) for rank, spent in totals.items()
+    )

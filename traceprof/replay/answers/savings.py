@@ -1,0 +1,223 @@
+"""What a step would gain without each finding, and without all of them: nothing counted twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses import breakdown
+from traceprof.analyses.verdict.savings import Gain, Savings
+from traceprof.execution.sharing import worthwhile_processes
+from traceprof.findings import Basis, Saving, by_id
+from traceprof.replay.answers.answers import answered
+from traceprof.replay.answers.checked import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.findings import assumed_of
+from traceprof.replay.assumptions.assumptions import Assumption, combined, parse
+from traceprof.replay.graph.sample import sample_of
+from traceprof.run.rank import WindowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.verdict.headline import Headline
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.verdict.savings import Gate
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
+    from traceprof.replay.answers.answers import Answer
+
+MAX_OPERATIONS = 100_000
+"""So many operations of all ranks are replayed for savings, but no fewer than some steps."""
+MAX_WITHOUT_STEPS = 1_000_000
+"""Where steps cannot be told, all is replayed, up to so many operations."""
+MAX_READ_AGAIN = 2_000_000
+"""Reports that were measured elsewhere are read again for a replay up to so many operations."""
+_PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
+
+
+def with_savings(analysis: OpenAnalysis, num_processes: int = 1) -> RunResult:
+    """Return an analysis with what a step would gain without its findings.
+
+    Of a long run, steps from the middle of the training are replayed. Where a replay does not fit
+    what was measured, findings get a bound: what they cost.
+
+    Args:
+        analysis: of a run whose reports are open.
+        num_processes: how many processes may prepare the replay.
+    """
+    result = analysis.result
+    headline, assumed = result.headline, _assumed(result)
+    if headline is None or not assumed:
+        return result
+    distinct = list(dict.fromkeys(assumed.values()))
+    assumptions = [_all_of(atoms) for atoms in distinct]
+    replay = _replayed(analysis, assumptions, num_processes)
+    if isinstance(replay, Refusal):
+        gates = () if replay.baseline is None else replay.baseline.gates
+        return not_replayed(result, replay.why, replay.how_to_collect, gates)
+    answers = {
+        atoms: answered(replay, place, one)
+        for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
+    }
+    assumed = {id_: atoms for id_, atoms in assumed.items() if answers[atoms].refused is None}
+    findings = tuple(
+        replace(finding, saving=_saving(answers[assumed[finding.id]]))
+        if finding.id in assumed
+        else finding
+        for finding in result.findings
+    )
+    savings = _together(headline, replay, assumed, answers)
+    return replace(result, findings=findings, headline=replace(headline, savings=savings))
+
+
+def not_replayed(
+    result: RunResult, why: str, how: str | None, gates: tuple[Gate, ...] = ()
+) -> RunResult:
+    """Return an analysis that says why no step was replayed.
+
+    Args:
+        result: of the run.
+        why: in a few words.
+        how: what to do about it.
+        gates: of the replay, where it came that far.
+    """
+    if result.headline is None or not _assumed(result):
+        return result
+    savings = Savings(gates=gates, refused=why, how_to_collect=how)
+    return replace(result, headline=replace(result.headline, savings=savings))
+
+
+def num_operations(result: RunResult) -> int:
+    """Return how many GPU operations the ranks of a run had in all that was asked for."""
+    wholes = [rank.whole for rank in result.of(breakdown)]
+    return sum(one.num_kernels + one.num_communication + one.num_copies for one in wholes)
+
+
+def _assumed(result: RunResult) -> dict[str, tuple[str, ...]]:
+    """Return what to assume so that findings are gone, of those where something fits, by id."""
+    groups = by_id(result.findings)
+    return {group[0].id: atoms for group in groups if (atoms := assumed_of(group))}
+
+
+def _replayed(
+    analysis: OpenAnalysis, assumptions: Sequence[Assumption], num_processes: int
+) -> CheckedReplay | Refusal:
+    breakdowns = analysis.result.of(breakdown)
+    asked: dict[int, Int64] | None = None
+    if any(result.judged_kind in _PARTS for result in breakdowns):
+        asked = {result.rank: _steps_inside(result) for result in breakdowns}
+        if len(asked) < len(analysis.run.ranks) or not all(map(len, asked.values())):
+            why = "what was asked for holds no whole step of every rank"
+            return Refusal(why, "ask for more steps, or for all")
+    measured = {result.rank: result for result in breakdowns}
+    sample = sample_of(analysis.run, measured, MAX_OPERATIONS, asked)
+    num = sum(len(rank.operations) for rank in analysis.run.ranks)
+    if sample is None and asked is not None:
+        return Refusal("the steps that were asked for cannot be told from others", None)
+    if sample is None and num > MAX_WITHOUT_STEPS:
+        return Refusal(
+            f"{num} operations are too many to be replayed with every analysis, and no steps are"
+            " known of which some could stand for all",
+            "mark steps, or ask `traceprof whatif`, which replays all",
+        )
+    return checked_replay(
+        analysis,
+        assumptions,
+        sample,
+        keeps_processes=len(assumptions) > 1,  # one alone is never replayed together with others
+        num_jobs=min(num_processes, worthwhile_processes(num)),
+    )
+
+
+def _steps_inside(result: BreakdownResult) -> Int64:
+    """Return the numbers of the steps that lie in what is judged of a rank."""
+    judged = result.judged
+    end_ns = judged.window_start_ns + judged.window_ns
+    return np.array(
+        [
+            step.number
+            for step in result.steps
+            if step.measures.window_start_ns >= judged.window_start_ns
+            and step.measures.window_start_ns + step.measures.window_ns <= end_ns
+        ],
+        np.int64,
+    )
+
+
+def _all_of(atoms: Sequence[str]) -> Assumption:
+    parts = [parse(atom) for atom in atoms]
+    return parts[0] if len(parts) == 1 else combined(parts)
+
+
+def _gain(answer: Answer) -> int:
+    return max(-(answer.change_ns or 0), 0)
+
+
+def _saving(answer: Answer) -> Saving:
+    """Return what a step gains by an answer that is not refused."""
+    before = (answer.step_ns or 0) - (answer.change_ns or 0)
+    least = max(before - (answer.high_ns or 0), 0)
+    most = max(before - (answer.low_ns or 0), 0)
+    if answer.is_bound:
+        return Saving(Basis.BOUND, most, assume=answer.assume)
+    return Saving(Basis.REPLAY, most, _gain(answer), least, answer.assume)
+
+
+def _together(
+    headline: Headline,
+    replay: CheckedReplay,
+    assumed: Mapping[str, tuple[str, ...]],
+    answers: Mapping[tuple[str, ...], Answer],
+) -> Savings:
+    """Return what a step could take without all findings whose absence can be replayed.
+
+    They come one after the other, the one that gains most by itself first; each counts what it
+    gains beside those before it, if that can be told.
+    """
+    worth = [
+        (id_, atoms)
+        for id_, atoms in assumed.items()
+        if not answers[atoms].is_bound and not answers[atoms].is_too_small and _gain(answers[atoms])
+    ]
+    # Of two that gain as much, the one that says more.
+    worth.sort(key=lambda pair: (-_gain(answers[pair[1]]), pair[0] == "gpu-idle", pair[0]))
+    before = headline.step_ns
+    gains: list[Gain] = []
+    atoms: tuple[str, ...] = ()
+    last: Answer | None = None
+    for id_, needed in worth:
+        added = tuple(atom for atom in needed if atom not in atoms)
+        if not added:
+            continue
+        together = (*atoms, *added)
+        answer = answers.get(together) or _under(replay, together)
+        if answer.refused is not None:
+            continue
+        gain = _gain(answer) - (0 if last is None else _gain(last))
+        if gain <= _misfit_ns(replay):
+            continue
+        step = max(before - _gain(answer), 0)
+        gains.append(Gain(id_, " + ".join(added), gain, step))
+        atoms, last = together, answer
+    saving = None if last is None else _saving(last)
+    return Savings(
+        possible_ns=before if saving is None else max(before - (saving.step_ns or 0), 0),
+        low_ns=before if saving is None else max(before - saving.high_ns, 0),
+        high_ns=before if saving is None else max(before - (saving.low_ns or 0), 0),
+        gains=tuple(gains),
+        num_steps=replay.baseline.num_steps,
+        gates=replay.baseline.gates,
+    )
+
+
+def _under(replay: CheckedReplay, atoms: Sequence[str]) -> Answer:
+    assumption = _all_of(atoms)
+    return answered(replay.under(assumption), 0, assumption)
+
+
+def _misfit_ns(replay: CheckedReplay) -> float:
+    kept, removed = np.median(replay.as_it_is, axis=0).tolist()[:2]
+    return abs(float(removed - kept))

@@ -1,0 +1,263 @@
+"""The critical path of one step: which calls and operations it runs through, one behind the other.
+
+Without any of them the step would be shorter, until another way is the longest. The parts lie one
+behind the other without gaps, on all ranks together: their lengths sum to the step's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from traceprof.analyses import breakdown
+from traceprof.replay.assumptions.assumptions import Variant
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import CircularError, binding_edges, solve
+from traceprof.replay.graph.run_graph import clock_shift, run_graph
+from traceprof.replay.graph.sample import sample_of
+from traceprof.replay.graph.weights import Weigher, as_measured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.run_graph import Kept, Marks, RunGraph
+    from traceprof.run.opening import Rank
+
+PartKind = Literal["compute", "communication", "copy", "host", "delay"]
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """A part of the critical path of a step.
+
+    Attributes:
+        rank: whose it is; of the host, the first rank of the process.
+        kind: what takes the time; `delay` is what passes between what held something and its start.
+        start_ns: in the own time of the rank's report.
+        end_ns: likewise.
+        name: of the operation or the call, or what else takes the time.
+        stream: where an operation ran; None of the host.
+    """
+
+    rank: int
+    kind: PartKind
+    start_ns: int
+    end_ns: int
+    name: str
+    stream: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPath:
+    """The critical path of a step.
+
+    Attributes:
+        step: the number of the step; None where steps cannot be told: then it is the training.
+        rank: the rank whose step it is: the one on which it takes longest.
+        length_ns: of that step, and of all parts together.
+        parts: in the order of time.
+    """
+
+    step: int | None
+    rank: int
+    length_ns: int
+    parts: tuple[PathPart, ...]
+
+
+def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:
+    """Return the critical path of a step, as it was measured.
+
+    Args:
+        analysis: of a run whose reports are open.
+        step: the number of a training step that every rank has; where steps cannot be told, None:
+            the whole training.
+
+    Returns:
+        None where the ranks have no such step, or where what waited for what is not known: a rank
+        without a GPU or without API calls.
+    """
+    ranks = analysis.run.ranks
+    if not ranks or any(rank.device is None or not rank.calls for rank in ranks):
+        return None
+    sample = None
+    if step is not None:
+        measured = {result.rank: result for result in analysis.result.of(breakdown)}
+        asked = {rank.rank: np.array([step], np.int64) for rank in ranks}
+        sample = sample_of(analysis.run, measured, 0, asked)
+        if sample is None:
+            return None
+    try:
+        graph = run_graph(analysis, [Variant()], sample, keeps_processes=True)
+    except CircularError:
+        return None
+    mark = max(graph.marks, key=lambda mark: int(mark.limits_ns[-1] - mark.limits_ns[0]))
+    shifts = {rank.report: clock_shift(analysis, rank) for rank in ranks}
+    parts = _Walk(graph, mark, shifts).parts()
+    return StepPath(step, mark.rank, sum(part.end_ns - part.start_ns for part in parts), parts)
+
+
+class _Walk:
+    """Goes from the end of a step back to its beginning."""
+
+    def __init__(self, graph: RunGraph, mark: Marks, shifts: Mapping[int, int]) -> None:
+        """Solve the graph.
+
+        Args:
+            graph: of the run, its processes kept.
+            mark: of the rank whose step it is.
+            shifts: by report, what its times are less than those of the run's clock.
+        """
+        self._graph, self._shifts = graph, shifts
+        times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+        self._begin, self._end = (round(float(times[node])) for node in mark.nodes[[0, -1]])
+        self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(mark.nodes[-1]))
+        self._times = times
+        self._first_edge = np.cumsum([0, *(len(part.source) for part in graph.edges)])
+        self._parts: list[PathPart] = []
+        self._reached = self._end
+
+    def parts(self) -> tuple[PathPart, ...]:
+        """Return the parts in the order of time."""
+        for edge in reversed(self._way):
+            if self._reached <= self._begin:
+                break
+            self._take(edge)
+        return tuple(self._parts[::-1])
+
+    def _take(self, edge: int) -> None:
+        """Put down what passes along an edge, the latest first."""
+        graph = self._graph
+        number = int(np.searchsorted(self._first_edge, edge, side="right")) - 1
+        edges = graph.edges[number]
+        place = edge - int(self._first_edge[number])
+        source, target = int(edges.source[place]), int(edges.target[place])
+        begin = float(self._times[source])
+        if edges.process < 0:
+            if edges.kind is EdgeKind.TRANSFER:
+                kept = self._kept_at(target)
+                self._operation(kept, _operation_at(kept, target), begin)
+            return
+        kept = graph.kept[edges.process]
+        of_kind = next(part for part in kept.edges if part.source is edges.source)
+        at, other = int(of_kind.at[place]), int(of_kind.other[place])
+        if edges.kind in {EdgeKind.WORK, EdgeKind.LAUNCHES}:
+            self._piece(kept, at, begin, of_launches=edges.kind is EdgeKind.LAUNCHES)
+        elif edges.kind is EdgeKind.OWN_TIME:
+            self._calls(kept, int(kept.process.first_call[at]), begin)
+        elif edges.kind in {EdgeKind.LAUNCH, EdgeKind.STREAM}:
+            self._before(kept, at, begin, is_launch=edges.kind is EdgeKind.LAUNCH)
+        elif edges.kind is EdgeKind.STREAM_WAIT:
+            self._before(kept, int(kept.process.stream_waits.consumer[at]), begin, is_launch=False)
+        elif edges.kind in {EdgeKind.HOST_WAIT, EdgeKind.STALL}:
+            call = int(kept.process.host_waits.call[at])
+            name = f"return from {_call_name(kept, call)}"
+            self._put(kept.process.ranks[0][1], "host", begin, name)
+        else:
+            words = {
+                EdgeKind.THREAD: "between calls",
+                EdgeKind.HAND_OVER: f"hand-over after {_call_name(kept, other)}",
+                EdgeKind.LOCK: f"behind {_call_name(kept, other)} of another thread",
+                EdgeKind.CAPTURE: "before the capture, or not known",
+            }
+            self._put(kept.process.ranks[0][1], "host", begin, words[edges.kind])
+
+    def _put(
+        self, rank: Rank, kind: PartKind, begin: float, name: str, stream: int | None = None
+    ) -> None:
+        """Put down a part from some time to what was reached so far, if that is later."""
+        start = max(round(begin), self._begin)
+        if start >= self._reached:
+            return
+        shift = self._shifts[rank.report]
+        part = PathPart(rank.rank, kind, start - shift, self._reached - shift, name, stream)
+        self._parts.append(part)
+        self._reached = start
+
+    def _operation(self, kept: Kept, operation: int, begin: float) -> None:
+        rank, work = _rank_of(kept, operation), kept.process.work
+        kinds: dict[int, PartKind] = {COMPUTE: "compute", COMMUNICATION: "communication"}
+        name = rank.operation_name(int(work.group[operation]), int(work.place[operation]))
+        kind = kinds.get(int(work.kind[operation]), "copy")
+        self._put(rank, kind, begin, name, int(work.stream[operation]))
+
+    def _before(self, kept: Kept, operation: int, begin: float, *, is_launch: bool) -> None:
+        """Put down what passes before an operation starts: its launch, and what comes after it."""
+        rank, work = _rank_of(kept, operation), kept.process.work
+        name = rank.operation_name(int(work.group[operation]), int(work.place[operation]))
+        launched = float(kept.process.latencies.launched_ns[operation]) if is_launch else begin
+        self._put(
+            rank, "delay", max(launched, begin), f"before {name}", int(work.stream[operation])
+        )
+        if is_launch:
+            self._calls(kept, int(work.call[operation]), begin)
+
+    def _calls(self, kept: Kept, call: int, begin: float) -> None:
+        """Put down what a thread did up to what was reached, by the call that takes most of it.
+
+        Args:
+            kept: the process.
+            call: one that the thread made.
+            begin: when it began.
+        """
+        calls = kept.process.calls
+        low, high = round(begin), self._reached
+        inside = calls.is_outer & (calls.start_ns < high) & (calls.end_ns > low)
+        inside &= calls.thread == calls.thread[call]
+        rows = np.flatnonzero(inside)
+        name = "between calls"
+        if len(rows):
+            spent = np.minimum(calls.end_ns[rows], high) - np.maximum(calls.start_ns[rows], low)
+            name = _call_name(kept, int(rows[np.argmax(spent)]))
+            if len(rows) > 1:
+                name = f"{len(rows)} calls, the longest {name}"
+        self._put(kept.process.ranks[0][1], "host", begin, name)
+
+    def _piece(self, kept: Kept, operation: int, begin: float, *, of_launches: bool) -> None:
+        """Put down the operations of a piece, from the one that its launch held if any did."""
+        process = kept.process
+        number = int(process.piece_of_operation[operation])
+        ends = np.append(process.first_operation, len(process.work))
+        rows = np.arange(ends[number], ends[number + 1])
+        if of_launches:
+            rows = rows[Weigher(process, as_measured(process)).held_by_launch(rows) :]
+        for row in _backwards(rows):
+            self._operation(kept, row, max(float(process.work.start_ns[row]), begin))
+            if row == rows[0]:
+                break
+            self._before(
+                kept, row, max(float(process.work.end_ns[row - 1]), begin), is_launch=False
+            )
+        if of_launches:
+            self._before(kept, int(rows[0]), begin, is_launch=True)
+
+    def _kept_at(self, node: int) -> Kept:
+        for kept, facts in zip(self._graph.kept, self._graph.facts, strict=True):
+            if facts.host_node <= node < facts.end_node:
+                return kept
+        raise AssertionError(f"node {node} is of no process")
+
+
+def _backwards(rows: Int64) -> Iterator[int]:
+    yield from rows[::-1].tolist()
+
+
+def _operation_at(kept: Kept, node: int) -> int:
+    """Return the operation of which a node is the end, alone in its piece."""
+    process = kept.process
+    return int(process.first_operation[(node - process.gpu_node) // 2])
+
+
+def _rank_of(kept: Kept, operation: int) -> Rank:
+    index = int(kept.process.work.rank[operation])
+    return next(rank for number, rank in kept.process.ranks if number == index)
+
+
+def _call_name(kept: Kept, call: int) -> str:
+    rank, process = kept.process.ranks[0][1], kept.process
+    assert rank.calls is not None  # noqa: S101  (the replay refuses reports without calls before)
+    return rank.trace.api_names[rank.calls.name_id(int(process.calls.index[call]))]

@@ -1,0 +1,52 @@
+"""No rank is late again and again: nobody waits for the ranks that waits go back to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses import straggler
+from traceprof.replay.assumptions.cannot_change import CannotChange
+from traceprof.replay.assumptions.run_changes import RunChange
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.run_graph import meeting_members
+
+if TYPE_CHECKING:
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.graph.run_graph import RunGraph
+
+
+def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+    """Let the other ranks go on without waiting for those that are late, and count only them.
+
+    A late rank is taken to be as fast as the one that came before it: its own steps are those of
+    the others then.
+
+    Args:
+        analysis: of the run.
+        graph: of the run.
+    """
+    ranks = analysis.result.ranks
+    members = meeting_members(analysis)
+    if not members:
+        return CannotChange("no ranks were seen to wait for each other on one clock")
+    late = [found.member for found in straggler.run(analysis.result.measured).stragglers]
+    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
+    indices = [index[ranks.ranks[member]] for member in late]
+    arrivals, first = [], 0
+    number = 0
+    for part in graph.edges:
+        if part.kind is EdgeKind.ARRIVAL:
+            is_late = np.isin(members[number], indices)
+            of_late = np.tile(is_late, len(part.source) // len(is_late))
+            arrivals.append(first + np.flatnonzero(of_late))
+            number += 1
+        first += len(part.source)
+    edges = np.concatenate(arrivals)
+    return RunChange(
+        edges=edges,
+        weights=np.full(len(edges), NEVER),
+        left_out=frozenset(ranks.ranks[member] for member in late),
+    )

@@ -1,0 +1,123 @@
+"""What is assumed of how ranks meet, and not of what one process does: a graph with other edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import NEVER, ROOT, schedule
+from traceprof.replay.graph.replay import replayed_steps
+from traceprof.replay.graph.run_graph import EdgeList
+from traceprof.replay.graph.weight_sets import WeightSets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.assumptions.sends import SendName
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.run_graph import RunGraph
+
+_NOTHING = np.empty(0, np.int64)
+_NO_WEIGHTS = np.empty(0)
+
+
+@dataclass(frozen=True)
+class StreamOrder:
+    """In which order a stream runs its sends in a step.
+
+    Attributes:
+        rank: the rank's number.
+        sends: of the stream.
+    """
+
+    rank: int
+    sends: tuple[SendName, ...]
+
+
+@dataclass(frozen=True)
+class RunChange:
+    """What is different in the graph of a run.
+
+    Attributes:
+        edges: int64[n], indices of edges that hold their target back by another time.
+        weights: float64[n], ns: how long; minus infinity for not at all.
+        source: int64[m], nodes where edges begin that were not there.
+        target: int64[m], where they lead to.
+        added: float64[m], how long they hold back, ns.
+        num_new_nodes: how many nodes there are more than in the graph, numbered after its own.
+        left_out: numbers of ranks whose steps do not count.
+        orders: of the sends on those streams where it is another one.
+        otherwise: other ways to read the assumption, which make the answer's interval wider.
+    """
+
+    edges: Int64 = field(default_factory=lambda: _NOTHING)
+    weights: Float64 = field(default_factory=lambda: _NO_WEIGHTS)
+    source: Int64 = field(default_factory=lambda: _NOTHING)
+    target: Int64 = field(default_factory=lambda: _NOTHING)
+    added: Float64 = field(default_factory=lambda: _NO_WEIGHTS)
+    num_new_nodes: int = 0
+    left_out: frozenset[int] = frozenset()
+    orders: tuple[StreamOrder, ...] = ()
+    otherwise: tuple[RunChange, ...] = ()
+
+
+def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> RunGraph:
+    """Return some variants of a graph with all of some changes.
+
+    Args:
+        graph: of the run, weighed.
+        columns: the variants.
+        changes: if several change the weight of an edge, the last one counts.
+
+    Raises:
+        CircularError: with the edges that are added, something would wait for itself.
+    """
+    weights = graph.weights.chosen(columns).columns()
+    for change in changes:
+        weights[change.edges] = change.weights[:, np.newaxis]
+    source, target, added = (
+        np.concatenate([getattr(change, name) for change in changes])
+        for name in ("source", "target", "added")
+    )
+    left_out = frozenset().union(*(change.left_out for change in changes))
+    marks = tuple(mark for mark in graph.marks if mark.rank not in left_out)
+    if len(source) == 0:
+        return replace(graph, weights=WeightSets.of_columns(weights), marks=marks)
+    # What holds nothing back must not close a circle either: it comes from the beginning instead.
+    gone = np.flatnonzero((weights == NEVER).all(axis=1))
+    edges = (*_from_root(graph.edges, gone), EdgeList(EdgeKind.STREAM, -1, source, target))
+    plan = schedule(
+        graph.plan.num_nodes + sum(change.num_new_nodes for change in changes),
+        np.concatenate([part.source for part in edges]),
+        np.concatenate([part.target for part in edges]),
+    )
+    weights = np.concatenate((weights, np.repeat(added[:, np.newaxis], len(columns), axis=1)))
+    return replace(
+        graph, edges=edges, plan=plan, weights=WeightSets.of_columns(weights), marks=marks
+    )
+
+
+def _from_root(edges: Sequence[EdgeList], gone: Int64) -> list[EdgeList]:
+    first = np.cumsum([0, *(len(part.source) for part in edges)])
+    parts = []
+    for part, low, high in zip(edges, first[:-1].tolist(), first[1:].tolist(), strict=True):
+        inside = gone[np.searchsorted(gone, low) : np.searchsorted(gone, high)] - low
+        source = part.source
+        if len(inside):
+            source = source.copy()
+            source[inside] = ROOT
+        parts.append(replace(part, source=source))
+    return parts
+
+
+def changed_steps(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> Float64:
+    """Return how long steps take with all of some changes, by end, ns, float64[s, columns].
+
+    Raises:
+        CircularError: with the edges that are added, something would wait for itself.
+    """
+    return replayed_steps(changed(graph, columns, changes))[1]

@@ -1,0 +1,289 @@
+"""Other orders of the sends on a stream: as they become ready, or the best that is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.replay.assumptions.cannot_change import CannotChange, without_event_records
+from traceprof.replay.assumptions.run_changes import RunChange, StreamOrder, changed
+from traceprof.replay.assumptions.sends import READINESS, edges_of_graph, ready_ns, sends_of
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import NEVER, CircularError, solve
+from traceprof.replay.graph.replay import replayed_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
+    from traceprof.replay.assumptions.sends import GraphEdges, SendName, Sends
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.run_graph import RunGraph
+
+# Orders by readiness change what is ready when: they settle in two or three rounds, or never.
+_MAX_ROUNDS = 8
+# How many orders are tried, and how many levels and edges of the graph may be taken for it all
+# together: some seconds.
+_MAX_TRIALS, _MAX_LEVELS, _MAX_EDGES = 400, 100_000, 40_000_000
+_MIN_GAIN = 1e-4  # of a step, below which an order is no better
+
+
+def ready_first(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+    """Let each stream run the send first that both sides are ready for first.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run.
+    """
+    orders = _Orders.of(analysis, graph)
+    return orders if isinstance(orders, CannotChange) else orders.change(orders.by_readiness())
+
+
+def best(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+    """Let each stream run its sends in the best order that is found, the same in every step.
+
+    From the better of the order that was measured and the one by readiness, one send at a time is
+    moved as long as that makes steps shorter.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run.
+    """
+    orders = _Orders.of(analysis, graph)
+    return orders if isinstance(orders, CannotChange) else orders.change(orders.searched())
+
+
+def in_order(
+    analysis: OpenAnalysis, graph: RunGraph, wanted: Mapping[int, Sequence[SendName]]
+) -> RunChange | CannotChange:
+    """Let streams run their sends in an order, in every step that has the same ones.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run.
+        wanted: by rank, its sends.
+    """
+    orders = _Orders.of(analysis, graph)
+    if isinstance(orders, CannotChange):
+        return orders
+    patterns = [
+        replace(pattern, sends=tuple(wanted.get(pattern.rank, pattern.sends)))
+        if set(wanted.get(pattern.rank, ())) == set(pattern.sends) else pattern
+        for pattern in orders.measured
+    ]  # fmt: skip
+    return orders.change(orders.of_patterns(patterns))
+
+
+@dataclass(frozen=True)
+class _Orders:
+    """What is needed to try orders of sends.
+
+    Attributes:
+        graph: of the run, with one set of weights.
+        edges: of it.
+        sends: of the run.
+        units: rows that follow each other on a stream in one step, as launched.
+        measured: the order of each stream, as it was.
+        pattern_of: for each unit, the stream whose order it has; -1 for one that is another.
+    """
+
+    graph: RunGraph
+    edges: GraphEdges
+    sends: Sends
+    units: tuple[Int64, ...]
+    measured: tuple[StreamOrder, ...]
+    pattern_of: tuple[int, ...]
+
+    @staticmethod
+    def of(analysis: OpenAnalysis, graph: RunGraph) -> _Orders | CannotChange:
+        """Look at the sends of a run."""
+        sends = sends_of(analysis, graph)
+        if sends is None:
+            return CannotChange("no two sends or receives follow each other on a stream")
+        unknown = without_event_records(analysis, graph, READINESS)
+        if unknown is not None:
+            return unknown
+        first = np.flatnonzero(np.append(True, np.diff(sends.unit) != 0))
+        units = tuple(np.split(np.arange(len(sends)), first[1:]))
+        numbers = [rank.rank for rank in analysis.run.ranks]
+        counts: dict[StreamOrder, int] = {}
+        orders = []
+        for rows in units:
+            names = tuple(sends.name[row] for row in rows.tolist())
+            order = StreamOrder(numbers[int(sends.rank[rows[0]])], names)
+            orders.append(order)
+            counts[order] = counts.get(order, 0) + (len(rows) > 1)
+        # Streams do the same in every step, but for the first and the last.
+        typical = max(counts.values())
+        measured = tuple(order for order, count in counts.items() if 2 * count > typical)
+        place = {order: index for index, order in enumerate(measured)}
+        one = replace(graph, weights=graph.weights.chosen((0,)))
+        pattern_of = tuple(place.get(order, -1) for order in orders)
+        return _Orders(one, edges_of_graph(graph), sends, units, measured, pattern_of)
+
+    def change(self, sequence: Int64) -> RunChange:
+        """Return what another order changes in the graph.
+
+        Args:
+            sequence: int64[n], rows in the new order; units stay where they are.
+        """
+        sends = self.sends
+        node, old = sends.node, np.arange(len(sends))
+        joined = np.flatnonzero(sends.follows)
+        begins = np.flatnonzero(~sends.follows)
+        ends = np.append(begins[1:], len(sends)) - 1
+        source = [node[sequence[joined - 1]] + 1]
+        target = [node[sequence[joined]]]
+        added = [np.full(len(joined), sends.turn_around_ns)]
+        # What came before the first one still does, and what came after the last one.
+        before = begins[(sends.edge[begins] >= 0) & (sequence[begins] != begins)]
+        source.append(self.edges.source[sends.edge[before]])
+        target.append(node[sequence[before]])
+        added.append(np.full(len(before), sends.turn_around_ns))
+        is_stream = self.edges.kind == EdgeKind.STREAM
+        last = ends[sequence[ends] != ends]
+        after = np.flatnonzero(is_stream & np.isin(self.edges.source, node[last] + 1))
+        of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
+        source.append(node[sequence[of_last]] + 1)
+        target.append(self.edges.target[after])
+        added.append(self.graph.weights.of(0)[after])
+        waits = self._inherited(old)
+        source.append(waits[0])
+        target.append(waits[1])
+        added.append(waits[2])
+        edges = sends.edge[joined]
+        return RunChange(
+            edges=edges,
+            weights=np.full(len(edges), NEVER),
+            source=np.concatenate(source),
+            target=np.concatenate(target),
+            added=np.concatenate(added),
+            orders=tuple(
+                order
+                for order, was in zip(self.typical(sequence), self.measured, strict=True)
+                if order != was
+            ),
+        )
+
+    def _inherited(self, rows: Int64) -> tuple[Int64, Int64, Float64]:
+        """Return the waits of sends that have none of their own: those of the one before."""
+        edges, sends = self.edges, self.sends
+        is_wait = np.flatnonzero(edges.kind == EdgeKind.STREAM_WAIT)
+        row = np.searchsorted(sends.node, edges.target[is_wait])
+        fits = row < len(sends)
+        fits[fits] = sends.node[row[fits]] == edges.target[is_wait[fits]]
+        order = np.argsort(row[fits], kind="stable")
+        of_row, edge = row[fits][order], is_wait[fits][order]
+        has = np.zeros(len(sends), np.bool_)
+        has[of_row] = True
+        begins = np.maximum.accumulate(np.where(sends.follows, 0, rows))
+        giver = np.maximum.accumulate(np.where(has, rows, -1))
+        heirs = np.flatnonzero(~has & (giver >= begins))
+        low = np.searchsorted(of_row, giver[heirs], side="left")
+        count = np.searchsorted(of_row, giver[heirs], side="right") - low
+        taken = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+        weights = self.graph.weights.of(0)[edge[taken]]
+        return edges.source[edge[taken]], sends.node[np.repeat(heirs, count)], weights
+
+    def by_readiness(self) -> Int64:
+        """Return the rows in the order in which both sides are ready, for every step by itself."""
+        sends = self.sends
+        free = RunChange(
+            edges=sends.edge[sends.follows], weights=np.full(int(sends.follows.sum()), NEVER)
+        )
+        graph = changed(self.graph, (0,), [free])
+        best_sequence, best_ns = np.arange(len(sends)), np.inf
+        seen: set[bytes] = set()
+        for _ in range(_MAX_ROUNDS):
+            edges, weights = edges_of_graph(graph), graph.weights.of(0)
+            times = solve(graph.plan, graph.weights)[:, 0]
+            ready = ready_ns(sends, edges, weights, times)
+            ready = np.maximum(ready, ready[sends.partner])
+            sequence = np.lexsort((np.arange(len(sends)), ready, sends.unit))
+            if sequence.tobytes() in seen:
+                break
+            seen.add(sequence.tobytes())
+            try:
+                graph = changed(self.graph, (0,), [self.change(sequence)])
+            except CircularError:
+                break
+            step_ns = float(np.median(replayed_steps(graph)[1][:, 0]))
+            if step_ns < best_ns:
+                best_sequence, best_ns = sequence, step_ns
+        return best_sequence
+
+    def searched(self) -> Int64:
+        """Return the rows in the best order that is found, the same in every step."""
+        num_levels = len(self.graph.plan.level_start)
+        trials = min(_MAX_TRIALS, _MAX_LEVELS // num_levels, _MAX_EDGES // len(self.edges.source))
+        patterns = list(self.measured)
+        least = self._step_ns(patterns)
+        ready = list(self.typical(self.by_readiness()))
+        if (step_ns := self._step_ns(ready)) < least:
+            patterns, least = ready, step_ns
+        is_better = True
+        while is_better and trials > 0:
+            is_better = False
+            for tried in _moved(patterns):
+                trials -= 1
+                step_ns = self._step_ns(tried)
+                if step_ns < least * (1 - _MIN_GAIN):
+                    patterns, least, is_better = tried, step_ns, True
+                    break
+                if trials <= 0:
+                    break
+        return self.of_patterns(patterns)
+
+    def _step_ns(self, patterns: Sequence[StreamOrder]) -> float:
+        try:
+            graph = changed(self.graph, (0,), [self.change(self.of_patterns(patterns))])
+        except CircularError:
+            return np.inf
+        return float(np.median(replayed_steps(graph)[1][:, 0]))
+
+    def of_patterns(self, patterns: Sequence[StreamOrder]) -> Int64:
+        """Return the rows in the order of patterns, one for each stream that was measured."""
+        places = [
+            [measured.sends.index(name) for name in pattern.sends]
+            for measured, pattern in zip(self.measured, patterns, strict=True)
+        ]
+        return np.concatenate(
+            [
+                rows if pattern < 0 else rows[places[pattern]]
+                for rows, pattern in zip(self.units, self.pattern_of, strict=True)
+            ]
+        )
+
+    def typical(self, sequence: Int64) -> tuple[StreamOrder, ...]:
+        """Return the order of each stream, as most of the steps have it."""
+        counts: list[dict[tuple[SendName, ...], int]] = [{} for _ in self.measured]
+        done = 0
+        for rows, pattern in zip(self.units, self.pattern_of, strict=True):
+            chosen = sequence[done : done + len(rows)]
+            done += len(rows)
+            if pattern >= 0:
+                names = tuple(self.sends.name[row] for row in chosen.tolist())
+                counts[pattern][names] = counts[pattern].get(names, 0) + 1
+        return tuple(
+            StreamOrder(measured.rank, max(count, key=lambda names: count[names]))
+            for measured, count in zip(self.measured, counts, strict=True)
+        )
+
+
+def _moved(patterns: list[StreamOrder]) -> Iterator[list[StreamOrder]]:
+    """Yield the orders in which one send comes earlier or later, near moves first."""
+    longest = max((len(pattern.sends) for pattern in patterns), default=0)
+    for distance in range(1, longest):
+        for stream, pattern in enumerate(patterns):
+            for place in range(len(pattern.sends) - distance):
+                for low, high in ((place, place + distance), (place + distance, place)):
+                    if distance == 1 and low > high:
+                        continue  # the same swap
+                    names = list(pattern.sends)
+                    names.insert(high, names.pop(low))
+                    moved = list(patterns)
+                    moved[stream] = StreamOrder(pattern.rank, tuple(names))
+                    yield moved

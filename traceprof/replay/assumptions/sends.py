@@ -1,0 +1,272 @@
+"""Sends and receives that follow each other on a stream: who waited behind whom, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.communication.messages import BETWEEN_TWO, messages
+from traceprof.replay.assumptions.cannot_change import CannotChange, without_event_records
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import NEVER, solve
+from traceprof.replay.graph.run_graph import groups_that_meet, meeting_members
+
+if TYPE_CHECKING:
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.run.opening import Mask
+
+READINESS = "when sends were ready"
+MAX_NAMED = 20
+"""So many blocked sends are told, the worst first."""
+_MIN_BLOCKED = 0.001  # of a step
+_DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
+_USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
+
+
+@dataclass(frozen=True, order=True)
+class SendName:
+    """A send or receive as it comes again in every step.
+
+    Attributes:
+        direction: 1 sends, 2 receives, 3 both.
+        peer: the other rank.
+        micro_batch: how many went the same way before it in the step.
+    """
+
+    direction: int
+    peer: int
+    micro_batch: int
+
+    @property
+    def way(self) -> str:
+        """Where it goes, or comes from."""
+        return f"{_DIRECTIONS.get(self.direction, 'exchange with')} {self.peer}"
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        return f"{self.way} (micro-batch {self.micro_batch})"
+
+
+@dataclass(frozen=True)
+class Sends:
+    """Both sides of all matched sends of a run, n of them, by stream and then as launched.
+
+    Attributes:
+        node: int64[n], where each begins in the graph.
+        rank: int64[n], indices of the run's ranks.
+        step: int64[n], in which step of its rank each began.
+        start_ns: int64[n], when each began.
+        direction: int64[n], 1 sends, 2 receives, 3 both; -1 where not told.
+        peer: int64[n], numbers of the other ranks.
+        partner: int64[n], the other side: indices into these.
+        follows: bool[n], whether it comes right after the one before it here, on their stream.
+        edge: int64[n], of the graph, by which it waits for what is before it on its stream; -1.
+        unit: int64[n], numbers those that follow each other in one step.
+        name: of each.
+        turn_around_ns: from the end of one to the start of the next, where only that holds it.
+    """
+
+    node: Int64
+    rank: Int64
+    step: Int64
+    start_ns: Int64
+    direction: Int64
+    peer: Int64
+    partner: Int64
+    follows: Mask
+    edge: Int64
+    unit: Int64
+    name: tuple[SendName, ...]
+    turn_around_ns: float
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class BlockedSend:
+    """A send that both sides were ready for, and that waited behind another one of its stream.
+
+    Attributes:
+        rank: whose stream.
+        blocked: the send.
+        behind: what it waited for.
+        stage: the rank that went without it for so long.
+        blocked_ns: in the median step.
+    """
+
+    rank: int
+    blocked: SendName
+    behind: SendName
+    stage: int
+    blocked_ns: int
+
+
+@dataclass(frozen=True)
+class GraphEdges:
+    """The edges of a run in the order of their weights: kind, source, target; int64[e] each."""
+
+    kind: Int64
+    source: Int64
+    target: Int64
+
+
+def edges_of_graph(graph: RunGraph) -> GraphEdges:
+    """Return the edges of a run in one piece."""
+    return GraphEdges(
+        np.concatenate([np.full(len(part.source), part.kind, np.int64) for part in graph.edges]),
+        np.concatenate([part.source for part in graph.edges]),
+        np.concatenate([part.target for part in graph.edges]),
+    )
+
+
+def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
+    """Return the sends of a run; None where no two follow each other on a stream.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run.
+    """
+    columns = _sides(analysis, graph)
+    if columns is None:
+        return None
+    node, rank, peer, direction, meeting, start = columns
+    order = np.argsort(node, kind="stable")  # nodes are in order of streams, then of launches
+    node, rank, peer, direction, meeting, start = (
+        column[order] for column in (node, rank, peer, direction, meeting, start)
+    )
+    edges = edges_of_graph(graph)
+    of_stream = np.flatnonzero(edges.kind == EdgeKind.STREAM)
+    row = np.searchsorted(node, edges.target[of_stream])
+    fits = row < len(node)
+    fits[fits] = node[row[fits]] == edges.target[of_stream[fits]]
+    edge, before = np.full(len(node), -1, np.int64), np.full(len(node), -1, np.int64)
+    edge[row[fits]] = of_stream[fits]
+    before[row[fits]] = edges.source[of_stream[fits]]
+    follows = np.zeros(len(node), np.bool_)
+    follows[1:] = before[1:] == node[:-1] + 1
+    if not follows.any():
+        return None
+    step = np.zeros(len(node), np.int64)
+    index = {one.rank: place for place, one in enumerate(analysis.run.ranks)}
+    for mark in graph.marks:
+        of_rank = rank == index[mark.rank]
+        step[of_rank] = np.searchsorted(mark.limits_ns, start[of_rank], side="right")
+    same = follows & np.append(False, step[1:] == step[:-1])
+    by_meeting = np.argsort(meeting, kind="stable")
+    partner = np.empty(len(node), np.int64)
+    partner[by_meeting[::2]], partner[by_meeting[1::2]] = by_meeting[1::2], by_meeting[::2]
+    weights = graph.weights.of(0)[edge[follows]]
+    near = weights[np.isfinite(weights)]
+    return Sends(
+        node, rank, step, start, direction, peer, partner, follows, edge, np.cumsum(~same) - 1,
+        _names(rank, step, direction, peer),
+        float(np.median(near)) if len(near) else _USUAL_TURN_AROUND_NS,
+    )  # fmt: skip
+
+
+def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) -> Float64:
+    """Return when each send could begin but for its stream, on its own side, float64[n].
+
+    Args:
+        sends: of the run.
+        edges: of its graph.
+        weights: float64[e], one variant.
+        times: float64[nodes], solved with it.
+    """
+    row = np.searchsorted(sends.node, edges.target)
+    holds = row < len(sends)
+    holds[holds] = sends.node[row[holds]] == edges.target[holds]
+    holds &= (edges.kind != EdgeKind.STREAM) & (weights > NEVER)
+    ready = np.full(len(sends), NEVER)
+    np.maximum.at(ready, row[holds], times[edges.source[holds]] + weights[holds])
+    return ready
+
+
+def blocked_sends(
+    analysis: OpenAnalysis, graph: RunGraph
+) -> tuple[BlockedSend, ...] | CannotChange:
+    """Return which sends waited behind others that need not come first, the worst ones.
+
+    Or why that is not known.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run; its first weights are what was measured.
+    """
+    sends = sends_of(analysis, graph)
+    if sends is None:
+        return ()
+    unknown = without_event_records(analysis, graph, READINESS)
+    if unknown is not None:
+        return unknown
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+    ready = ready_ns(sends, edges_of_graph(graph), graph.weights.of(0), times)
+    start = times[sends.node]
+    blocked = start - np.maximum(ready, start[sends.partner])
+    blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)
+    numbers = [rank.rank for rank in analysis.run.ranks]
+    step = float(np.median(np.concatenate([np.diff(mark.limits_ns) for mark in graph.marks])))
+    by_name: dict[tuple[int, SendName, SendName], list[float]] = {}
+    for row in np.flatnonzero(blocked > _MIN_BLOCKED * step).tolist():
+        key = numbers[sends.rank[row]], sends.name[row], sends.name[row - 1]
+        by_name.setdefault(key, []).append(float(blocked[row]))
+    num_steps = max(len(mark.number) for mark in graph.marks)
+    rows = [
+        BlockedSend(rank, name, behind, name.peer, round(_median(values, num_steps)))
+        for (rank, name, behind), values in by_name.items()
+    ]
+    rows = [row for row in rows if row.blocked_ns > _MIN_BLOCKED * step]
+    return tuple(sorted(rows, key=lambda row: (-row.blocked_ns, row.rank, row.blocked))[:MAX_NAMED])
+
+
+def _median(values: list[float], num_steps: int) -> float:
+    """Return the median over steps, in those without a value 0."""
+    return float(np.median(values + [0.0] * max(num_steps - len(values), 0)))
+
+
+def _sides(analysis: OpenAnalysis, graph: RunGraph) -> tuple[Int64, ...] | None:
+    """Return node, rank, peer, direction, meeting, start of both sides of sends; None for none."""
+    parts: list[tuple[Int64, ...]] = []
+    num = 0
+    groups = zip(groups_that_meet(analysis), meeting_members(analysis), graph.meetings, strict=True)
+    for (waits, together), members, met in groups:
+        if len(members) != 2:
+            continue
+        chosen = waits.group.is_one_of(BETWEEN_TWO)[together]
+        rows = np.flatnonzero(chosen)
+        for column, member in enumerate(members):
+            rank = analysis.run.ranks[member]
+            place = waits.group.place[together, column][rows]
+            other = analysis.run.ranks[members[1 - column]].rank
+            parts.append(
+                (
+                    met.node[rows, column],
+                    np.full(len(rows), member),
+                    np.full(len(rows), other),
+                    messages(rank).direction[place],
+                    num + np.arange(len(rows)),
+                    met.start_ns[rows, column],
+                )
+            )
+        num += len(rows)
+    if num == 0:
+        return None
+    return tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))
+
+
+def _names(rank: Int64, step: Int64, direction: Int64, peer: Int64) -> tuple[SendName, ...]:
+    """Return the names of sends, which are in order of launch on their stream."""
+    keys = np.stack((rank, step, direction, peer))
+    number = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(number, kind="stable")
+    first = np.searchsorted(number[order], number[order])
+    count = np.empty(len(number), np.int64)
+    count[order] = np.arange(len(number)) - first
+    rows = zip(direction.tolist(), peer.tolist(), count.tolist(), strict=True)
+    return tuple(SendName(*row) for row in rows)

@@ -1,0 +1,80 @@
+"""What is kept of a process when its graph has been weighed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.replay.graph.graph import Process
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """What is kept of a process.
+
+    Attributes:
+        ranks: the numbers of its ranks.
+        host_node: where its nodes begin.
+        gpu_node: where those of its GPU operations begin.
+        end_node: one past its last.
+        by_kind_ns: int64[pieces, 3], what compute, communication and copies take in each piece of
+            its streams.
+        num_unlaunched: how many operations were launched before the capture began.
+        num_operations: how many there are.
+        has_event_records: whether the report tells which streams waited for which.
+        host_waits: when a thread that launches to the busiest stream waited for the GPU, or
+            for room in its queue.
+    """
+
+    ranks: tuple[int, ...]
+    host_node: int
+    gpu_node: int
+    end_node: int
+    by_kind_ns: Int64
+    num_unlaunched: int
+    num_operations: int
+    has_event_records: bool
+    host_waits: Intervals
+
+
+def facts_of(process: Process) -> ProcessFacts:
+    """Return what is kept of a process."""
+    work, calls, first = process.work, process.calls, process.first_operation
+    by_kind = [
+        np.add.reduceat(np.where(work.kind == kind, work.length_ns, 0), first)
+        if len(first)
+        else np.empty(0, np.int64)
+        for kind in (COMPUTE, COMMUNICATION, COPY)
+    ]
+    waits = process.host_waits
+    rows = np.flatnonzero(np.isin(calls.thread[waits.call], _training(process)))
+    call = waits.call[rows]
+    return ProcessFacts(
+        ranks=tuple(rank.rank for _, rank in process.ranks),
+        host_node=process.host_node,
+        gpu_node=process.gpu_node,
+        end_node=process.gpu_node + 2 * len(first),
+        by_kind_ns=np.stack(by_kind, axis=1),
+        num_unlaunched=int((work.call < 0).sum()) - work.num_cut,
+        num_operations=len(work),
+        has_event_records=process.stream_waits.is_told,
+        host_waits=intervals.union(calls.start_ns[call] + waits.own_ns[rows], calls.end_ns[call]),
+    )
+
+
+def _training(process: Process) -> Int64:
+    """Return the threads that launch to the stream which computes most: a loader's do not."""
+    work = process.work
+    computes = (work.kind == COMPUTE) & (work.call >= 0)
+    if not computes.any():
+        return np.unique(process.calls.thread)
+    spent = np.bincount(work.chain[computes], work.length_ns[computes])
+    busiest = computes & (work.chain == int(np.argmax(spent)))
+    return np.unique(process.calls.thread[work.call[busiest]])

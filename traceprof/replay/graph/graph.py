@@ -1,0 +1,393 @@
+"""The graph of a run: what every call and operation waited for, compressed to pieces.
+
+Calls of a thread that follow each other without waiting move together: they make one piece, whose
+nodes are its beginning and its return. So do operations of a stream launched by one such piece,
+between two that others wait for or that wait for others. What lies inside a piece is in the weights
+of its edges. Collectives that were matched over ranks have a node of their own: nobody's data has
+moved before the last rank has come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.communication.messages import messages
+from traceprof.replay.graph.columns import COMMUNICATION, COPY, gpu_work, host_calls
+from traceprof.replay.graph.event_waits import event_waits
+from traceprof.replay.graph.latencies import Latencies, measured_latencies
+from traceprof.replay.graph.longest_path import ROOT
+from traceprof.replay.graph.waits import (
+    NO_STREAM_WAITS,
+    hand_overs,
+    host_waits,
+    inferred_waits,
+    lock_waits,
+    stream_waits,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.waits import HandOvers, HostWaits, LockWaits, StreamWaits
+    from traceprof.run.opening import Mask, Rank
+
+
+class EdgeKind(IntEnum):
+    """What holds a node back."""
+
+    CAPTURE = 0  # the capture began: nothing before it is known
+    THREAD = 1  # the thread's own time since its last piece
+    HAND_OVER = 2  # another thread's call
+    OWN_TIME = 3  # a piece of calls takes its time
+    HOST_WAIT = 4  # a synchronizing call or blocking copy
+    STALL = 5  # a full launch queue
+    LOCK = 6  # another thread's call, inside the driver
+    LAUNCH = 7  # the first operation of a piece has been launched
+    LAUNCHES = 8  # one of the operations of a piece has been launched
+    STREAM = 9  # the operation before on the stream
+    STREAM_WAIT = 10  # an operation of another stream
+    WORK = 11  # a piece of operations takes its time
+    ARRIVAL = 12  # a member of a collective has come
+    TRANSFER = 13  # the data of a collective have moved
+    APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
+    APART_END = 15  # and who waits for it waits for what its communicator did before
+    STREAM_END = 16  # or for all that was on the stream before
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a process did and waited for, before it is cut into pieces.
+
+    Attributes:
+        ranks: of the process, each with its index among those of the run.
+        calls: its API calls.
+        work: its operations.
+        host_waits: of its calls.
+        lock_waits: likewise, within calls.
+        hand_overs: between its threads.
+        stream_waits: between its streams.
+    """
+
+    ranks: tuple[tuple[int, Rank], ...]
+    calls: HostCalls
+    work: GpuWork
+    host_waits: HostWaits
+    lock_waits: LockWaits
+    hand_overs: HandOvers
+    stream_waits: StreamWaits
+
+
+@dataclass(frozen=True)
+class Process(Observed):
+    """A process in pieces, with what is needed to weigh its edges.
+
+    Attributes:
+        latencies: how long after what held it each operation began.
+        first_call: int64[p], the first call of each piece of the host.
+        piece_of_call: int64[calls].
+        is_held: bool[calls], which wait for something, so that they end their piece.
+        first_operation: int64[q], the first operation of each piece of a stream.
+        piece_of_operation: int64[operations].
+        host_node: the node at which the first piece of the host begins; each has two.
+        gpu_node: the node at which the first piece of a stream begins; each has two.
+    """
+
+    latencies: Latencies
+    first_call: Int64
+    piece_of_call: Int64
+    is_held: Mask
+    first_operation: Int64
+    piece_of_operation: Int64
+    host_node: int
+    gpu_node: int
+
+    @property
+    def is_launched_on_return(self) -> Mask:
+        """Which operations were handed over when a call returned that waited, bool[operations]."""
+        call = self.work.call
+        held: Mask = (call >= 0) & self.is_held[self.calls.outer[call]] & ~self.work.blocks
+        return held
+
+    @property
+    def is_kernel_awaited(self) -> Mask:
+        """Which waits of the host are by calls that wait for no copy, bool[rows of HostWaits]."""
+        waits = self.host_waits
+        awaits_copy = np.zeros(len(self.calls), np.bool_)
+        awaits_copy[waits.call[self.work.kind[waits.operation] == COPY]] = True
+        return ~awaits_copy[waits.call]
+
+    def launch_node(self, operation: Int64) -> Int64:
+        """Return the node of the host by which operations with a call were handed over."""
+        piece = self.piece_of_call[self.work.call[operation]]
+        nodes: Int64 = self.host_node + 2 * piece + self.is_launched_on_return[operation]
+        return nodes
+
+    def start_node(self, operation: Int64) -> Int64:
+        """Return the node at which the piece of an operation begins."""
+        nodes: Int64 = self.gpu_node + 2 * self.piece_of_operation[operation]
+        return nodes
+
+    def end_node(self, operation: Int64) -> Int64:
+        """Return the node at which the piece of an operation is over."""
+        return self.start_node(operation) + 1
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges of one kind and one process; n of them.
+
+    Attributes:
+        kind: what they are.
+        process: index of the process; of collectives, of the member.
+        source: int64[n], nodes.
+        target: int64[n], nodes.
+        at: int64[n], what they are about: calls of host edges, operations of GPU edges, rows of
+            `HostWaits` or `StreamWaits`.
+        other: int64[n], the other thread's call of hand-overs, else as `at`.
+    """
+
+    kind: EdgeKind
+    process: int
+    source: Int64
+    target: Int64
+    at: Int64
+    other: Int64
+
+
+def observe(
+    ranks: Sequence[tuple[int, Rank]], shift_ns: int, span: tuple[int, int] | None = None
+) -> Observed:
+    """Return what a process did and waited for.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        shift_ns: what to add to times of the report.
+        span: of the host's time, in the report's own; all of it where not given.
+    """
+    first = ranks[0][1]
+    calls = host_calls(first, shift_ns, span)
+    work = gpu_work(ranks, calls, shift_ns, span)
+    events = event_waits(ranks, calls, work)
+    waits = host_waits(ranks, calls, work, events, shift_ns)
+    between = stream_waits(events, work)
+    if between is None:
+        latencies = measured_latencies(calls, work, NO_STREAM_WAITS)
+        late = latencies.unexplained_ns + latencies.crowded_ns
+        between = inferred_waits(first, late, calls, work)
+    return Observed(
+        ranks=tuple(ranks),
+        calls=calls,
+        work=work,
+        host_waits=waits,
+        lock_waits=lock_waits(calls, work, waits),
+        hand_overs=hand_overs(calls, work, None if span is None else span[0] + shift_ns),
+        stream_waits=between,
+    )
+
+
+def in_pieces(observed: Observed, alone: Int64, host_node: int) -> Process:
+    """Cut what a process did into pieces.
+
+    Args:
+        observed: the process.
+        alone: int64[n], operations that have to be pieces of their own.
+        host_node: the first node that is free.
+    """
+    calls, work, between = observed.calls, observed.work, observed.stream_waits
+    is_held = np.zeros(len(calls), np.bool_)
+    is_held[observed.host_waits.call] = True
+    is_held[observed.lock_waits.call] = True
+    starts_piece = _host_pieces(calls, is_held, observed)
+    piece_of_call = np.cumsum(starts_piece) - 1
+    first_call = np.flatnonzero(starts_piece)
+    begins = _gpu_pieces(work, piece_of_call, is_held[calls.outer], observed, alone)
+    return Process(
+        **{field.name: getattr(observed, field.name) for field in fields(Observed)},
+        latencies=measured_latencies(calls, work, between),
+        first_call=first_call, piece_of_call=piece_of_call, is_held=is_held,
+        first_operation=np.flatnonzero(begins), piece_of_operation=np.cumsum(begins) - 1,
+        host_node=host_node, gpu_node=host_node + 2 * len(first_call),
+    )  # fmt: skip
+
+
+def edges_of(index: int, process: Process, members: Mask) -> list[Edges]:
+    """Return the edges within a process.
+
+    Args:
+        index: of the process.
+        process: with its pieces.
+        members: bool[operations], which are of matched collectives.
+    """
+    return [*_host_edges(index, process), *_gpu_edges(index, process, members)]
+
+
+def _host_pieces(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
+    begins = np.zeros(len(calls) + 1, np.bool_)
+    begins[:1] = True
+    begins[1:-1] = np.diff(calls.thread) != 0
+    # The piece that follows a wait begins with the next call outside of the one that waits.
+    outer = np.flatnonzero(calls.is_outer)
+    following = np.append(outer[1:], len(calls))
+    begins[following[np.searchsorted(outer, np.flatnonzero(is_held))]] = True
+    begins[observed.hand_overs.call] = True
+    return begins[:-1]
+
+
+def _gpu_pieces(
+    work: GpuWork, piece_of_call: Int64, is_held: Mask, observed: Observed, alone: Int64
+) -> Mask:
+    waits, between = observed.host_waits, observed.stream_waits
+    num = len(work)
+    begins = np.zeros(num + 1, np.bool_)
+    begins[:1] = True
+    has_call = work.call >= 0
+    call = work.call[has_call]
+    piece = np.full(num, -1, np.int64)
+    piece[has_call] = 2 * piece_of_call[call] + (is_held[call] & ~work.blocks[has_call])
+    begins[1:num] = (np.diff(work.chain) != 0) | (np.diff(piece) != 0)
+    begins[1:num] |= (work.call[1:] < 0) | (work.call[:-1] < 0)
+    begins[waits.operation + 1] = True
+    begins[between.consumer] = True
+    begins[between.producer + 1] = True
+    begins[alone] = True
+    begins[alone + 1] = True
+    behind = _behind_communication(work)
+    begins[behind] = True
+    begins[behind - 1] = True
+    return begins[:num]
+
+
+def _behind_communication(work: GpuWork) -> Int64:
+    """Return the communication kernels right behind another one on their stream."""
+    is_kernel = (work.kind == COMMUNICATION) & (work.group == 0)
+    return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
+
+
+def _communicators(process: Process, behind: Int64) -> Int64:
+    """Return the communicator of each operation, int64[operations], or one for a whole queue.
+
+    Where it is not told of all operations that stand behind each other, they are taken to be of
+    one.
+    """
+    work = process.work
+    number = np.full(len(work), -1, np.int64)
+    if len(behind) == 0:
+        return number
+    for index, rank in process.ranks:
+        told = messages(rank)
+        of_group = np.where(told.group >= 0, told.group + len(told.communicators), -1)
+        rows = work.rows_of_kernels(index, rank)[told.kernel]
+        known = rows >= 0
+        of_message = np.where(told.communicator >= 0, told.communicator, of_group)
+        number[rows[known]] = of_message[known]
+    queued = np.union1d(behind, behind - 1)
+    queue = np.cumsum(~np.isin(queued, behind)) - 1
+    is_told = np.ones(int(queue[-1]) + 1, np.bool_)
+    is_told[queue[number[queued] < 0]] = False
+    number[queued[~is_told[queue]]] = -1
+    return number
+
+
+def _of_one_communicator(behind: Int64, number: Int64) -> tuple[Int64, Int64]:
+    """Return operations that stand behind each other, and the last of their communicator before."""
+    queued = np.union1d(behind, behind - 1)
+    queue = np.cumsum(~np.isin(queued, behind))
+    order = np.lexsort((queued, number[queued], queue))
+    queued, queue = queued[order], queue[order]
+    follows = (queue[1:] == queue[:-1]) & (number[queued[1:]] == number[queued[:-1]])
+    return queued[:-1][follows], queued[1:][follows]
+
+
+def _host_edges(index: int, process: Process) -> list[Edges]:
+    calls, waits, overs = process.calls, process.host_waits, process.hand_overs
+    first, num = process.first_call, len(process.first_call)
+    begin = process.host_node + 2 * np.arange(num)
+    is_first = np.ones(num, np.bool_)
+    is_first[1:] = calls.thread[first[1:]] != calls.thread[first[:-1]]
+    handed = np.isin(first, overs.call)
+    rest = np.flatnonzero(~is_first & ~handed)
+    starts = np.flatnonzero(is_first & ~handed)
+    over_piece = process.piece_of_call[overs.call]
+    locks = process.lock_waits
+    waiting = process.host_node + 2 * process.piece_of_call[waits.call] + 1
+    held = process.end_node(waits.operation)
+    stall = waits.is_stall
+    rows = np.arange(len(waits.call))
+    return [
+        _edges(EdgeKind.CAPTURE, index, np.full(len(starts), ROOT), begin[starts], first[starts]),
+        _edges(EdgeKind.THREAD, index, begin[rest] - 1, begin[rest], first[rest]),
+        Edges(
+            EdgeKind.HAND_OVER, index, _return_node(process, overs.after), begin[over_piece],
+            overs.call, overs.after,
+        ),
+        _edges(EdgeKind.OWN_TIME, index, begin, begin + 1, np.arange(num)),
+        _edges(EdgeKind.HOST_WAIT, index, held[~stall], waiting[~stall], rows[~stall]),
+        _edges(EdgeKind.STALL, index, held[stall], waiting[stall], rows[stall]),
+        Edges(
+            EdgeKind.LOCK, index, _return_node(process, locks.after),
+            process.host_node + 2 * process.piece_of_call[locks.call] + 1, locks.call, locks.after,
+        ),
+    ]  # fmt: skip
+
+
+def _return_node(process: Process, call: Int64) -> Int64:
+    """Return the node from which the return of calls is counted: their piece's end if they wait."""
+    nodes: Int64 = process.host_node + 2 * process.piece_of_call[call] + process.is_held[call]
+    return nodes
+
+
+def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
+    work, first = process.work, process.first_operation
+    num = len(first)
+    begin = process.gpu_node + 2 * np.arange(num)
+    has_call = work.call[first] >= 0
+    launched = np.flatnonzero(has_call)
+    follows = np.flatnonzero(np.append(False, work.chain[first[1:]] == work.chain[first[:-1]]))
+    unknown = np.flatnonzero(~has_call)
+    inside = np.flatnonzero(~members[first])
+    within = launched[~members[first[launched]]]
+    between = process.stream_waits
+    behind = _behind_communication(work)
+    number = _communicators(process, behind)
+    earlier, later = _of_one_communicator(behind, number)
+    of_others = behind[number[behind] != number[behind - 1]]
+    return [
+        _edges(
+            EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]
+        ),
+        _edges(
+            EdgeKind.LAUNCH, index, process.launch_node(first[launched]), begin[launched],
+            first[launched],
+        ),
+        _edges(EdgeKind.STREAM, index, begin[follows] - 1, begin[follows], first[follows]),
+        _edges(EdgeKind.WORK, index, begin[inside], begin[inside] + 1, first[inside]),
+        _edges(
+            EdgeKind.LAUNCHES, index, process.launch_node(first[within]), begin[within] + 1,
+            first[within],
+        ),
+        _edges(
+            EdgeKind.STREAM_WAIT, index, process.end_node(between.producer),
+            process.start_node(between.consumer), np.arange(len(between.producer)),
+        ),
+        _edges(
+            EdgeKind.APART_BEGIN, index, process.start_node(behind - 1), process.start_node(behind),
+            behind,
+        ),
+        _edges(
+            EdgeKind.APART_END, index, process.end_node(earlier), process.end_node(later), later,
+        ),
+        _edges(
+            EdgeKind.STREAM_END, index, process.end_node(of_others - 1),
+            process.end_node(of_others), of_others,
+        ),
+    ]  # fmt: skip
+
+
+def _edges(kind: EdgeKind, process: int, source: Int64, target: Int64, at: Int64) -> Edges:
+    return Edges(kind, process, source, target, at, at)

@@ -1,0 +1,135 @@
+"""How long after what held it back each GPU operation began, as measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.waits import StreamWaits
+    from traceprof.run.opening import Mask
+
+# An operation that nothing holds begins within this time of what it waited for last; later, it
+# waited for something that is not recorded.
+MAX_LATENCY_NS = 20_000
+_CROWDED = 0.9  # of a delay must be covered by other kernels to be laid to them
+_FAR = np.iinfo(np.int64).max // 4
+# Seen on V100, A100 and H100, where a report has none to measure.
+_USUAL_TURN_AROUND_NS, _USUAL_LAUNCH_NS, _USUAL_WAIT_NS = 1_500, 4_000, 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Delays of the n operations of a process, ns.
+
+    Attributes:
+        launched_ns: int64[n], when each was handed to the GPU; the call's return, of a copy that
+            blocks its beginning.
+        after_launch_ns: int64[n], from then to its start, where only that held it.
+        after_previous_ns: int64[n], from the end of the one before on its stream.
+        after_wait_ns: int64[m], by row of `StreamWaits`.
+        crowded_ns: int64[n], how much later it began while kernels of other streams left no room.
+        unexplained_ns: int64[n], how much later it began for no known reason.
+    """
+
+    launched_ns: Int64
+    after_launch_ns: Int64
+    after_previous_ns: Int64
+    after_wait_ns: Int64
+    crowded_ns: Int64
+    unexplained_ns: Int64
+
+
+def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) -> Latencies:
+    """Measure what follows each thing that holds an operation back.
+
+    What held it last is measured, up to 20 us; what did not, is at most the median of its kind.
+    Waits that are only possible explain nothing.
+
+    Args:
+        calls: of the process.
+        work: its operations.
+        between: which streams waited for which operations.
+    """
+    num = len(work)
+    has_call = work.call >= 0
+    launched = np.full(num, -_FAR)
+    call = work.call[has_call]
+    launched[has_call] = np.where(work.blocks[has_call], calls.start_ns[call], calls.end_ns[call])
+    previous = np.full(num, -_FAR)
+    follows = np.flatnonzero(work.chain[1:] == work.chain[:-1]) + 1
+    previous[follows] = work.end_ns[follows - 1]
+    slack_launch = work.start_ns - launched
+    slack_previous = work.start_ns - previous
+    consumer = between.consumer
+    slack_wait = work.start_ns[consumer] - work.end_ns[between.producer]
+    least_wait = np.full(num, _FAR)
+    sure = np.flatnonzero(between.is_sure)
+    np.minimum.at(least_wait, consumer[sure], slack_wait[sure])
+    least = np.minimum(np.minimum(slack_launch, slack_previous), least_wait)
+
+    held_by_launch = has_call & (slack_launch == least) & (slack_previous > MAX_LATENCY_NS)
+    held_by_launch &= least_wait > MAX_LATENCY_NS
+    held_by_previous = (slack_previous == least) & (slack_launch > MAX_LATENCY_NS)
+    held_by_previous &= least_wait > slack_previous
+    usual_launch = np.where(
+        work.blocks,
+        _usual(slack_launch, held_by_launch & work.blocks, _USUAL_LAUNCH_NS),
+        _usual(slack_launch, held_by_launch & ~work.blocks, _USUAL_LAUNCH_NS),
+    )
+    usual_previous = np.empty(num, np.int64)
+    for kind in np.unique(work.kind).tolist():
+        of_kind = work.kind == kind
+        usual_previous[of_kind] = _usual(
+            slack_previous, held_by_previous & of_kind, _USUAL_TURN_AROUND_NS
+        )
+    by_wait = (slack_wait == least[consumer]) & (slack_launch[consumer] > MAX_LATENCY_NS)
+    by_wait &= between.is_sure
+    usual_wait = _usual(slack_wait, by_wait, _USUAL_WAIT_NS)
+
+    is_near = least <= MAX_LATENCY_NS
+    after_launch = np.where(
+        is_near & (slack_launch == least), slack_launch, np.minimum(usual_launch, slack_launch)
+    )
+    after_previous = np.where(
+        is_near & (slack_previous == least),
+        slack_previous,
+        np.minimum(usual_previous, slack_previous),
+    )
+    after_wait = np.where(
+        is_near[consumer] & (slack_wait == least[consumer]),
+        slack_wait,
+        np.minimum(usual_wait, slack_wait),
+    )
+    unexplained = np.minimum(slack_launch - after_launch, slack_previous - after_previous)
+    np.minimum.at(unexplained, consumer[sure], (slack_wait - after_wait)[sure])
+    unexplained[unexplained > _FAR // 2] = 0  # nothing of what held it is known
+    crowded = np.where(_is_crowded(work, unexplained), unexplained, 0)
+    return Latencies(
+        launched, after_launch, after_previous, after_wait, crowded, unexplained - crowded
+    )
+
+
+def _is_crowded(work: GpuWork, late: Int64) -> Mask:
+    """Say during whose delay kernels ran nearly all the time, bool[n]; its own stream was idle."""
+    is_crowded = np.zeros(len(work), np.bool_)
+    for rank in np.unique(work.rank).tolist():
+        kernels = (work.rank == rank) & (work.group == 0)
+        running = intervals.union(work.start_ns[kernels], work.end_ns[kernels])
+        rows = np.flatnonzero((work.rank == rank) & (late > 0))
+        order = rows[np.argsort(work.start_ns[rows], kind="stable")]
+        covered = intervals.covered_before(running, work.start_ns[order])
+        covered -= intervals.covered_before(running, work.start_ns[order] - late[order])
+        is_crowded[order] = covered >= _CROWDED * late[order]
+    return is_crowded
+
+
+def _usual(slack: Int64, chosen: Mask, otherwise: int) -> int:
+    chosen = chosen & (slack <= MAX_LATENCY_NS)
+    return int(np.median(slack[chosen])) if chosen.any() else otherwise

@@ -1,0 +1,164 @@
+"""Times in a graph without circles: each node is as late as the latest of its predecessors allows.
+
+A node's time is the maximum over its incoming edges of the source's time plus the edge's weight.
+Several sets of weights are solved at once. Nodes are taken level by level, those of a level
+together; so the work in Python is as long as the graph is deep, not as it is large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.weight_sets import WeightSets
+
+Float64 = npt.NDArray[np.float64]
+NEVER = -np.inf
+"""The weight of an edge that holds nothing back."""
+ROOT = 0
+"""The node that stands for the beginning, at time 0."""
+
+
+class CircularError(ValueError):
+    """The graph has a circle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Edges by the level of the node that they lead to, then by that node.
+
+    Attributes:
+        num_nodes: how many nodes there are; the first one is the root.
+        order: int64[e], the edges in this order.
+        source: int64[e], in this order.
+        target: int64[t], the nodes that edges lead to, in this order, each once.
+        first_edge: int64[t + 1], where the edges of each of them begin.
+        level_start: int64[l + 1], where the targets of each level begin.
+    """
+
+    num_nodes: int
+    order: Int64
+    source: Int64
+    target: Int64
+    first_edge: Int64
+    level_start: Int64
+
+
+def schedule(num_nodes: int, source: Int64, target: Int64) -> Schedule:
+    """Return in which order edges are taken.
+
+    Args:
+        num_nodes: how many nodes there are; nothing leads to the root, and all others have an edge.
+        source: int64[e], the nodes where edges begin.
+        target: int64[e], where they lead to.
+
+    Raises:
+        CircularError: there is a circle.
+    """
+    level = _levels(num_nodes, source, target)
+    order = np.lexsort((target, level[target]))
+    targets = target[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = targets[1:] != targets[:-1]
+    first_edge = np.flatnonzero(is_first)
+    distinct = targets[first_edge]
+    changes = np.flatnonzero(np.diff(level[distinct])) + 1
+    return Schedule(
+        num_nodes=num_nodes,
+        order=order,
+        source=source[order],
+        target=distinct,
+        first_edge=np.append(first_edge, len(order)),
+        level_start=np.concatenate(([0], changes, [len(distinct)])),
+    )
+
+
+def solve(plan: Schedule, sets: WeightSets) -> Float64:
+    """Return the time of each node.
+
+    Args:
+        plan: the order of the edges.
+        sets: k sets of weights, in the order that the edges were given in.
+
+    Returns:
+        float64[nodes, k].
+    """
+    weights = sets.columns(plan.order)
+    times = np.zeros((plan.num_nodes, sets.num))
+    source, target, first_edge = plan.source, plan.target, plan.first_edge
+    edges_of_level = first_edge[plan.level_start].tolist()
+    levels = plan.level_start.tolist()
+    for level in range(len(levels) - 1):
+        low, high = edges_of_level[level], edges_of_level[level + 1]
+        start, stop = levels[level], levels[level + 1]
+        arriving = times[source[low:high]]
+        arriving += weights[low:high]
+        if high - low == stop - start:
+            times[target[start:stop]] = arriving
+        else:
+            times[target[start:stop]] = np.maximum.reduceat(
+                arriving, first_edge[start:stop] - low, axis=0
+            )
+    return times
+
+
+def binding_edges(plan: Schedule, weights: Float64, times: Float64, node: int) -> list[int]:
+    """Return the edges by which a node is as late as it is, from the root to it.
+
+    Args:
+        plan: the order of the edges.
+        weights: float64[e], one set.
+        times: float64[nodes], solved with it.
+        node: where the way ends.
+
+    Returns:
+        Indices of edges as they were given.
+    """
+    place = np.full(plan.num_nodes, -1, np.int64)
+    place[plan.target] = np.arange(len(plan.target))
+    way = []
+    while node != ROOT:
+        at = int(place[node])
+        edges = plan.order[plan.first_edge[at] : plan.first_edge[at + 1]]
+        sources = plan.source[plan.first_edge[at] : plan.first_edge[at + 1]]
+        latest = int(np.argmax(times[sources] + weights[edges]))
+        way.append(int(edges[latest]))
+        node = int(sources[latest])
+    return way[::-1]
+
+
+def _levels(num_nodes: int, source: Int64, target: Int64) -> Int64:
+    """Return the longest number of edges from the root to each node, int64[nodes]."""
+    by_source = np.argsort(source, kind="stable")
+    leads_to = target[by_source]
+    first = np.searchsorted(source[by_source], np.arange(num_nodes + 1))
+    missing = np.bincount(target, minlength=num_nodes)
+    level = np.zeros(num_nodes, np.int64)
+    ready = np.flatnonzero(missing == 0)
+    depth = done = 0
+    while len(ready):
+        done += len(ready)
+        level[ready] = depth
+        counts = first[ready + 1] - first[ready]
+        total = int(counts.sum())
+        if total == 0:
+            break
+        offset = np.repeat(first[ready] - np.cumsum(counts) + counts, counts)
+        reached = leads_to[offset + np.arange(total)]
+        if len(reached) < num_nodes // 8:
+            nodes, times = np.unique(reached, return_counts=True)
+            missing[nodes] -= times
+            ready = nodes[missing[nodes] == 0]
+        else:
+            times = np.bincount(reached, minlength=num_nodes)
+            missing -= times
+            ready = np.flatnonzero((missing == 0) & (times > 0))
+        depth += 1
+    if done < num_nodes:
+        raise CircularError(f"{num_nodes - done} nodes wait for each other")
+    return level

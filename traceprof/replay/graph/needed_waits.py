@@ -1,0 +1,146 @@
+"""Which waits of the host bring what it uses at once: what it sends, writes or works on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.idle_causes import MAX_STRETCH_NS
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.trace.model.kinds import CopyKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.host.thread_evidence import ThreadEvidence
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.run.opening import Mask, Rank
+
+MIN_SLEEP_NS = 1_000_000
+"""A thread that sleeps so long after a copy came is taken to write or send it, not to be held up
+by the scheduler."""
+_MAX_SCALAR_BYTES = 16  # a complex number: it is looked at, and not worked on for long
+_TO_DEVICE = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
+
+
+def needed_at_once(
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    work: GpuWork,
+    waiting: Int64,
+    awaited: Int64,
+    shift_ns: int,
+) -> Mask:
+    """Return which waits are for what is used before the thread launches anything, bool[m].
+
+    Before a call of MPI (or Gloo) that is likely what MPI sends. A program without the wait would
+    use what is not there yet. So it would with a copy to the host if then, without data loading,
+
+    * the thread sleeps for long: it likely writes or sends what came;
+    * it makes no launch for longer than a wait explains: it works on what came, but for a scalar;
+    * the first thing that it launches is a copy of as many bytes to the GPU: what came goes back,
+      from another rank or changed by the host.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        calls: of the process.
+        work: its operations.
+        waiting: int64[m], outer calls, indices into `calls`; some several times.
+        awaited: int64[m], the operation that each waits for, indices into `work`.
+        shift_ns: what was added to times of the report.
+    """
+    is_needed = np.zeros(len(waiting), np.bool_)
+    evidence = host_evidence(ranks[0][1])
+    if evidence is None or not len(waiting):
+        return is_needed
+    following = _launched_next(calls, work, waiting)
+    has_next = following >= 0
+    until_ns = np.full(len(waiting), intervals.BEYOND_NS)
+    until_ns[has_next] = calls.start_ns[calls.outer[work.call[following[has_next]]]] - shift_ns
+    since_ns = calls.end_ns[waiting] - shift_ns
+    copied = np.where(work.is_to_host[awaited], _bytes(ranks, work, awaited), 0)
+    is_for_copy = _of_call(calls, waiting, copied > 0)
+    is_for_data = _of_call(calls, waiting, copied > _MAX_SCALAR_BYTES) & has_next
+    threads = evidence.calls.packed_thread.at(calls.index[waiting])
+    for thread in np.unique(threads).tolist():
+        rows = np.flatnonzero(threads == thread)
+        of_thread = evidence.thread(thread)
+        gap = since_ns[rows], until_ns[rows]
+        uses = _begins_within(of_thread.mpi, *gap)
+        uses |= is_for_copy[rows] & _begins_within(_long_sleeps(of_thread), *gap)
+        works = is_for_data[rows] & (gap[1] - gap[0] > MAX_STRETCH_NS)
+        uses[works] |= _awake_ns(of_thread, *(times[works] for times in gap)) > MAX_STRETCH_NS
+        is_needed[rows] = uses
+    return is_needed | _of_call(calls, waiting, _goes_back(ranks, work, awaited, following))
+
+
+def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
+    """Return what the thread of each call launches next after it, int64[m]; -1 for nothing."""
+    operations = np.flatnonzero(work.call >= 0)
+    launch = calls.outer[work.call[operations]]
+    order = np.argsort(launch, kind="stable")
+    at = np.searchsorted(launch[order], waiting, side="right")
+    following = np.append(operations[order], -1)[at]
+    is_own = calls.thread[work.call[following]] == calls.thread[waiting]
+    return np.where((following >= 0) & is_own, following, -1)
+
+
+def _bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) -> Int64:
+    """Return how many bytes operations copy, int64[n]; 0 for what is no copy."""
+    copied = np.zeros(len(operations), np.int64)
+    for index, rank in ranks:
+        of_rank = (work.rank[operations] == index) & (work.group[operations] == 1)
+        rows = np.flatnonzero(of_rank & (operations >= 0))
+        copied[rows] = rank.operations.copies.bytes[work.place[operations[rows]]]
+    return copied
+
+
+def _goes_back(
+    ranks: Sequence[tuple[int, Rank]], work: GpuWork, awaited: Int64, following: Int64
+) -> Mask:
+    """Say which copies to the host are followed by one of as many bytes to the GPU, bool[m].
+
+    Of several copies that follow each other on a stream, the first or the last one.
+    """
+    is_to_device = np.zeros(len(following), np.bool_)
+    for index, rank in ranks:
+        of_rank = (work.rank[following] == index) & (work.group[following] == 1)
+        rows = np.flatnonzero(of_rank & (following >= 0))
+        kinds = rank.operations.copies.kind[work.place[following[rows]]]
+        is_to_device[rows] = np.isin(kinds, _TO_DEVICE)
+    begins = np.append(True, ~work.is_to_host[:-1] | (np.diff(work.chain) != 0))
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(work)), 0))[awaited]
+    size = _bytes(ranks, work, following)
+    is_same = (_bytes(ranks, work, awaited) == size) | (_bytes(ranks, work, first) == size)
+    same: Mask = work.is_to_host[awaited] & is_to_device & is_same & (size > 0)
+    return same
+
+
+def _of_call(calls: HostCalls, waiting: Int64, chosen: Mask) -> Mask:
+    """Say for which rows their call is one of those of some rows, bool[m]."""
+    of_call = np.zeros(len(calls), np.bool_)
+    of_call[waiting[chosen]] = True
+    return of_call[waiting]
+
+
+def _long_sleeps(thread: ThreadEvidence) -> Intervals:
+    """Return when a thread slept long, and not in a range of data loading."""
+    asleep = intervals.subtract(thread.sleep.asleep, thread.loading)
+    is_long = asleep.end_ns - asleep.start_ns >= MIN_SLEEP_NS
+    return intervals.Intervals(asleep.start_ns[is_long], asleep.end_ns[is_long])
+
+
+def _awake_ns(thread: ThreadEvidence, low_ns: Int64, high_ns: Int64) -> Int64:
+    """Return how long a thread neither slept nor loaded data from each time to another one."""
+    other = intervals.merge(thread.sleep.asleep, thread.loading)
+    return high_ns - low_ns - intervals.covered_within(other, low_ns, high_ns)
+
+
+def _begins_within(spans: Intervals, low_ns: Int64, high_ns: Int64) -> Mask:
+    """Return whether one of some spans begins from each low time to the high one, bool[n]."""
+    at = np.searchsorted(spans.start_ns, low_ns, side="left")
+    begins: Mask = np.append(spans.start_ns, intervals.BEYOND_NS)[at] < high_ns
+    return begins

@@ -1,0 +1,96 @@
+"""What streams may have waited for, where no event records tell it.
+
+A stream that was made to wait (`cudaStreamWaitEvent`) waited for some event recorded before. Which
+one, and behind what it stood, is not known; but it can stand behind nothing that was launched after
+the last record, and behind nothing that was still running when the waiting operation began. So each
+operation waited at most for the last one of every other stream of which neither is true.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.run.launching_calls import calls_with
+from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
+from traceprof.trace.model.special_values import NULL
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.run.opening import Rank
+
+# The clocks of two GPUs are brought together to some microseconds.
+_TOLERANCE_NS = 20_000
+_NOTHING = np.empty(0, np.int64)
+
+
+def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
+    """Return the most that streams of a process may have waited for each other by events.
+
+    Args:
+        rank: one rank of the process.
+        calls: of the process.
+        work: of all its ranks.
+
+    Returns:
+        Producers and consumers, int64[k] each, indices into `work`. No operation waited by an event
+        for what ends, in any replay, after all the producers of it and of those before it on its
+        stream.
+    """
+    wait = _called(rank, calls, ApiCallKind.STREAM_WAIT)
+    recorded = np.sort(calls.in_time[_called(rank, calls, ApiCallKind.EVENT_RECORD)])
+    if len(wait) == 0 or len(recorded) == 0 or len(work) == 0:
+        return _NOTHING, _NOTHING
+    wait = wait[np.argsort(calls.in_time[wait])]
+    stream, place = _waiting_streams(rank, calls)[wait], calls.in_time[wait]
+    last_record = np.searchsorted(recorded, place, side="left") - 1
+    is_possible = last_record >= 0
+    stream, place = stream[is_possible], place[is_possible]
+    recorded = recorded[last_record[is_possible]]
+    launched = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    first = np.flatnonzero(np.append(True, np.diff(work.chain) != 0))
+    chains = [slice(*limits) for limits in zip(first, np.append(first[1:], len(work)), strict=True)]
+    producers, consumers = [_NOTHING], [_NOTHING]
+    for chain in chains:
+        waits = np.flatnonzero((stream == NULL) | (stream == work.stream[chain.start]))
+        at = np.searchsorted(launched[chain], place[waits])
+        # Of several waits before an operation the last one is for the latest record.
+        is_last = np.append(np.diff(at) != 0, True)[: len(at)] & (at < chain.stop - chain.start)
+        consumer, before = chain.start + at[is_last], recorded[waits[is_last]]
+        for other in chains:
+            if other is chain or len(consumer) == 0:
+                continue
+            is_same_gpu = work.rank[other.start] == work.rank[chain.start]
+            began = work.start_ns[consumer] + (0 if is_same_gpu else _TOLERANCE_NS)
+            ends = np.maximum.accumulate(work.end_ns[other])
+            latest = np.minimum(
+                np.searchsorted(launched[other], before, side="left"),
+                np.searchsorted(ends, began, side="right"),
+            )
+            # What one before it on its stream waited for holds it as well.
+            is_later = latest > np.maximum.accumulate(np.append(0, latest))[:-1]
+            producers.append(other.start + latest[is_later] - 1)
+            consumers.append(consumer[is_later])
+    return np.concatenate(producers), np.concatenate(consumers)
+
+
+def _called(rank: Rank, calls: HostCalls, kind: ApiCallKind) -> Int64:
+    """Return the calls of a kind."""
+    columns = rank.calls
+    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
+    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) is kind]
+    return np.flatnonzero(columns.packed_name.isin(ids)[calls.index])
+
+
+def _waiting_streams(rank: Rank, calls: HostCalls) -> Int64:
+    """Return which stream each call made wait, int64[calls]; `NULL` where that is not told."""
+    stream = np.full(len(calls), NULL)
+    rows, columns = rank.trace.synchronizations(rank.process), rank.calls
+    assert columns is not None  # noqa: S101
+    if rows is not None:
+        told = np.flatnonzero(rows.kind == SynchronizationKind.STREAM_FOR_EVENT)
+        place = calls.place_of(calls_with(rows.correlation, lambda: rows.start_ns, columns))[told]
+        stream[place[place >= 0]] = rows.stream[told[place >= 0]]
+    return stream

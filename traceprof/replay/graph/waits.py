@@ -1,0 +1,437 @@
+"""Who waits for whom in a process: streams for events, the host for the GPU, thread for thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.host.launch_stalls import find_stalls
+from traceprof.replay.graph.event_waits import awaited
+from traceprof.replay.graph.needed_waits import needed_at_once
+from traceprof.replay.graph.possible_waits import possible_waits
+from traceprof.run.launching_calls import calls_with
+from traceprof.trace.model.kinds import (
+    ApiCallKind,
+    SynchronizationKind,
+    api_call_kind,
+    waits_for_gpu,
+)
+from traceprof.trace.model.special_values import NULL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.event_waits import EventWaits
+    from traceprof.run.opening import Mask, Rank
+
+# What a synchronizing call takes when there is nothing to wait for (median of the shortest in real
+# traces, with the profiler's part).
+OWN_WAIT_NS = 15_000
+# Host and GPU clocks are brought together to some microseconds.
+_TOLERANCE_NS = 20_000
+# Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
+MIN_HAND_OVER_NS = 50_000
+
+MIN_LOCKED_NS = 50_000
+# How long after the one that held the driver's lock a call returns (measured: 4 to 90 us, seldom
+# more).
+MAX_UNLOCKING_NS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """Where an operation cannot begin before one of another stream is over; m of them.
+
+    Attributes:
+        producer: int64[m], indices into `GpuWork`.
+        consumer: int64[m], the first operation put on the waiting stream after the wait.
+        is_told: whether event records tell them; else they are inferred from times.
+        is_sure: bool[m]; others are as late as may be: see `possible_waits`.
+    """
+
+    producer: Int64
+    consumer: Int64
+    is_told: bool
+    is_sure: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class HostWaits:
+    """Where a call cannot return before an operation is over; m of them, several for some calls.
+
+    Attributes:
+        call: int64[m], outer calls, indices into `HostCalls`.
+        operation: int64[m], indices into `GpuWork`.
+        own_ns: int64[m], what the call takes by itself.
+        tail_ns: int64[m], how long after the operation it returns.
+        is_stall: bool[m], whether the launch queue was full.
+        is_needed: bool[m], whether the host likely uses at once what it waited for, or CUDA waits
+            by itself.
+    """
+
+    call: Int64
+    operation: Int64
+    own_ns: Int64
+    tail_ns: Int64
+    is_stall: Mask
+    is_needed: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class LockWaits:
+    """Where a call cannot return before one of another thread has: the driver's lock; m of them.
+
+    Attributes:
+        call: int64[m], outer calls, indices into `HostCalls`.
+        after: int64[m], the other thread's call.
+    """
+
+    call: Int64
+    after: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class HandOvers:
+    """Where a thread goes on when another one's call has returned; m of them.
+
+    Attributes:
+        call: int64[m], the call that the thread makes then, an index into `HostCalls`.
+        after: int64[m], the other thread's call.
+    """
+
+    call: Int64
+    after: Int64
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
+
+
+class _Chains:
+    """Operations of a process by stream, in the order in which they were put there."""
+
+    def __init__(self, work: GpuWork, calls: HostCalls) -> None:
+        self._by_stream: dict[int, tuple[Int64, Int64]] = {}
+        asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
+        order = np.lexsort((np.arange(len(work)), asked, work.stream))
+        streams, first = np.unique(work.stream[order], return_index=True)
+        for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
+            self._by_stream[stream] = asked[part], part
+
+    @property
+    def streams(self) -> list[int]:
+        return list(self._by_stream)
+
+    def last_before(self, stream: Int64, time: Int64) -> Int64:
+        """Return the operation last put on each stream before a place in host order, or -1."""
+        chosen = np.full(len(stream), -1, np.int64)
+        for number in np.unique(stream).tolist():
+            if number not in self._by_stream:
+                continue
+            asked, place = self._by_stream[number]
+            rows = np.flatnonzero(stream == number)
+            at = np.searchsorted(asked, time[rows], side="left") - 1
+            chosen[rows[at >= 0]] = place[at[at >= 0]]
+        return chosen
+
+    def all_before(self, call: Int64, calls: HostCalls) -> tuple[Int64, Int64]:
+        """Return calls and what was put last on every stream before each, int64[k] both."""
+        pairs = [
+            (call, self.last_before(np.full(len(call), stream), calls.in_time[call]))
+            for stream in self.streams
+        ]
+        waiting, last = (np.concatenate([_NOTHING, *column]) for column in zip(*pairs, strict=True))
+        return waiting[last >= 0], last[last >= 0]
+
+
+def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
+    """Return the calls that free memory, and what each has to wait for: all of every stream."""
+    columns = rank.calls
+    assert columns is not None  # noqa: S101
+    ids = [
+        key for key, name in rank.trace.api_names.items()
+        if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
+    ]  # fmt: skip
+    freeing = np.unique(calls.outer[columns.packed_name.isin(ids)[calls.index]])
+    return _Chains(work, calls).all_before(freeing, calls)
+
+
+def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
+    """Return what streams waited for; None where no event records are told.
+
+    Args:
+        events: of a process.
+        work: of all its ranks.
+    """
+    if events is None:
+        return None
+    producer, consumer = awaited(events, work)
+    return StreamWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
+
+
+def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
+    """Return which operations seem to have waited for one of another stream, or may have.
+
+    An operation that nothing known held, and that began within 20 us of the end of another stream's
+    operation which was launched before it, is taken to have waited for that one.
+
+    Args:
+        rank: one rank of the process.
+        late: int64[n], how much later than what is known to have held it each operation began.
+        calls: of the process.
+        work: its operations.
+    """
+    consumer = np.flatnonzero((late > _TOLERANCE_NS) & (work.call >= 0))
+    by_end = np.argsort(work.end_ns, kind="stable")
+    at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
+    producer = by_end[np.maximum(at, 0)]
+    asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
+    fits &= work.start_ns[consumer] - work.end_ns[producer] <= _TOLERANCE_NS
+    fits &= asked[producer] < asked[consumer]
+    producer, consumer = producer[fits], consumer[fits]
+    others = possible_waits(rank, calls, work)
+    return StreamWaits(
+        np.concatenate((producer, others[0])),
+        np.concatenate((consumer, others[1])),
+        is_told=False,
+        is_sure=np.repeat([True, False], [len(producer), len(others[0])]),
+    )
+
+
+def host_waits(
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    work: GpuWork,
+    events: EventWaits | None,
+    shift_ns: int = 0,
+) -> HostWaits:
+    """Return what the host of a process waited for: synchronizing calls, copies, full queues.
+
+    A call whose operation cannot be told waits for nothing here: it takes as long as it took.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        calls: of the process.
+        work: of all its ranks.
+        events: what streams waited for, where that is told.
+        shift_ns: what was added to times of the report.
+    """
+    rank = ranks[0][1]
+    call, operation = _synchronized(rank, calls, work, events)
+    blocked = np.flatnonzero(work.blocks)
+    free_call, freed_after = _freeing(rank, calls, work)
+    stall_call, stall_operation, stalled_ns = _stalled(rank, calls, work)
+    counts = [len(call) + len(blocked), len(free_call), len(stall_call)]
+    is_freeing = np.repeat([False, True, False], counts)
+    is_stall = np.repeat([False, False, True], counts)
+    call = np.concatenate((call, calls.outer[work.call[blocked]], free_call, stall_call))
+    operation = np.concatenate((operation, blocked, freed_after, stall_operation))
+    length = calls.end_ns[call] - calls.start_ns[call]
+    own = np.minimum(length, OWN_WAIT_NS)
+    if len(stall_call):
+        own[is_stall] = np.maximum(length[is_stall] - stalled_ns, 0)
+    tail = calls.end_ns[call] - work.end_ns[operation]
+    # What was over before the call began did not hold it: then it took what it takes.
+    latest = np.full(len(calls), NULL)
+    np.maximum.at(latest, call, work.end_ns[operation])
+    # To free memory takes what it takes, after the wait.
+    waited = np.clip(latest[call] - calls.start_ns[call], 0, length)
+    own[is_freeing] = (length - waited)[is_freeing]
+    is_free = latest[call] <= calls.start_ns[call]
+    own = np.where(is_free, length, own)
+    tail = np.where(is_free | (tail > length), 0, tail)
+    possible = tail >= -_TOLERANCE_NS
+    # Another operation than the one that the call waited for ends earlier: it may end as late.
+    is_last = work.end_ns[operation] == latest[call]
+    shortest = np.full(len(calls), np.iinfo(np.int64).max)
+    np.minimum.at(shortest, call[is_last], tail[is_last])
+    tail = np.minimum(tail, shortest[call])
+    call, operation = call[possible], operation[possible]
+    is_needed = needed_at_once(ranks, calls, work, call, operation, shift_ns)
+    is_needed |= is_freeing[possible]
+    return HostWaits(call, operation, own[possible], tail[possible], is_stall[possible], is_needed)
+
+
+def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> HandOvers:
+    """Return where threads that launch wait for each other.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+        begin_ns: when the calls begin that are replayed, where there are others before: a thread
+            that makes its first one later waited as one does that made a call before.
+    """
+    launches = np.unique(calls.thread[work.call[work.call >= 0]])
+    chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
+    nothing = np.empty(0, np.int64)
+    if len(launches) < 2:
+        return HandOvers(nothing, nothing)
+    is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
+    since_ns = np.append(0, calls.end_ns[chosen[:-1]])
+    if begin_ns is not None:
+        since_ns[is_first] = begin_ns
+        is_first[:] = False
+    is_long = ~is_first & (calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS)
+    after, since_ns = chosen[is_long], since_ns[is_long]
+    by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
+    last = np.searchsorted(calls.end_ns[by_end], calls.start_ns[after], side="right") - 1
+    other = by_end[np.maximum(last, 0)]
+    is_other = (last >= 0) & (calls.thread[other] != calls.thread[after])
+    is_other &= calls.end_ns[other] > since_ns
+    return HandOvers(after[is_other], other[is_other])
+
+
+def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
+    """Return which calls waited until another thread's long call had returned.
+
+    CUDA's driver lets one thread at a time change a context. Seen on A100: a loader's thread enters
+    `cudaMemcpyAsync` while the main thread's copy of four bytes to pageable memory waits for the
+    step to be over, and returns 10 to 60 us after it.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+        waits: for the GPU, which are told by themselves.
+    """
+    launches = np.unique(calls.thread[work.call[work.call >= 0]])
+    is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
+    chosen = np.flatnonzero(is_long & calls.is_outer & np.isin(calls.thread, launches))
+    nothing = np.empty(0, np.int64)
+    if len(launches) < 2 or len(chosen) < 2:
+        return LockWaits(nothing, nothing)
+    by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
+    call = np.setdiff1d(chosen, waits.call)
+    at = np.searchsorted(calls.end_ns[by_end], calls.end_ns[call], side="left") - 1
+    holder = by_end[np.maximum(at, 0)]
+    waited = (at >= 0) & (calls.thread[holder] != calls.thread[call])
+    waited &= calls.start_ns[holder] < calls.start_ns[call]
+    waited &= calls.end_ns[holder] > calls.start_ns[call]
+    waited &= calls.end_ns[call] - calls.end_ns[holder] <= MAX_UNLOCKING_NS
+    return LockWaits(call[waited], holder[waited])
+
+
+def _synchronized(
+    rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None
+) -> tuple[Int64, Int64]:
+    """Return the synchronizing calls, each with the operations that it waited for."""
+    columns = rank.calls
+    assert columns is not None  # noqa: S101
+    ids = [
+        key for key, name in rank.trace.api_names.items()
+        if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
+    ]  # fmt: skip
+    is_wait = columns.packed_name.isin(ids)[calls.index]
+    # A driver's call inside the runtime's one is the same wait.
+    waiting = np.unique(calls.outer[is_wait])
+    stream, event, device = (np.full(len(calls), NULL) for _ in range(3))
+    asked = _Asked(stream, event, device, np.zeros(len(calls), np.bool_))
+    rows = rank.trace.synchronizations(rank.process)
+    if rows is not None:
+        of_rows = calls_with(rows.correlation, lambda: rows.start_ns, columns)
+        place = calls.place_of(of_rows)
+        place[place >= 0] = calls.outer[place[place >= 0]]
+        of_stream = (rows.kind == SynchronizationKind.HOST_FOR_STREAM) & (place >= 0)
+        asked.stream[place[of_stream]] = rows.stream[of_stream]
+        of_event = (rows.kind == SynchronizationKind.HOST_FOR_EVENT) & (place >= 0)
+        asked.event[place[of_event]] = rows.event[of_event]
+        asked.device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
+        of_device = (rows.kind == SynchronizationKind.HOST_FOR_DEVICE) & (place >= 0)
+        asked.is_device_wide[place[of_device]] = True
+    chains = _Chains(work, calls)
+    by_device = chains.all_before(waiting[asked.is_device_wide[waiting]], calls)
+    waits, operations = [by_device[0]], [by_device[1]]
+    rest = waiting[~asked.is_device_wide[waiting]]
+    if events is not None:
+        call, operation = _behind_events(rest, asked, calls, events)
+        waits.append(call)
+        operations.append(operation)
+        rest = np.setdiff1d(rest, call)
+    by_stream = rest[asked.stream[rest] != NULL]
+    last = chains.last_before(asked.stream[by_stream], calls.in_time[by_stream])
+    waits.append(by_stream[last >= 0])
+    operations.append(last[last >= 0])
+    if events is None:
+        call, operation = _behind_others(by_stream, last, calls, work)
+        waits.append(call)
+        operations.append(operation)
+    rest = rest[asked.stream[rest] == NULL]
+    last = _ended_before(calls.start_ns[rest], calls.end_ns[rest], rest, calls, work)
+    waits.append(rest[last >= 0])
+    operations.append(last[last >= 0])
+    return np.concatenate(waits), np.concatenate(operations)
+
+
+def _behind_others(
+    waiting: Int64, last: Int64, calls: HostCalls, work: GpuWork
+) -> tuple[Int64, Int64]:
+    """Return the waits for a stream that seem to have been for another one as well, by times.
+
+    The stream had been made to wait for that one since its last operation: the call returned within
+    20 us of the other stream's operation, and long after its own stream's.
+    """
+    own_end_ns = np.where(last >= 0, work.end_ns[last], np.iinfo(np.int64).min // 2)
+    other = _ended_before(calls.start_ns[waiting], calls.end_ns[waiting], waiting, calls, work)
+    is_late = calls.end_ns[waiting] - own_end_ns > _TOLERANCE_NS
+    is_near = calls.end_ns[waiting] - work.end_ns[other] <= _TOLERANCE_NS
+    fits = (other >= 0) & is_late & is_near
+    return waiting[fits], other[fits]
+
+
+class _Asked(NamedTuple):
+    """What calls waited for, by call; `NULL` where that is not told."""
+
+    stream: Int64
+    event: Int64
+    device: Int64
+    is_device_wide: Mask
+
+
+def _behind_events(
+    waiting: Int64, asked: _Asked, calls: HostCalls, events: EventWaits
+) -> tuple[Int64, Int64]:
+    """Return the waits for a stream or an event, and what had to be over for each.
+
+    A stream that was made to wait for another one since its last operation waits for that one's.
+    """
+    place = calls.in_time[waiting] + 1
+    device = asked.device[waiting]
+    if len(events.devices) == 1:
+        device = np.full(len(waiting), events.devices[0], np.int64)
+    chain = events.chain_of(device, asked.stream[waiting])
+    record = events.record_before(asked.event[waiting], device, place)
+    of_event = (asked.stream[waiting] == NULL) & (asked.event[waiting] != NULL) & (record >= 0)
+    chain = np.where(of_event, events.records.chain[record], chain)
+    place = np.where(of_event, events.records.place[record], place)
+    known = of_event | ((asked.stream[waiting] != NULL) & (chain >= 0))
+    return events.behind(waiting[known], chain[known], place[known])
+
+
+def _stalled(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64, Int64]:
+    """Return the launches that a full queue blocked, what made room for each, and how long."""
+    stalls = find_stalls(rank)
+    place = calls.place_of(stalls.call)
+    known = place >= 0
+    call = calls.outer[place[known]]
+    last = _ended_before(calls.start_ns[call], calls.end_ns[call], call, calls, work)
+    has = last >= 0
+    length = (stalls.end_ns - stalls.start_ns)[known]
+    return call[has], last[has], length[has]
+
+
+def _ended_before(
+    start_ns: Int64, end_ns: Int64, call: Int64, calls: HostCalls, work: GpuWork
+) -> Int64:
+    """Return the operation that ended last while a call ran, launched before it; -1 for none."""
+    order = np.argsort(work.end_ns, kind="stable")
+    ends = work.end_ns[order]
+    at = np.searchsorted(ends, end_ns, side="right") - 1
+    operation = np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    launch = work.call[operation]
+    asked = np.where(launch >= 0, calls.in_time[launch], -1)
+    fits = (at >= 0) & (work.end_ns[operation] > start_ns) & (asked < calls.in_time[call])
+    return np.where(fits, operation, -1)

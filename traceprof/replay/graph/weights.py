@@ -1,0 +1,294 @@
+"""How long each edge of the graph holds its target back, as measured or as assumed."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.waits import OWN_WAIT_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.graph import Edges, Process
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.run.opening import Mask
+
+
+@dataclass(frozen=True)
+class Durations:
+    """What a process' own actions take; the rest follows.
+
+    Attributes:
+        length_ns: float64[operations], of the GPU's work.
+        before_call_ns: float64[calls], how much less the thread spends before each call.
+        in_call_ns: float64[calls], how much less each call takes, waits apart.
+        transfer: float64[operations], by what the transfers of collectives are multiplied.
+        is_free_of_stream: bool[operations], which do not wait for the one before on their stream.
+        waits_for_gpu: whether the host's waits hold it; those for what it uses at once always do.
+        waits_for_kernels: whether those for kernels do; others are for copies, whose data the host
+            may need.
+        stalls: whether a full queue holds the host.
+        latency: by what the GPU's own delays are multiplied.
+        unexplained: by what the delays without a known reason are multiplied.
+        possible_waits: whether streams wait for all that they may have waited for, where no event
+            records tell it.
+        whole_streams: whether who waits for communication waits for all before it on its stream,
+            also where this need not wait for that itself.
+    """
+
+    length_ns: Float64
+    before_call_ns: Float64
+    in_call_ns: Float64
+    transfer: Float64
+    is_free_of_stream: Mask
+    waits_for_gpu: bool = True
+    waits_for_kernels: bool = True
+    stalls: bool = True
+    latency: float = 1.0
+    unexplained: float = 1.0
+    possible_waits: bool = True
+    whole_streams: bool = False
+
+
+class Weighing(Protocol):
+    """One way to weigh the edges of a run."""
+
+    @property
+    def assumption(self) -> object | None:
+        """What is assumed: ways to weigh the same follow each other."""
+
+    def assumed(self, process: Process, measured: Durations) -> Durations:
+        """Return what the actions of a process take under the assumption; the same if nothing."""
+
+    def durations(self, assumed: Durations) -> Durations:
+        """Return this way to take what is not known of them."""
+
+
+def as_measured(process: Process) -> Durations:
+    """Return what was measured of a process."""
+    num_calls, num_operations = len(process.calls), len(process.work)
+    return Durations(
+        length_ns=process.work.length_ns.astype(np.float64),
+        before_call_ns=np.zeros(num_calls),
+        in_call_ns=np.zeros(num_calls),
+        transfer=np.ones(num_operations),
+        is_free_of_stream=np.zeros(num_operations, np.bool_),
+    )
+
+
+_BY_SWITCHES = {
+    EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
+    EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
+}  # fmt: skip
+"""The edges whose weights depend on more than what actions take."""
+
+
+class Weigher:
+    """Weighs the edges of one process for one set of durations."""
+
+    def __init__(self, process: Process, durations: Durations) -> None:
+        """Prepare what edges have in common."""
+        self._process, self._durations = process, durations
+        calls, work = process.calls, process.work
+        before, inside = durations.before_call_ns, durations.in_call_ns
+        self._saved_at_start = np.cumsum(before) + np.cumsum(inside) - inside
+        self._saved_at_end = self._saved_at_start + inside
+        first = process.first_call
+        self._piece_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
+        latencies, scale = process.latencies, durations.latency
+        late = latencies.unexplained_ns * durations.unexplained
+        late = late + latencies.crowded_ns * scale
+        self._late = late
+        self._after_previous = latencies.after_previous_ns * scale + late
+        self._after_launch = latencies.after_launch_ns * scale + late
+        launched = latencies.launched_ns.astype(np.float64)
+        has_call = work.call >= 0
+        call = work.call[has_call]
+        saved = np.where(
+            work.blocks[has_call], self._saved_at_start[call], self._saved_at_end[call]
+        )
+        piece = process.piece_of_call[call]
+        on_return = process.is_launched_on_return[has_call]
+        since = (
+            launched[has_call]
+            - self._piece_start[piece]
+            - (saved - self._saved_at_start[first[piece]])
+        )
+        since = np.where(on_return, launched[has_call] - calls.end_ns[calls.outer[call]], since)
+        self._launch = np.full(len(work), NEVER)
+        self._launch[has_call] = since + self._after_launch[has_call]
+
+    def takes_as_long(self, durations: Durations) -> bool:
+        """Whether with other durations all actions and delays take what they take here."""
+        own = self._durations
+        has_unexplained = bool(self._process.latencies.unexplained_ns.any())
+        return (
+            durations.length_ns is own.length_ns
+            and durations.before_call_ns is own.before_call_ns
+            and durations.in_call_ns is own.in_call_ns
+            and durations.latency == own.latency
+            and (durations.unexplained == own.unexplained or not has_unexplained)
+        )
+
+    def switched(self, durations: Durations, edges: Edges, weights: Float64) -> Float64:
+        """Return the weights of edges with durations that take as long as these, float64[n].
+
+        Args:
+            durations: for which `takes_as_long`.
+            edges: of this process.
+            weights: of the same edges with these.
+        """
+        if edges.kind not in _BY_SWITCHES or len(edges.at) == 0:
+            return weights
+        other = copy(self)
+        other._durations = durations  # noqa: SLF001  (of the same class)
+        switched = other.of(edges)
+        return weights if np.array_equal(switched, weights) else switched
+
+    def of(self, edges: Edges) -> Float64:
+        """Return the weights of edges of this process, float64[n]."""
+        ways: dict[EdgeKind, Callable[[Edges], Float64]] = {
+            EdgeKind.CAPTURE: self._captured,
+            EdgeKind.THREAD: self._between_calls,
+            EdgeKind.HAND_OVER: self._handed_over,
+            EdgeKind.OWN_TIME: self._own_time,
+            EdgeKind.HOST_WAIT: self._waited,
+            EdgeKind.STALL: self._waited,
+            EdgeKind.LOCK: self._locked,
+            EdgeKind.LAUNCH: self._launched,
+            EdgeKind.LAUNCHES: self._all_launched,
+            EdgeKind.STREAM: self._followed,
+            EdgeKind.STREAM_WAIT: self._waited_for_event,
+            EdgeKind.WORK: self._worked,
+            EdgeKind.APART_BEGIN: self._apart,
+            EdgeKind.APART_END: self._apart,
+            EdgeKind.STREAM_END: self._stream_over,
+        }
+        return ways[edges.kind](edges)
+
+    def _captured(self, edges: Edges) -> Float64:
+        process, at = self._process, edges.at
+        is_host = edges.target < process.gpu_node
+        times = np.empty(len(at))
+        times[is_host] = process.calls.start_ns[at[is_host]]
+        times[~is_host] = process.work.start_ns[at[~is_host]]
+        return times
+
+    def _between_calls(self, edges: Edges) -> Float64:
+        calls, at = self._process.calls, edges.at
+        gap: Float64 = (
+            calls.start_ns[at]
+            - calls.end_ns[calls.outer[at - 1]]
+            - self._durations.before_call_ns[at]
+        )
+        return gap
+
+    def _waited(self, edges: Edges) -> Float64:
+        durations = self._durations
+        is_stall = edges.kind is EdgeKind.STALL
+        waits = self._process.host_waits
+        tails = waits.tail_ns[edges.at].astype(np.float64)
+        if is_stall:
+            return tails if durations.stalls else np.full(len(tails), NEVER)
+        is_gone = np.zeros(len(tails), np.bool_)
+        if not durations.waits_for_gpu:
+            is_gone[:] = True
+        elif not durations.waits_for_kernels:
+            is_gone[:] = self._process.is_kernel_awaited[edges.at]
+        tails[is_gone & ~waits.is_needed[edges.at]] = NEVER
+        return tails
+
+    def _locked(self, edges: Edges) -> Float64:
+        end_ns = self._process.calls.end_ns
+        later: Float64 = end_ns[edges.at] - end_ns[edges.other] + self._until_return(edges.other)
+        return later
+
+    def _launched(self, edges: Edges) -> Float64:
+        return self._launch[edges.at]
+
+    def _followed(self, edges: Edges) -> Float64:
+        free = self._durations.is_free_of_stream[edges.at]
+        return np.where(free, NEVER, self._after_previous[edges.at])
+
+    def _waited_for_event(self, edges: Edges) -> Float64:
+        process, at = self._process, edges.at
+        after = process.latencies.after_wait_ns[at].astype(np.float64)
+        after *= self._durations.latency
+        is_sure = process.stream_waits.is_sure[at]
+        # What is only possible is no part of what was seen to hold the operation.
+        after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
+        return after if self._durations.possible_waits else np.where(is_sure, after, NEVER)
+
+    def _apart(self, edges: Edges) -> Float64:
+        return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
+
+    def _stream_over(self, edges: Edges) -> Float64:
+        is_whole = self._durations.whole_streams
+        return self._apart(edges) if is_whole else np.full(len(edges.at), NEVER)
+
+    def _handed_over(self, edges: Edges) -> Float64:
+        calls = self._process.calls
+        gap = calls.start_ns[edges.at] - calls.end_ns[edges.other]
+        before = self._durations.before_call_ns[edges.at]
+        return gap - before + self._until_return(edges.other)
+
+    def _until_return(self, call: Int64) -> Float64:
+        """Return how long after their node (see `_return_node`) calls return."""
+        process = self._process
+        piece = process.piece_of_call[call]
+        inside = process.calls.end_ns[call] - self._piece_start[piece]
+        saved = self._saved_at_end[call] - self._saved_at_start[process.first_call[piece]]
+        return np.where(process.is_held[call], 0.0, inside - saved)
+
+    def _own_time(self, edges: Edges) -> Float64:
+        """Return how long after its beginning each piece of the host is over, waits apart."""
+        process, calls, first = self._process, self._process.calls, self._process.first_call
+        del edges  # there is one for each piece, in order
+        if len(first) == 0:
+            return np.empty(0)
+        last = calls.outer[np.append(first[1:], len(calls)) - 1]
+        own = (calls.end_ns - calls.start_ns)[last] - self._durations.in_call_ns[last]
+        waits, locked = process.host_waits, process.lock_waits.call
+        own_of_call = np.full(len(calls), -1.0)
+        own_of_call[locked] = np.minimum(calls.end_ns[locked] - calls.start_ns[locked], OWN_WAIT_NS)
+        own_of_call[waits.call] = waits.own_ns
+        own = np.where(own_of_call[last] >= 0, own_of_call[last], own)
+        saved = self._saved_at_start[last] - self._saved_at_start[first]
+        times: Float64 = calls.start_ns[last] - calls.start_ns[first] - saved + own
+        return times
+
+    def held_by_launch(self, rows: Int64) -> int:
+        """Return which of the operations of a piece, in a row, its launch held last: its place."""
+        done = np.cumsum(self._steps()[rows])
+        return int(np.argmax(self._launch[rows] + self._durations.length_ns[rows] - done))
+
+    def _steps(self) -> Float64:
+        """Return what each operation adds to its piece: time, and but for the first delay."""
+        steps = self._after_previous + self._durations.length_ns
+        first = self._process.first_operation
+        steps[first] = self._durations.length_ns[first]
+        return steps
+
+    def _worked(self, edges: Edges) -> Float64:
+        first = self._process.first_operation
+        if len(first) == 0:
+            return np.empty(0)
+        return np.add.reduceat(self._steps(), first)[self._process.piece_of_operation[edges.at]]
+
+    def _all_launched(self, edges: Edges) -> Float64:
+        """Return how long after its host piece began each piece is over, by its launches alone."""
+        first = self._process.first_operation
+        if len(first) == 0:
+            return np.empty(0)
+        done = np.cumsum(self._steps())
+        last = np.append(first[1:], len(done)) - 1
+        until_end = np.repeat(done[last], np.diff(np.append(first, len(done)))) - done
+        latest = self._launch + self._durations.length_ns + until_end
+        return np.maximum.reduceat(latest, first)[self._process.piece_of_operation[edges.at]]
