@@ -115,7 +115,7 @@ def analyze(
 ) -> Analysis:
     """Analyse the reports of one run, and keep them open.
 
-    A report that cannot be read is left out, and named in `Analysis.lost`, if others can.
+    A report that cannot be read is left out, and named in `result.failed`, if others can.
 
     Args:
         paths: Nsight Systems exports or traces of torch.profiler.
@@ -177,7 +177,7 @@ def analyze_reports(
     """Analyse the reports of one run; of each, only what was measured is kept.
 
     The result is the same, bit for bit, wherever the reports are measured. A report that cannot be
-    read, or whose worker dies twice, is left out, and named in `RunResult.lost`, if there are
+    read, or whose worker dies twice, is left out, and named in `RunResult.failed`, if there are
     others.
 
     Args:

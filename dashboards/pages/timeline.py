@@ -1,4 +1,4 @@
-"""The timeline: what each rank's host threads and streams did, drawn by `assets/timeline.js`."""
+"""The timeline: what each rank's host threads and streams did, drawn by `assets/timeline/`."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def ranks(store: Timelines) -> list[int]:
 
 
 def track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
-    """Return a row by its key, `RANK.ROW`; 404 where there is none."""
+    """Return a row by its key, RANK.ROW; 404 where there is none."""
     rank, _, number = key.partition(".")
     timeline = store.gpu(known(store, whole_number("rows", rank, 0)))
     row = whole_number("rows", number, 0)
