@@ -2,51 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
+
+from msgspec import Meta, Struct
+from msgspec.structs import FieldInfo, asdict, fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MetricValue = int | float | str | None
 
-
-class Kind(Enum):
-    """What values a metric has; its unit is in its name."""
-
-    NS = "nanoseconds"
-    COUNT = "a whole number from 0 on"
-    INTEGER = "a whole number"
-    NUMBER = "a number from 0 on"
-    POSITIVE = "a number above 0"
-    FRACTION = "0 to 1"
-    FLAG = "true or false"
-    TEXT = "text"
+# Kinds of numbers and texts: of metrics, and of the fields of JSON documents.
+Ns = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Text = Annotated[str, Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A number of a finding, as the JSON schema and `traceprof explain` describe it.
+def one_of(*values: str | int) -> Meta:
+    """Return the limit of a field to these values, for the schema."""
+    return Meta(extra_json_schema={"enum": list(values)})
+
+
+class Metric(NamedTuple):
+    """The declaration of a metric, for the JSON schema and `traceprof explain`.
 
     Attributes:
-        kind: what values it has.
-        meaning: what it is, to be written behind its name.
+        kind: its type without null, annotated with its limits.
+        meaning: its description, to be written behind its name.
         is_nullable: whether it is null where it cannot be known.
         is_optional: whether it is left out where there is no such thing.
-        choices: all values that it can have; any where empty.
     """
 
-    kind: Kind
+    kind: object
     meaning: str
-    is_nullable: bool = False
-    is_optional: bool = False
-    choices: tuple[str | int, ...] = ()
+    is_nullable: bool
+    is_optional: bool
 
 
-Metrics = Mapping[str, Mapping[str, Metric]]
-"""The metrics of findings, by the finding's id and the metric's name."""
+class Metrics(Struct):
+    """The numbers of a finding; a subclass declares those of one kind of finding.
+
+    Each field is `Annotated[type, …, meaning]`: a kind such as `Ns`, `Count` or `Fraction`, with
+    `| None` where it may be unknown, perhaps `one_of(…)`, and a text that says what it is. A field
+    with a default is left out of the finding where it is None.
+    """
+
+    @classmethod
+    def declared(cls) -> dict[str, Metric]:
+        """Return the declarations by the metrics' names."""
+        return {field.name: _declared(field) for field in fields(cls)}
+
+    def by_name(self) -> dict[str, MetricValue]:
+        """Return the numbers by name, as a finding has them."""
+        values = asdict(self)
+        optional = {field.name for field in fields(self) if not field.required}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None or name not in optional
+        }
+
+
+def _declared(field: FieldInfo) -> Metric:
+    value, *limits, meaning = get_args(field.type)
+    kinds = get_args(value) if NoneType in get_args(value) else (value,)
+    kind = next(kind for kind in kinds if kind is not NoneType)
+    for limit in limits:
+        kind = Annotated[kind, limit]
+    return Metric(kind, meaning, field.required and len(kinds) > 1, not field.required)
 
 
 class Severity(IntEnum):

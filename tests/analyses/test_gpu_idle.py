@@ -51,7 +51,7 @@ def test_a_late_launch(tmp_path: Path) -> None:
     finding = one(judged(tmp_path, late()))
     assert (finding.severity, finding.impact_ns) == (Severity.HIGH, 80 * US)
     assert (finding.metrics["launch_bound_ns"], finding.metrics["coverage"]) == (80 * US, 1.0)
-    assert set(finding.metrics) == set(gpu_idle.METRICS["gpu-idle"])
+    assert set(finding.metrics) == set(gpu_idle.GpuIdleMetrics.__struct_fields__)
     assert "80 µs because the GPU was quicker than the host could launch" in finding.title
     assert finding.evidence[0].label == f"launch-bound, after {TORCH} before {TORCH}"
     assert "torch.compile" in finding.advice[0]

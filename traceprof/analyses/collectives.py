@@ -8,7 +8,7 @@ are there to be compared, `refined` puts the rates of the transfers in their pla
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -24,12 +24,12 @@ from traceprof.communication.latency import (
 )
 from traceprof.communication.messages import messages
 from traceprof.findings import (
+    Count,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Number,
     bullets,
     severity_of_cost,
 )
@@ -48,17 +48,20 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("small-collectives",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "small-collectives": {
-        "num_operations": Metric(Kind.COUNT, "kernels of which at least half is latency"),
-        "median_bytes": Metric(Kind.NUMBER, "their median size, as NCCL counts messages"),
-        "latency_share": Metric(
-            Kind.FRACTION,
-            "latency of all messages of known size over their own time, waiting left out",
-        ),
-        "coverage": Metric(Kind.FRACTION, "the share of communication kernels whose size is known"),
-    }
-}
+
+
+class SmallCollectivesMetrics(Metrics):
+    """Numbers of `small-collectives`."""
+
+    num_operations: Annotated[Count, "kernels of which at least half is latency"]
+    median_bytes: Annotated[Number, "their median size, as NCCL counts messages"]
+    latency_share: Annotated[
+        Fraction, "latency of all messages of known size over their own time, waiting left out"
+    ]
+    coverage: Annotated[Fraction, "the share of communication kernels whose size is known"]
+
+
+METRICS: dict[str, type[Metrics]] = {"small-collectives": SmallCollectivesMetrics}
 
 # Fewer are not worth merging.
 MIN_OPERATIONS = 20
@@ -241,12 +244,12 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None or small.num_operations < MIN_OPERATIONS:
         return []
-    metrics: dict[str, MetricValue] = {
-        "num_operations": small.num_operations,
-        "median_bytes": small.median_bytes,
-        "latency_share": small.latency_share,
-        "coverage": result.num_sized / result.num_operations,
-    }
+    metrics = SmallCollectivesMetrics(
+        num_operations=small.num_operations,
+        median_bytes=small.median_bytes or 0,
+        latency_share=small.latency_share or 0.0,
+        coverage=result.num_sized / result.num_operations,
+    )
     return [
         Finding(
             IDS[0],
@@ -257,7 +260,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             " that is not hidden",
             small.avoidable_ns,
             fraction,
-            metrics,
+            metrics.by_name(),
             small.stretches,
             _ADVICE,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -11,14 +11,15 @@ from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     bullets,
+    one_of,
     severity_of_cost,
 )
 from traceprof.host.idle_causes import UnknownCause, idle_causes, why_unknown
@@ -38,35 +39,35 @@ _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's 
 
 IDS: tuple[str, ...] = ("host-sync",)
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
-METRICS: Metrics = {
-    "host-sync": {
-        "num_syncs": Metric(
-            Kind.COUNT,
-            "how many; a copy and the synchronization that follows it at once are one, and so are a"
-            " call and the driver's call inside it",
-        ),
-        "blocked_ns": Metric(
-            Kind.NS,
-            "time inside these calls, summed over threads. It is no cost in itself: an idle host"
-            " waits for a busy GPU",
-        ),
-        "api": Metric(Kind.TEXT, "the call with the most of that time", is_nullable=True),
-        "api_blocked_ns": Metric(Kind.NS, "how much that is"),
-        "blocked_per_step_ns": Metric(
-            Kind.NS,
-            "time inside these calls in the median step, null where no step was found",
-            is_nullable=True,
-        ),
-        "in_steps": Metric(
-            Kind.COUNT,
-            "1 if only calls inside steps were counted, 0 if no step is marked",
-            choices=(0, 1),
-        ),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of GPU idle time whose next operation has a known launch"
-        ),
-    }
-}
+
+
+class HostSyncMetrics(Metrics):
+    """Numbers of `host-sync`."""
+
+    num_syncs: Annotated[
+        Count,
+        "how many; a copy and the synchronization that follows it at once are one, and so are a"
+        " call and the driver's call inside it",
+    ]
+    blocked_ns: Annotated[
+        Ns,
+        "time inside these calls, summed over threads. It is no cost in itself: an idle host"
+        " waits for a busy GPU",
+    ]
+    api: Annotated[str | None, "the call with the most of that time"]
+    api_blocked_ns: Annotated[Ns, "how much that is"]
+    blocked_per_step_ns: Annotated[
+        Ns | None, "time inside these calls in the median step, null where no step was found"
+    ]
+    in_steps: Annotated[
+        int, one_of(0, 1), "1 if only calls inside steps were counted, 0 if no step is marked"
+    ]
+    coverage: Annotated[
+        Fraction, "the share of GPU idle time whose next operation has a known launch"
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"host-sync": HostSyncMetrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +148,15 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, MetricValue] = {
-        "num_syncs": result.num_syncs,
-        "blocked_ns": result.blocked_ns,
-        "api": result.api,
-        "api_blocked_ns": result.api_blocked_ns,
-        "blocked_per_step_ns": result.per_step_ns,
-        "in_steps": int(result.in_steps),
-        "coverage": result.coverage,
-    }
+    metrics = HostSyncMetrics(
+        num_syncs=result.num_syncs,
+        blocked_ns=result.blocked_ns,
+        api=result.api,
+        api_blocked_ns=result.api_blocked_ns,
+        blocked_per_step_ns=result.per_step_ns,
+        in_steps=int(result.in_steps),
+        coverage=result.coverage,
+    )
     where = "in training steps" if result.in_steps else "(no training step is marked)"
     times = "once" if result.num_syncs == 1 else f"{result.num_syncs} times"
     title = (
@@ -170,7 +171,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
             title,
             result.idle_ns,
             fraction,
-            metrics,
+            metrics.by_name(),
             result.evidence,
             _advice(result),
         )

@@ -7,7 +7,7 @@ backward. Where all wait for the end of it, the GPU waits for them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.no_communication import NO_COMMUNICATION, num_inside
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     bullets,
     severity_of_cost,
 )
@@ -43,29 +43,31 @@ if TYPE_CHECKING:
 ID = "late-allreduce"
 IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "late-allreduce": {
-        "tail_ns": Metric(Kind.NS, "the tails of the late steps"),
-        "num_buckets": Metric(Kind.COUNT, "of the median step"),
-        "exposed_ns": Metric(
-            Kind.NS,
-            "the part of the tails in which AllReduce kernels ran, which is the impact. It includes"
-            " waiting for slower ranks as well as transfer",
-        ),
-        "num_late_steps": Metric(
-            Kind.COUNT, "late steps. More than half of the judged ones must be late"
-        ),
-        "num_steps": Metric(Kind.COUNT, "steps judged"),
-        "hideable_fraction": Metric(
-            Kind.FRACTION,
-            "the share of the compute that ran after the first bucket had started, in the median"
-            " late step: what could hide communication",
-        ),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of the AllReduce kernels that were launched in a known step"
-        ),
-    }
-}
+
+
+class LateAllreduceMetrics(Metrics):
+    """Numbers of `late-allreduce`."""
+
+    tail_ns: Annotated[Ns, "the tails of the late steps"]
+    num_buckets: Annotated[Count, "of the median step"]
+    exposed_ns: Annotated[
+        Ns,
+        "the part of the tails in which AllReduce kernels ran, which is the impact. It includes"
+        " waiting for slower ranks as well as transfer",
+    ]
+    num_late_steps: Annotated[Count, "late steps. More than half of the judged ones must be late"]
+    num_steps: Annotated[Count, "steps judged"]
+    hideable_fraction: Annotated[
+        Fraction,
+        "the share of the compute that ran after the first bucket had started, in the median"
+        " late step: what could hide communication",
+    ]
+    coverage: Annotated[
+        Fraction, "the share of the AllReduce kernels that were launched in a known step"
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"late-allreduce": LateAllreduceMetrics}
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2
@@ -162,15 +164,15 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
     how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
-    metrics: dict[str, MetricValue] = {
-        "tail_ns": result.tail_ns,
-        "num_buckets": result.num_buckets,
-        "exposed_ns": result.exposed_ns,
-        "num_late_steps": num_late,
-        "num_steps": num_steps,
-        "hideable_fraction": float(np.median(result.steps.hideable[result.steps.is_late])),
-        "coverage": result.coverage,
-    }
+    metrics = LateAllreduceMetrics(
+        tail_ns=result.tail_ns,
+        num_buckets=result.num_buckets or 0,
+        exposed_ns=result.exposed_ns,
+        num_late_steps=num_late,
+        num_steps=num_steps,
+        hideable_fraction=float(np.median(result.steps.hideable[result.steps.is_late])),
+        coverage=result.coverage,
+    )
     return [
         Finding(
             ID,
@@ -180,7 +182,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             f" {duration(result.exposed_ns)} of it is not hidden by compute",
             result.exposed_ns,
             fraction,
-            metrics,
+            metrics.by_name(),
             result.worst,
             ADVICE,
         )

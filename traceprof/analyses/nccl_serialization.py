@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from traceprof.communication import nccl_queues as queueing
 from traceprof.communication.nccl_queues import Independence
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import (
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     Severity,
     bullets,
     severity_of_cost,
@@ -34,42 +34,39 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("nccl-serialization",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "nccl-serialization": {
-        "blocked_ns": Metric(
-            Kind.NS, "the sum of the waits of what was ready, which may exceed wall time"
-        ),
-        "num_blocked": Metric(Kind.COUNT, "how many operations waited"),
-        "max_blocked_ns": Metric(Kind.NS, "the longest wait"),
-        "num_operations": Metric(Kind.COUNT, "communication kernels in the window"),
-        "independent_blocked_ns": Metric(
-            Kind.NS,
-            "the part of `blocked_ns` behind an independent operation; null where the export has"
-            " neither communicators nor peers",
-            is_nullable=True,
-        ),
-        "known_blocked_ns": Metric(
-            Kind.NS, "the part of `blocked_ns` of which it is known whether they are independent"
-        ),
-        "queued_ns": Metric(
-            Kind.NS,
-            "the same sum from the launch on, whether the input was there or not: the host ran"
-            " ahead, which costs nothing",
-        ),
-        "num_on_compute_stream": Metric(
-            Kind.COUNT,
-            "communication kernels on a stream of whose kernels more than"
-            f" {percent(queueing.COMPUTE_SHARE)} compute. They can never overlap that stream's"
-            " compute: PyTorch 2.8 and later runs synchronous collectives there",
-        ),
-        "exposed_on_compute_stream_ns": Metric(
-            Kind.NS, "how long these ran while nothing computed"
-        ),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of these kernels whose launch is in the capture"
-        ),
-    }
-}
+
+
+class NcclSerializationMetrics(Metrics):
+    """Numbers of `nccl-serialization`."""
+
+    blocked_ns: Annotated[Ns, "the sum of the waits of what was ready, which may exceed wall time"]
+    num_blocked: Annotated[Count, "how many operations waited"]
+    max_blocked_ns: Annotated[Ns, "the longest wait"]
+    num_operations: Annotated[Count, "communication kernels in the window"]
+    independent_blocked_ns: Annotated[
+        Ns | None,
+        "the part of `blocked_ns` behind an independent operation; null where the export has"
+        " neither communicators nor peers",
+    ]
+    known_blocked_ns: Annotated[
+        Ns, "the part of `blocked_ns` of which it is known whether they are independent"
+    ]
+    queued_ns: Annotated[
+        Ns,
+        "the same sum from the launch on, whether the input was there or not: the host ran"
+        " ahead, which costs nothing",
+    ]
+    num_on_compute_stream: Annotated[
+        Count,
+        "communication kernels on a stream of whose kernels more than"
+        f" {percent(queueing.COMPUTE_SHARE)} compute. They can never overlap that stream's"
+        " compute: PyTorch 2.8 and later runs synchronous collectives there",
+    ]
+    exposed_on_compute_stream_ns: Annotated[Ns, "how long these ran while nothing computed"]
+    coverage: Annotated[Fraction, "the share of these kernels whose launch is in the capture"]
+
+
+METRICS: dict[str, type[Metrics]] = {"nccl-serialization": NcclSerializationMetrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
             _title(result),
             result.avoidable_ns,
             share(result.avoidable_ns, result.window_ns),
-            _metrics(result),
+            _metrics(result).by_name(),
             result.chains or result.among_compute,
             _advice(result),
         )
@@ -239,20 +236,20 @@ def _title(result: SerializationResult) -> str:
     return f"{title}; whether they depend on each other is not in the export"
 
 
-def _metrics(result: SerializationResult) -> dict[str, MetricValue]:
+def _metrics(result: SerializationResult) -> NcclSerializationMetrics:
     known = result.known_blocked_ns > 0 or not result.num_blocked
-    return {
-        "blocked_ns": result.blocked_ns,
-        "num_blocked": result.num_blocked,
-        "max_blocked_ns": result.max_blocked_ns,
-        "num_operations": result.num_operations,
-        "independent_blocked_ns": result.independent_blocked_ns if known else None,
-        "known_blocked_ns": result.known_blocked_ns,
-        "queued_ns": result.queued_ns,
-        "num_on_compute_stream": result.num_on_compute_streams,
-        "exposed_on_compute_stream_ns": result.exposed_on_compute_streams_ns,
-        "coverage": share(result.num_judged, result.num_operations),
-    }
+    return NcclSerializationMetrics(
+        blocked_ns=result.blocked_ns,
+        num_blocked=result.num_blocked,
+        max_blocked_ns=result.max_blocked_ns,
+        num_operations=result.num_operations,
+        independent_blocked_ns=result.independent_blocked_ns if known else None,
+        known_blocked_ns=result.known_blocked_ns,
+        queued_ns=result.queued_ns,
+        num_on_compute_stream=result.num_on_compute_streams,
+        exposed_on_compute_stream_ns=result.exposed_on_compute_streams_ns,
+        coverage=share(result.num_judged, result.num_operations),
+    )
 
 
 def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:

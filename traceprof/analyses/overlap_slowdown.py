@@ -8,7 +8,7 @@ nothing of communication, and is not compared.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -19,13 +19,15 @@ from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.no_communication import NO_COMMUNICATION
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
+    Number,
+    Positive,
     Severity,
     bullets,
     severity_of_cost,
@@ -42,57 +44,47 @@ if TYPE_CHECKING:
 ID = "overlap-slowdown"
 IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "overlap-slowdown": {
-        "slowdown": Metric(
-            Kind.POSITIVE, "durations of the overlapped kernels ÷ their expected durations"
-        ),
-        "excess_ns": Metric(
-            Kind.NS, "their difference, a sum over kernels that may run at the same time"
-        ),
-        "num_overlapped": Metric(Kind.COUNT, "the overlapped kernels that were compared"),
-        "num_alone": Metric(Kind.COUNT, "the kernels that they were compared with"),
-        "matched_fraction": Metric(
-            Kind.FRACTION, "the share of all overlapped kernels that could be compared, by time"
-        ),
-        "num_disturbed": Metric(
-            Kind.COUNT,
-            "the overlapped kernels that ran beside other compute, too, and so could not",
-        ),
-        "communication_slowdown": Metric(
-            Kind.NUMBER,
-            "null. A communication kernel's duration includes its wait for the other ranks, which"
-            " one report cannot take out",
-            is_nullable=True,
-        ),
-        "sure_slowdown": Metric(
-            Kind.NUMBER,
-            "the same ratio, had every kernel been expected to be as slow as the slow ones alone"
-            " (the third quartile or the mean, whichever is longer)",
-        ),
-        "noise_ns": Metric(
-            Kind.NS, "by how much `excess_ns` may differ by chance (one standard error)"
-        ),
-        "hidden_ns": Metric(
-            Kind.NS,
-            "communication during which compute ran, which is what overlap gained at most",
-        ),
-        "net_gain_ns": Metric(Kind.INTEGER, "`hidden_ns` less the impact"),
-        "num_sms_taken": Metric(
-            Kind.COUNT,
-            "the median grid of the communication kernels; a block of NCCL's takes an SM",
-            is_nullable=True,
-        ),
-        "max_sms_taken": Metric(Kind.COUNT, "the largest", is_nullable=True),
-        "num_sms": Metric(
-            Kind.COUNT, "what the GPU has, null where it is not known", is_nullable=True
-        ),
-        "coverage": Metric(
-            Kind.FRACTION,
-            "the share, by number, of the kernels beside communication that could be compared",
-        ),
-    }
-}
+
+
+class OverlapSlowdownMetrics(Metrics):
+    """Numbers of `overlap-slowdown`."""
+
+    slowdown: Annotated[Positive, "durations of the overlapped kernels ÷ their expected durations"]
+    excess_ns: Annotated[Ns, "their difference, a sum over kernels that may run at the same time"]
+    num_overlapped: Annotated[Count, "the overlapped kernels that were compared"]
+    num_alone: Annotated[Count, "the kernels that they were compared with"]
+    matched_fraction: Annotated[
+        Fraction, "the share of all overlapped kernels that could be compared, by time"
+    ]
+    num_disturbed: Annotated[
+        Count, "the overlapped kernels that ran beside other compute, too, and so could not"
+    ]
+    communication_slowdown: Annotated[
+        Number | None,
+        "null. A communication kernel's duration includes its wait for the other ranks, which"
+        " one report cannot take out",
+    ]
+    sure_slowdown: Annotated[
+        Number,
+        "the same ratio, had every kernel been expected to be as slow as the slow ones alone"
+        " (the third quartile or the mean, whichever is longer)",
+    ]
+    noise_ns: Annotated[Ns, "by how much `excess_ns` may differ by chance (one standard error)"]
+    hidden_ns: Annotated[
+        Ns, "communication during which compute ran, which is what overlap gained at most"
+    ]
+    net_gain_ns: Annotated[int, "`hidden_ns` less the impact"]
+    num_sms_taken: Annotated[
+        Count | None, "the median grid of the communication kernels; a block of NCCL's takes an SM"
+    ]
+    max_sms_taken: Annotated[Count | None, "the largest"]
+    num_sms: Annotated[Count | None, "what the GPU has, null where it is not known"]
+    coverage: Annotated[
+        Fraction, "the share, by number, of the kernels beside communication that could be compared"
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"overlap-slowdown": OverlapSlowdownMetrics}
 
 # Fewer kernels are an anecdote, whatever they say.
 MIN_OVERLAPPED = 20
@@ -220,25 +212,23 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
         return []
     if result.net_gain_ns > 0:
         severity = min(severity, Severity.MEDIUM)
-    metrics: dict[str, MetricValue] = {
-        "slowdown": slowdown,
-        "excess_ns": comparison.excess_ns,
-        "num_overlapped": comparison.num_overlapped,
-        "num_alone": comparison.num_alone,
-        "matched_fraction": result.matched_fraction,
-        "num_disturbed": result.num_disturbed,
-        # A communication kernel's duration holds its wait for the other ranks, which one report
-        # cannot take out.
-        "communication_slowdown": None,
-        "sure_slowdown": comparison.sure_slowdown,
-        "noise_ns": round(comparison.noise_ns),
-        "hidden_ns": result.hidden_ns,
-        "net_gain_ns": result.net_gain_ns,
-        "num_sms_taken": result.num_sms_taken,
-        "max_sms_taken": result.max_sms_taken,
-        "num_sms": result.num_sms,
-        "coverage": result.coverage,
-    }
+    metrics = OverlapSlowdownMetrics(
+        slowdown=slowdown,
+        excess_ns=comparison.excess_ns,
+        num_overlapped=comparison.num_overlapped,
+        num_alone=comparison.num_alone,
+        matched_fraction=result.matched_fraction,
+        num_disturbed=result.num_disturbed,
+        communication_slowdown=None,
+        sure_slowdown=comparison.sure_slowdown,
+        noise_ns=round(comparison.noise_ns),
+        hidden_ns=result.hidden_ns,
+        net_gain_ns=result.net_gain_ns,
+        num_sms_taken=result.num_sms_taken,
+        max_sms_taken=result.max_sms_taken,
+        num_sms=result.num_sms,
+        coverage=result.coverage,
+    )
     return [
         Finding(
             ID,
@@ -248,7 +238,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
             f" {duration(result.wall_excess_ns)}, while overlap hides {duration(result.hidden_ns)}",
             result.wall_excess_ns,
             fraction,
-            metrics,
+            metrics.by_name(),
             _evidence(result),
             ADVICE,
         )

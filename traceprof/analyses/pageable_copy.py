@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -11,14 +11,16 @@ from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
+    Number,
     bullets,
+    one_of,
     severity_of_cost,
 )
 from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
@@ -33,37 +35,34 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("pageable-copy",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "pageable-copy": {
-        "bytes": Metric(Kind.COUNT, "what was copied"),
-        "num_copies": Metric(Kind.COUNT, "in how many copies"),
-        "host_blocked_ns": Metric(
-            Kind.NS,
-            "the durations of their API calls; null where the capture has none of them",
-            is_nullable=True,
-        ),
-        "exposed_copy_ns": Metric(
-            Kind.NS,
-            "the part of the impact in which these copies ran, which `exposed-copy` counts, too;"
-            " the rest is idle",
-        ),
-        "direction": Metric(
-            Kind.TEXT, "`h2d` or `d2h`, whichever carried more bytes", choices=("h2d", "d2h")
-        ),
-        "gb_per_s": Metric(
-            Kind.NUMBER, "the rate of the pageable copies in that direction", is_nullable=True
-        ),
-        "pinned_gb_per_s": Metric(
-            Kind.NUMBER,
-            f"the rate of copies of pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB;"
-            " null where there were none",
-            is_nullable=True,
-        ),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of such copies whose kinds of memory are in the report"
-        ),
-    }
-}
+
+
+class PageableCopyMetrics(Metrics):
+    """Numbers of `pageable-copy`."""
+
+    bytes: Annotated[Count, "what was copied"]
+    num_copies: Annotated[Count, "in how many copies"]
+    host_blocked_ns: Annotated[
+        Ns | None, "the durations of their API calls; null where the capture has none of them"
+    ]
+    exposed_copy_ns: Annotated[
+        Ns,
+        "the part of the impact in which these copies ran, which `exposed-copy` counts, too;"
+        " the rest is idle",
+    ]
+    direction: Annotated[str, one_of("h2d", "d2h"), "`h2d` or `d2h`, whichever carried more bytes"]
+    gb_per_s: Annotated[Number | None, "the rate of the pageable copies in that direction"]
+    pinned_gb_per_s: Annotated[
+        Number | None,
+        f"the rate of copies of pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB;"
+        " null where there were none",
+    ]
+    coverage: Annotated[
+        Fraction, "the share of such copies whose kinds of memory are in the report"
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"pageable-copy": PageableCopyMetrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +157,18 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         ]
     fraction = result.cost_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None:
+    if severity is None or result.direction is None:
         return []
-    metrics: dict[str, MetricValue] = {
-        "bytes": result.bytes,
-        "num_copies": result.num_copies,
-        "host_blocked_ns": result.host_blocked_ns,
-        "exposed_copy_ns": result.exposed_ns,
-        "direction": result.direction,
-        "gb_per_s": result.gb_per_s,
-        "pinned_gb_per_s": result.pinned_gb_per_s,
-        "coverage": result.num_known / result.num_large if result.num_large else 1.0,
-    }
+    metrics = PageableCopyMetrics(
+        bytes=result.bytes,
+        num_copies=result.num_copies,
+        host_blocked_ns=result.host_blocked_ns,
+        exposed_copy_ns=result.exposed_ns,
+        direction=result.direction,
+        gb_per_s=result.gb_per_s,
+        pinned_gb_per_s=result.pinned_gb_per_s,
+        coverage=result.num_known / result.num_large if result.num_large else 1.0,
+    )
     copies = "1 copy" if result.num_copies == 1 else f"{result.num_copies} copies"
     end = "from" if result.direction == "h2d" else "to"
     rate = f" at {result.gb_per_s:.1f} GB/s" if result.gb_per_s else ""
@@ -187,7 +186,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             title,
             result.cost_ns,
             fraction,
-            metrics,
+            metrics.by_name(),
             result.evidence,
             _ADVICE if result.is_pytorch else _CUDA_ADVICE,
         )

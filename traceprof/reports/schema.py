@@ -14,23 +14,13 @@ import msgspec
 
 from traceprof.analyses.registry import FINDING_IDS, METRICS
 from traceprof.documents.analysis.model import SCHEMA, Document
-from traceprof.findings import Kind, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Json = dict[str, object]
+    from traceprof.findings import Metric
 
-_KINDS: dict[Kind, Json] = {
-    Kind.NS: {"type": "integer", "minimum": 0},
-    Kind.COUNT: {"type": "integer", "minimum": 0},
-    Kind.INTEGER: {"type": "integer"},
-    Kind.NUMBER: {"type": "number", "minimum": 0},
-    Kind.POSITIVE: {"type": "number", "exclusiveMinimum": 0},
-    Kind.FRACTION: {"type": "number", "minimum": 0, "maximum": 1},
-    Kind.FLAG: {"type": "boolean"},
-    Kind.TEXT: {"type": "string"},
-}
+    Json = dict[str, object]
 
 
 def schema() -> Json:
@@ -45,7 +35,7 @@ def schema() -> Json:
     finding["allOf"] = [
         {
             "if": {"properties": {"id": {"const": id_}}},
-            "then": {"properties": {"metrics": _metrics(metrics)}},
+            "then": {"properties": {"metrics": _metrics(metrics.declared())}},
         }
         for id_, metrics in METRICS.items()
     ]
@@ -65,14 +55,12 @@ def _metrics(metrics: Mapping[str, Metric]) -> Json:
 
 
 def _metric(metric: Metric) -> Json:
-    description = {"description": metric.meaning}
-    if metric.choices:
-        none: list[str | int | None] = [None] if metric.is_nullable else []
-        return {"enum": [*metric.choices, *none], **description}
-    kind = dict(_KINDS[metric.kind])
-    if metric.is_nullable:
+    kind = msgspec.json.schema(metric.kind)
+    if choices := kind.get("enum"):
+        kind = {"enum": [*choices, *([None] if metric.is_nullable else [])]}
+    elif metric.is_nullable:
         kind["type"] = [kind["type"], "null"]
-    return {**kind, **description}
+    return {**kind, "description": metric.meaning}
 
 
 def text() -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ()
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
-METRICS: Metrics = {}
+METRICS: dict[str, type[Metrics]] = {}
 PAGE: dict[str, str] = {}
 
 

@@ -18,7 +18,8 @@ def explanation(finding: str) -> str:
         finding: one of the registry's `FINDING_IDS`.
     """
     (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.ids)
-    metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in METRICS[finding].items())
+    declared = METRICS[finding].declared().items()
+    metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in declared)
     values = {"metrics": metrics, "severities": severities_text(), **analysis.page}
     return Template(_page(finding)).substitute(values)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     severity_of_cost,
     share,
 )
@@ -40,70 +39,58 @@ __all__ = ["IDS", "METRICS", "PAGE", "REQUIRES", "findings", "refined", "run"]
 
 IDS: tuple[str, ...] = ("exposed-communication",)
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
-_REASONS = {
-    Reason.WAITING: Metric(
-        Kind.NS,
+
+
+class ExposedCommunicationMetrics(Metrics):
+    """Numbers of `exposed-communication`: of each `Reason`, `{reason}_ns`."""
+
+    exposed_ns: Annotated[Ns, "its length, and the impact: what perfect overlap would save"]
+    fraction: Annotated[Fraction, "the exposed share of the communication"]
+    overlap_efficiency: Annotated[
+        Fraction | None,
+        "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
+        " that can overlap does",
+    ]
+    waiting_ns: Annotated[
+        Ns | None,
         "the part of `exposed_ns` until the last rank came to the operation; null where ranks are"
         " missing or clocks too coarse: then the other parts hold it",
-        is_nullable=True,
-    ),
-    Reason.LATE_LAUNCH: Metric(
-        Kind.NS,
+    ]
+    late_launch_ns: Annotated[
+        Ns | None,
         "the part that compute could have hidden, had the host launched the operation earlier",
-        is_nullable=True,
-    ),
-    Reason.QUEUED: Metric(
-        Kind.NS,
+    ]
+    queued_ns: Annotated[
+        Ns | None,
         "the part that compute could have hidden, had the operation not stood ready behind other"
         " communication",
-        is_nullable=True,
-    ),
-    Reason.SAME_STREAM: Metric(
-        Kind.NS,
-        "the part of operations on the stream of the compute that comes next",
-        is_nullable=True,
-    ),
-    Reason.NEEDED_AT_ONCE: Metric(
-        Kind.NS,
+    ]
+    same_stream_ns: Annotated[
+        Ns | None, "the part of operations on the stream of the compute that comes next"
+    ]
+    needed_at_once_ns: Annotated[
+        Ns | None,
         "the part of operations that compute waited for, with no other work to do meanwhile",
-        is_nullable=True,
-    ),
-    Reason.LATE_INPUT: Metric(
-        Kind.NS,
-        "the part of operations that began as soon as their input was there",
-        is_nullable=True,
-    ),
-    Reason.UNKNOWN: Metric(
-        Kind.NS,
+    ]
+    late_input_ns: Annotated[
+        Ns | None, "the part of operations that began as soon as their input was there"
+    ]
+    unknown_ns: Annotated[
+        Ns,
         "the part that nothing explains; all but the waiting where clocks of GPU and host disagree,"
         " and without a GPU, where the parts above but the first are null",
-    ),
-}
-METRICS: Metrics = {
-    IDS[0]: {
-        "exposed_ns": Metric(
-            Kind.NS, "its length, and the impact: what perfect overlap would save"
-        ),
-        "fraction": Metric(Kind.FRACTION, "the exposed share of the communication"),
-        "overlap_efficiency": Metric(
-            Kind.FRACTION,
-            "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
-            " that can overlap does",
-            is_nullable=True,
-        ),
-        **{reason.metric: _REASONS[reason] for reason in Reason},
-        "per_step_ns": Metric(
-            Kind.NS,
-            "exposed time of the median training step, null where no step was found",
-            is_nullable=True,
-        ),
-        "coverage": Metric(
-            Kind.FRACTION,
-            "the share of GPU operations whose kind is known; a CUDA graph traced as a whole may"
-            " hide communication",
-        ),
-    }
-}
+    ]
+    per_step_ns: Annotated[
+        Ns | None, "exposed time of the median training step, null where no step was found"
+    ]
+    coverage: Annotated[
+        Fraction,
+        "the share of GPU operations whose kind is known; a CUDA graph traced as a whole may"
+        " hide communication",
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {IDS[0]: ExposedCommunicationMetrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +202,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
             claim if operations is None else title(claim, operations, has_compute=has_compute),
             result.exposed_ns,
             fraction,
-            _metrics(result),
+            _metrics(result).by_name(),
             result.longest if operations is None else evidence(operations),
             cpu_advice()
             if operations is None
@@ -229,22 +216,23 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
     ]
 
 
-def _metrics(result: ExposedCommunicationResult) -> dict[str, MetricValue]:
-    reasons: dict[str, MetricValue] = dict.fromkeys((reason.metric for reason in Reason), None)
+def _metrics(result: ExposedCommunicationResult) -> ExposedCommunicationMetrics:
+    operations = result.operations
+    reasons: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
     reasons[Reason.UNKNOWN.metric] = result.exposed_ns
-    if result.operations is not None:
-        totals = result.operations.by_reason().sum(axis=1).tolist()
+    if operations is not None:
+        totals = operations.by_reason().sum(axis=1).tolist()
         reasons = {reason.metric: totals[reason] for reason in Reason}
-        if result.operations.waiting.why_unknown is not None:
+        if operations.waiting.why_unknown is not None:
             reasons[Reason.WAITING.metric] = None
-    return {
-        "exposed_ns": result.exposed_ns,
-        "fraction": share(result.exposed_ns, result.communication_ns),
-        "overlap_efficiency": result.overlap_efficiency,
-        **reasons,
-        "per_step_ns": result.per_step_ns,
-        "coverage": result.coverage,
-    }
+    return ExposedCommunicationMetrics(
+        exposed_ns=result.exposed_ns,
+        fraction=share(result.exposed_ns, result.communication_ns),
+        overlap_efficiency=result.overlap_efficiency,
+        **reasons,  # type: ignore[arg-type]
+        per_step_ns=result.per_step_ns,
+        coverage=result.coverage,
+    )
 
 
 # -- numbers --------------------------------------------------------------------------------------

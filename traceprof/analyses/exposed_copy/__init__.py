@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from traceprof.analyses.exposed_copy.advice import (
     MIN_UPLOAD_COPIES,
@@ -18,12 +18,12 @@ from traceprof.analyses.exposed_copy.parts import CopyPart, copy_parts, exposed_
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     bullets,
     severity_of_cost,
     share,
@@ -40,46 +40,47 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("exposed-copy",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "exposed-copy": {
-        "exposed_ns": Metric(
-            Kind.NS,
-            "for how long copies or memory sets ran and neither compute nor communication did,"
-            " which is the impact",
-        ),
-        "fraction": Metric(Kind.FRACTION, "the exposed share of the time in which copies ran"),
-        "h2d_ns": Metric(Kind.NS, "of what is exposed, copies from the host to the GPU"),
-        "d2h_ns": Metric(Kind.NS, "copies from the GPU to the host"),
-        "d2d_ns": Metric(Kind.NS, "all other copies, most of them within the GPU"),
-        "memset_ns": Metric(Kind.NS, "memory sets. These four sum to `exposed_ns`"),
-        "pageable_ns": Metric(
-            Kind.NS,
-            "copies from or to pageable host memory; null where no copy tells its memory",
-            is_nullable=True,
-        ),
-        "same_stream_ns": Metric(
-            Kind.NS,
-            "copies on the stream of the compute that follows, beside which they cannot run there",
-        ),
-        "gradient_ns": Metric(
-            Kind.NS,
-            "copies of gradients out of the buckets in which they were reduced: at least"
-            f" {MIN_COPIES} copies within the GPU in a row on the compute stream, of the same sizes"
-            " in every step, after its last AllReduce and before the optimizer",
-        ),
-        "hideable_ns": Metric(
-            Kind.NS,
-            "the most that overlap could hide: the time in which compute or communication runs"
-            " beside no copy, or all that is exposed, if that is less",
-        ),
-        "bytes": Metric(Kind.COUNT, "what the exposed copies carried, also where they are hidden"),
-        "num_copies": Metric(Kind.COUNT, "how many copies and memory sets are exposed"),
-        "coverage": Metric(
-            Kind.FRACTION,
-            "the share of the exposed time whose copies tell what memory of the host they used",
-        ),
-    }
-}
+
+
+class ExposedCopyMetrics(Metrics):
+    """Numbers of `exposed-copy`."""
+
+    exposed_ns: Annotated[
+        Ns,
+        "for how long copies or memory sets ran and neither compute nor communication did,"
+        " which is the impact",
+    ]
+    fraction: Annotated[Fraction, "the exposed share of the time in which copies ran"]
+    h2d_ns: Annotated[Ns, "of what is exposed, copies from the host to the GPU"]
+    d2h_ns: Annotated[Ns, "copies from the GPU to the host"]
+    d2d_ns: Annotated[Ns, "all other copies, most of them within the GPU"]
+    memset_ns: Annotated[Ns, "memory sets. These four sum to `exposed_ns`"]
+    pageable_ns: Annotated[
+        Ns | None, "copies from or to pageable host memory; null where no copy tells its memory"
+    ]
+    same_stream_ns: Annotated[
+        Ns, "copies on the stream of the compute that follows, beside which they cannot run there"
+    ]
+    gradient_ns: Annotated[
+        Ns,
+        "copies of gradients out of the buckets in which they were reduced: at least"
+        f" {MIN_COPIES} copies within the GPU in a row on the compute stream, of the same sizes"
+        " in every step, after its last AllReduce and before the optimizer",
+    ]
+    hideable_ns: Annotated[
+        Ns,
+        "the most that overlap could hide: the time in which compute or communication runs"
+        " beside no copy, or all that is exposed, if that is less",
+    ]
+    bytes: Annotated[Count, "what the exposed copies carried, also where they are hidden"]
+    num_copies: Annotated[Count, "how many copies and memory sets are exposed"]
+    coverage: Annotated[
+        Fraction,
+        "the share of the exposed time whose copies tell what memory of the host they used",
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"exposed-copy": ExposedCopyMetrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +151,23 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics: dict[str, MetricValue] = {
-        "exposed_ns": exposed,
-        "fraction": share(exposed, result.copy_ns),
+    metrics = ExposedCopyMetrics(
+        exposed_ns=exposed,
+        fraction=share(exposed, result.copy_ns),
         **{
             f"{direction}_ns": exposed_ns(
                 part for part in result.parts if part.direction == direction
             )
             for direction in DIRECTIONS
         },
-        "pageable_ns": result.pageable_ns,
-        "same_stream_ns": exposed_ns(part for part in result.parts if part.is_same_stream),
-        "gradient_ns": exposed_ns(part for part in result.parts if part.is_gradient),
-        "hideable_ns": result.hideable_ns,
-        "bytes": sum(part.bytes for part in result.parts),
-        "num_copies": sum(part.num_copies for part in result.parts),
-        "coverage": share(result.known_ns, exposed),
-    }
+        pageable_ns=result.pageable_ns,
+        same_stream_ns=exposed_ns(part for part in result.parts if part.is_same_stream),
+        gradient_ns=exposed_ns(part for part in result.parts if part.is_gradient),
+        hideable_ns=result.hideable_ns,
+        bytes=sum(part.bytes for part in result.parts),
+        num_copies=sum(part.num_copies for part in result.parts),
+        coverage=share(result.known_ns, exposed),
+    )
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
     evidence = sorted(
         (seen for part in parts for seen in part.evidence),
@@ -180,7 +181,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
             _title(result, cause, parts),
             exposed,
             fraction,
-            metrics,
+            metrics.by_name(),
             tuple(evidence[:MAX_EVIDENCE]),
             advice(result.parts, result.hideable_ns, is_pytorch=result.is_pytorch),
         )

@@ -7,7 +7,7 @@ with count: one that does not may be anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from traceprof.analyses.full_precision_matmul.advice import ALL_ADVICE, advice
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     bullets,
     severity_of_cost,
     share,
@@ -46,27 +46,30 @@ if TYPE_CHECKING:
 ID = "full-precision-matmul"
 IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS: Metrics = {
-    "full-precision-matmul": {
-        "kernel_ns": Metric(
-            Kind.NS,
-            "time in which matrix multiplications, attention or convolutions ran in FP32 without"
-            " tensor cores",
-        ),
-        "fraction": Metric(Kind.FRACTION, "its share of the time in which any kernel computed"),
-        "num_kernels": Metric(Kind.COUNT, "how many such kernels"),
-        "convolution_ns": Metric(Kind.NS, "what of `kernel_ns` is convolutions"),
-        "compute_capability": Metric(
-            Kind.TEXT,
-            "of the GPU; the lowest that can run its kernels, where the report does not tell",
-        ),
-        "coverage": Metric(
-            Kind.FRACTION,
-            "the share of matrix multiplications, attention and convolutions, by time, whose names"
-            " tell whether they are such",
-        ),
-    }
-}
+
+
+class FullPrecisionMatmulMetrics(Metrics):
+    """Numbers of `full-precision-matmul`."""
+
+    kernel_ns: Annotated[
+        Ns,
+        "time in which matrix multiplications, attention or convolutions ran in FP32 without"
+        " tensor cores",
+    ]
+    fraction: Annotated[Fraction, "its share of the time in which any kernel computed"]
+    num_kernels: Annotated[Count, "how many such kernels"]
+    convolution_ns: Annotated[Ns, "what of `kernel_ns` is convolutions"]
+    compute_capability: Annotated[
+        str, "of the GPU; the lowest that can run its kernels, where the report does not tell"
+    ]
+    coverage: Annotated[
+        Fraction,
+        "the share of matrix multiplications, attention and convolutions, by time, whose names"
+        " tell whether they are such",
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"full-precision-matmul": FullPrecisionMatmulMetrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +172,14 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
     if severity is None:
         return []
     fraction = share(result.kernel_ns, result.compute_ns)
-    metrics: dict[str, MetricValue] = {
-        "kernel_ns": result.kernel_ns,
-        "fraction": fraction,
-        "num_kernels": result.num_kernels,
-        "convolution_ns": result.convolution_ns,
-        "compute_capability": "{}.{}".format(*result.capability),
-        "coverage": result.coverage,
-    }
+    metrics = FullPrecisionMatmulMetrics(
+        kernel_ns=result.kernel_ns,
+        fraction=fraction,
+        num_kernels=result.num_kernels,
+        convolution_ns=result.convolution_ns,
+        compute_capability="{}.{}".format(*result.capability),
+        coverage=result.coverage,
+    )
     return [
         Finding(
             ID,
@@ -186,7 +189,7 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
             f" tensor cores: {duration(result.kernel_ns)} in {result.num_kernels} kernels",
             impact_ns,
             impact,
-            metrics,
+            metrics.by_name(),
             result.evidence,
             advice(
                 result.capability,

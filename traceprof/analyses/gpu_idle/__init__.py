@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     Severity,
     severity_of_cost,
     share,
@@ -39,51 +38,56 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("gpu-idle",)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-_MEANINGS = {
-    IdleCause.LAUNCH_BOUND: (
+
+
+class GpuIdleMetrics(Metrics):
+    """Numbers of `gpu-idle`: of each cause, `{cause}_ns`."""
+
+    idle_ns: Annotated[Ns, "the sum of the ten causes, exactly, and the impact"]
+    launch_bound_ns: Annotated[
+        Ns,
         "the thread that launched what ended the gap was launching: it was in CUDA calls, or its"
         f" calls and range ends lay less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
-        " quicker than the host can launch"
-    ),
-    IdleCause.TURNAROUND: (
+        " quicker than the host can launch",
+    ]
+    turnaround_ns: Annotated[
+        Ns,
         "what ended the gap had been launched before the gap began: of such a gap the first"
-        f" {MAX_TURNAROUND_NS // 1000} µs, the GPU's own time between operations"
-    ),
-    IdleCause.SYNC: (
+        f" {MAX_TURNAROUND_NS // 1000} µs, the GPU's own time between operations",
+    ]
+    sync_ns: Annotated[
+        Ns,
         "what would go away if the host had not waited for the GPU (synchronize calls, blocking"
-        " copies): launching after such a wait, until as much time is made up for as it took"
-    ),
-    IdleCause.DATA_LOADING: (
+        " copies): launching after such a wait, until as much time is made up for as it took",
+    ]
+    data_loading_ns: Annotated[
+        Ns,
         "the thread was in a range that names data loading; or asleep, in a gap that ends with a"
-        " copy from the host at a step's boundary or by a thread that only copies"
-    ),
-    IdleCause.MPI: "the thread was in calls of MPI, Gloo or UCX",
-    IdleCause.SETUP: (
+        " copy from the host at a step's boundary or by a thread that only copies",
+    ]
+    mpi_ns: Annotated[Ns, "the thread was in calls of MPI, Gloo or UCX"]
+    setup_ns: Annotated[
+        Ns,
         "the thread created contexts or communicators, loaded modules and functions, compiled,"
-        " registered memory, or was in a range of warm-up"
-    ),
-    IdleCause.ALLOCATION: "the thread allocated or freed memory",
-    IdleCause.WAITING: "the thread was asleep otherwise",
-    IdleCause.HOST_CODE: "the thread ran something else than CUDA calls",
-    IdleCause.UNKNOWN: (
+        " registered memory, or was in a range of warm-up",
+    ]
+    allocation_ns: Annotated[Ns, "the thread allocated or freed memory"]
+    waiting_ns: Annotated[Ns, "the thread was asleep otherwise"]
+    host_code_ns: Annotated[Ns, "the thread ran something else than CUDA calls"]
+    unknown_ns: Annotated[
+        Ns,
         "none of these can be told: no launch is known, the queue held work, or nothing is known"
-        " of the thread"
-    ),
-}
-METRICS: Metrics = {
-    "gpu-idle": {
-        "idle_ns": Metric(Kind.NS, "the sum of the ten causes, exactly, and the impact"),
-        **{f"{cause.value}_ns": Metric(Kind.NS, _MEANINGS[cause]) for cause in IdleCause},
-        "per_step_ns": Metric(
-            Kind.NS,
-            "idle time of the median training step, null where no step was found",
-            is_nullable=True,
-        ),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of the idle time whose next operation has a known launch"
-        ),
-    }
-}
+        " of the thread",
+    ]
+    per_step_ns: Annotated[
+        Ns | None, "idle time of the median training step, null where no step was found"
+    ]
+    coverage: Annotated[
+        Fraction, "the share of the idle time whose next operation has a known launch"
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"gpu-idle": GpuIdleMetrics}
 
 # By share of the idle time: a smaller cause is not spoken of.
 _MIN_SHARE = 0.15
@@ -203,12 +207,12 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
         ]
     # For the GPU's own time nothing can be done on the host.
     curable = share(result.idle_ns - result.by_cause[IdleCause.TURNAROUND], window_ns)
-    metrics: dict[str, MetricValue] = {
-        "idle_ns": result.idle_ns,
+    metrics = GpuIdleMetrics(
+        idle_ns=result.idle_ns,
         **{f"{cause.value}_ns": result.by_cause[cause] for cause in IdleCause},
-        "per_step_ns": result.per_step_ns,
-        "coverage": result.coverage,
-    }
+        per_step_ns=result.per_step_ns,
+        coverage=result.coverage,
+    )
     return [
         Finding(
             "gpu-idle",
@@ -217,7 +221,7 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
             _title(result),
             result.idle_ns,
             fraction,
-            metrics,
+            metrics.by_name(),
             result.evidence,
             tuple(_advice(result)),
         )

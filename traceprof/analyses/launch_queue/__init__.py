@@ -8,7 +8,7 @@ wait for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -21,15 +21,16 @@ from traceprof.analyses.launch_queue.advice import (
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     Severity,
     bullets,
+    one_of,
     severity_of_cost,
 )
 from traceprof.host.late_launches import late_launches
@@ -50,43 +51,40 @@ if TYPE_CHECKING:
 
 IDS: tuple[str, ...] = ("launch-queue-stall",)
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
-METRICS: Metrics = {
-    "launch-queue-stall": {
-        "stall_ns": Metric(Kind.NS, "the sum of the stalls"),
-        "num_stalls": Metric(Kind.COUNT, "their number"),
-        "max_queue_depth": Metric(
-            Kind.COUNT, "the most launches of the process that were pending at once"
-        ),
-        "source": Metric(
-            Kind.TEXT, "how stalls are known, see above", choices=("overhead-records", "inferred")
-        ),
-        "blocked_ns": Metric(Kind.NS, "the measure of the stalls' union"),
-        "queue_cap": Metric(
-            Kind.COUNT,
-            "the limit at which launches blocked, null where none was learned",
-            is_nullable=True,
-        ),
-        "queue_cap_scope": Metric(
-            Kind.TEXT,
-            "whether that is the limit of one `stream` or of the whole `process`",
-            choices=("stream", "process"),
-            is_nullable=True,
-        ),
-        "usual_launch_ns": Metric(Kind.NS, "the usual launch", is_nullable=True),
-        "num_late_launches": Metric(
-            Kind.COUNT,
-            "operations that were launched late. Late is what started within 50 µs of its launch,"
-            " on a stream that stood idle while the thread was blocked; what a thread lost before"
-            " it waited for the GPU anyway does not count",
-        ),
-        "late_launch_ns": Metric(Kind.NS, "the sum of what they were late"),
-        "holder": Metric(
-            Kind.TEXT, "what the GPU ran longest while launches were blocked", is_nullable=True
-        ),
-        "holder_ns": Metric(Kind.NS, "how long it ran meanwhile", is_nullable=True),
-        "coverage": Metric(Kind.FRACTION, "the share of operations whose launch was captured"),
-    }
-}
+
+
+class LaunchQueueStallMetrics(Metrics):
+    """Numbers of `launch-queue-stall`."""
+
+    stall_ns: Annotated[Ns, "the sum of the stalls"]
+    num_stalls: Annotated[Count, "their number"]
+    max_queue_depth: Annotated[Count, "the most launches of the process that were pending at once"]
+    source: Annotated[
+        str, one_of("overhead-records", "inferred"), "how stalls are known, see above"
+    ]
+    blocked_ns: Annotated[Ns, "the measure of the stalls' union"]
+    queue_cap: Annotated[
+        Count | None, "the limit at which launches blocked, null where none was learned"
+    ]
+    queue_cap_scope: Annotated[
+        str | None,
+        one_of("stream", "process"),
+        "whether that is the limit of one `stream` or of the whole `process`",
+    ]
+    usual_launch_ns: Annotated[Ns | None, "the usual launch"]
+    num_late_launches: Annotated[
+        Count,
+        "operations that were launched late. Late is what started within 50 µs of its launch,"
+        " on a stream that stood idle while the thread was blocked; what a thread lost before"
+        " it waited for the GPU anyway does not count",
+    ]
+    late_launch_ns: Annotated[Ns, "the sum of what they were late"]
+    holder: Annotated[str | None, "what the GPU ran longest while launches were blocked"]
+    holder_ns: Annotated[Ns | None, "how long it ran meanwhile"]
+    coverage: Annotated[Fraction, "the share of operations whose launch was captured"]
+
+
+METRICS: dict[str, type[Metrics]] = {"launch-queue-stall": LaunchQueueStallMetrics}
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -246,21 +244,21 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ..
 def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
     stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
     impact = result.costly.measure_ns
-    metrics: dict[str, MetricValue] = {
-        "stall_ns": stall_ns,
-        "num_stalls": len(stalls),
-        "max_queue_depth": result.max_depth,
-        "source": stalls.source,
-        "blocked_ns": result.blocked_ns,
-        "queue_cap": stalls.cap,
-        "queue_cap_scope": stalls.cap_scope,
-        "usual_launch_ns": stalls.usual_ns,
-        "num_late_launches": result.num_late,
-        "late_launch_ns": result.late_ns,
-        "holder": result.holders[0].name if result.holders else None,
-        "holder_ns": result.holders[0].held_ns if result.holders else None,
-        "coverage": result.coverage,
-    }
+    metrics = LaunchQueueStallMetrics(
+        stall_ns=stall_ns,
+        num_stalls=len(stalls),
+        max_queue_depth=result.max_depth,
+        source=stalls.source,
+        blocked_ns=result.blocked_ns,
+        queue_cap=stalls.cap,
+        queue_cap_scope=stalls.cap_scope,
+        usual_launch_ns=stalls.usual_ns,
+        num_late_launches=result.num_late,
+        late_launch_ns=result.late_ns,
+        holder=result.holders[0].name if result.holders else None,
+        holder_ns=result.holders[0].held_ns if result.holders else None,
+        coverage=result.coverage,
+    )
     return Finding(
         IDS[0],
         Severity.INFO if cost is None else cost,
@@ -268,7 +266,7 @@ def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> 
         _title(result, stalls, stall_ns, impact, cost),
         impact,
         impact / result.window.length_ns,
-        metrics,
+        metrics.by_name(),
         (*_late_evidence(result), *result.longest)[:MAX_EVIDENCE]
         if cost is not None
         else result.longest,

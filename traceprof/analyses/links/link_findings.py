@@ -7,16 +7,19 @@ set against the same peaks, thresholds and advice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
+    Ns,
+    Number,
+    Positive,
+    one_of,
     severity_of_cost,
 )
 from traceprof.intervals import largest
@@ -29,44 +32,49 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
 
 IDS: tuple[str, ...] = ("link-saturated", "link-underused")
-_LINK_METRICS = {
-    "link": Metric(Kind.TEXT, "which link", choices=("nvlink", "pcie", "network")),
-    "direction": Metric(
-        Kind.TEXT,
+
+
+class LinkMetrics(Metrics, kw_only=True):
+    """Numbers of `link-saturated` and `link-underused`."""
+
+    link: Annotated[str, one_of("nvlink", "pcie", "network"), "which link"]
+    direction: Annotated[
+        str,
+        one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx"),
         "which way: `h2d`, `d2h` for copies; `tx`, `rx` for counters (the GPU, or the NIC `nic`,"
         " sends or receives)",
-        choices=("h2d", "d2h", "d2d", "p2p", "tx", "rx"),
-    ),
-    "peer": Metric(Kind.INTEGER, "null: these links are shared by all peers", is_nullable=True),
-    "gb_per_s": Metric(Kind.NUMBER, "what it carried, 1 GB = 1e9 bytes"),
-    "peak_gb_per_s": Metric(Kind.POSITIVE, "what it can carry in one direction"),
-    "utilization": Metric(Kind.NUMBER, "one over the other"),
-    "source": Metric(
-        Kind.TEXT,
+    ]
+    peer: Annotated[int | None, "null: these links are shared by all peers"]
+    gb_per_s: Annotated[Number, "what it carried, 1 GB = 1e9 bytes"]
+    peak_gb_per_s: Annotated[Positive, "what it can carry in one direction"]
+    utilization: Annotated[Number, "one over the other"]
+    source: Annotated[
+        str,
+        one_of("copies", "gpu-metrics", "nic-metrics"),
         "`copies` (bytes and times of memory copies), `gpu-metrics` (percent of the peak, sampled;"
         " of PCIe with the packets' headers) or `nic-metrics` (rates, sampled)",
-        choices=("copies", "gpu-metrics", "nic-metrics"),
-    ),
-    "is_peak_assumed": Metric(
-        Kind.FLAG,
+    ]
+    is_peak_assumed: Annotated[
+        bool,
         "true where the peak is what a board of the GPU's name can reach. The export has neither"
         " PCIe generation and width nor bridges; the user's own rate takes its place",
-    ),
-    "exposed_ns": Metric(
-        Kind.NS, "how long the copies or the communication had the GPU to themselves: the impact"
-    ),
-    "nic": Metric(Kind.TEXT, "the name of the NIC, for `network`", is_optional=True),
-    "bytes": Metric(Kind.COUNT, "what the copies carried", is_optional=True),
-    "busy_ns": Metric(Kind.NS, "the union of the copies", is_optional=True),
-    "num_copies": Metric(Kind.COUNT, "how many copies", is_optional=True),
-    "num_samples": Metric(Kind.COUNT, "how many samples of a counter", is_optional=True),
-    "coverage": Metric(
-        Kind.FRACTION,
+    ]
+    exposed_ns: Annotated[
+        Ns, "how long the copies or the communication had the GPU to themselves: the impact"
+    ]
+    nic: Annotated[str | None, "the name of the NIC, for `network`"] = None
+    bytes: Annotated[Count | None, "what the copies carried"] = None
+    busy_ns: Annotated[Ns | None, "the union of the copies"] = None
+    num_copies: Annotated[Count | None, "how many copies"] = None
+    num_samples: Annotated[Count | None, "how many samples of a counter"] = None
+    coverage: Annotated[
+        Fraction,
         "of copies, the share of the direction's that could be judged; of counters, the share of"
         " the exposed time that whole samples cover. Under five samples nothing is claimed",
-    ),
-}
-METRICS: Metrics = dict.fromkeys(IDS, _LINK_METRICS)
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = dict.fromkeys(IDS, LinkMetrics)
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""
@@ -106,7 +114,7 @@ class Load:
     exposed_ns: int
     coverage: float
     evidence: tuple[Evidence, ...]
-    more: Mapping[str, MetricValue]
+    more: Mapping[str, int]
 
     @property
     def utilization(self) -> float:
@@ -178,24 +186,32 @@ def _finding(
     severity = severity_of_cost(fraction)
     if severity is None:
         return None
-    metrics: dict[str, MetricValue] = {
-        "link": load.link,
-        "direction": load.direction,
-        "peer": None,
-        "gb_per_s": load.gb_per_s,
-        "peak_gb_per_s": load.peak_gb_per_s,
-        "utilization": load.utilization,
-        "source": load.source,
-        "is_peak_assumed": load.is_peak_assumed,
-        "exposed_ns": load.exposed_ns,
-        **({"nic": load.name} if load.name else {}),
+    metrics = LinkMetrics(
+        link=load.link,
+        direction=load.direction,
+        peer=None,
+        gb_per_s=load.gb_per_s,
+        peak_gb_per_s=load.peak_gb_per_s,
+        utilization=load.utilization,
+        source=load.source,
+        is_peak_assumed=load.is_peak_assumed,
+        exposed_ns=load.exposed_ns,
+        nic=load.name or None,
         **load.more,
-        "coverage": load.coverage,
-    }
+        coverage=load.coverage,
+    )
     if load.is_peak_assumed:
         advice = (*advice, ASSUMED_ADVICE)
     return Finding(
-        finding, severity, rank, title, load.exposed_ns, fraction, metrics, load.evidence, advice
+        finding,
+        severity,
+        rank,
+        title,
+        load.exposed_ns,
+        fraction,
+        metrics.by_name(),
+        load.evidence,
+        advice,
     )
 
 

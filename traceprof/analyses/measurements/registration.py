@@ -35,7 +35,7 @@ class RankModule(Judge[Result], Protocol[Result]):
     """
 
     IDS: tuple[str, ...]
-    METRICS: Metrics
+    METRICS: dict[str, type[Metrics]]
     PAGE: dict[str, str]
     REQUIRES: tuple[Part, ...]
 
@@ -60,7 +60,7 @@ class RunModule(Protocol[OfRun]):
     """
 
     IDS: tuple[str, ...]
-    METRICS: Metrics
+    METRICS: dict[str, type[Metrics]]
     PAGE: dict[str, str]
 
     def run(self, measured: MeasuredRun) -> OfRun:
@@ -89,7 +89,7 @@ class RankAnalysis:
 
     name: str
     ids: tuple[str, ...]
-    metrics: Metrics
+    metrics: dict[str, type[Metrics]]
     page: dict[str, str]
     requires: tuple[Part, ...]
     is_for_cpu: bool
@@ -111,7 +111,7 @@ class RunAnalysis:
     """
 
     ids: tuple[str, ...]
-    metrics: Metrics
+    metrics: dict[str, type[Metrics]]
     page: dict[str, str]
     judge: Callable[[MeasuredRun], list[Finding | NotApplicable]]
 

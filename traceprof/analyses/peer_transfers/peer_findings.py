@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
+    Number,
     bullets,
+    one_of,
     severity_of_cost,
 )
 from traceprof.intervals import largest
@@ -28,35 +30,37 @@ if TYPE_CHECKING:
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
 MIN_RATIO = 1.25
-METRICS: Metrics = {
-    "peer-copy-through-host": {
-        "bytes": Metric(Kind.COUNT, "sent, each byte once"),
-        "gb_per_s": Metric(Kind.NUMBER, "`bytes` over `busy_ns`"),
-        "num_copies": Metric(Kind.COUNT, "how many copies"),
-        "busy_ns": Metric(Kind.NS, "the union of both legs"),
-        "exposed_ns": Metric(
-            Kind.NS, "how much of that the receiving GPU computes nothing: the impact"
-        ),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of the copies both of whose legs are in the report"
-        ),
-    },
-    "nccl-p2p-slower-than-copy": {
-        "nccl_gb_per_s": Metric(Kind.NUMBER, "the rate of NCCL"),
-        "copy_gb_per_s": Metric(Kind.NUMBER, "the rate of the copy engine"),
-        "ratio": Metric(
-            Kind.NUMBER, f"the second rate over the first; claimed from {MIN_RATIO} on"
-        ),
-        "peer": Metric(Kind.INTEGER, "the other device's ordinal"),
-        "direction": Metric(Kind.TEXT, "`send` or `recv`", choices=("send", "recv")),
-        "nccl_bytes": Metric(Kind.COUNT, "what NCCL carried"),
-        "num_operations": Metric(Kind.COUNT, "in how many kernels"),
-        "num_copies": Metric(Kind.COUNT, "the copies that they are compared with"),
-        "exposed_ns": Metric(Kind.NS, "how much of the kernels no compute hides: the impact"),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of NCCL's point-to-point kernels that were compared"
-        ),
-    },
+
+
+class PeerCopyThroughHostMetrics(Metrics):
+    """Numbers of `peer-copy-through-host`."""
+
+    bytes: Annotated[Count, "sent, each byte once"]
+    gb_per_s: Annotated[Number, "`bytes` over `busy_ns`"]
+    num_copies: Annotated[Count, "how many copies"]
+    busy_ns: Annotated[Ns, "the union of both legs"]
+    exposed_ns: Annotated[Ns, "how much of that the receiving GPU computes nothing: the impact"]
+    coverage: Annotated[Fraction, "the share of the copies both of whose legs are in the report"]
+
+
+class NcclP2pSlowerThanCopyMetrics(Metrics):
+    """Numbers of `nccl-p2p-slower-than-copy`."""
+
+    nccl_gb_per_s: Annotated[Number, "the rate of NCCL"]
+    copy_gb_per_s: Annotated[Number, "the rate of the copy engine"]
+    ratio: Annotated[Number, f"the second rate over the first; claimed from {MIN_RATIO} on"]
+    peer: Annotated[int, "the other device's ordinal"]
+    direction: Annotated[str, one_of("send", "recv"), "`send` or `recv`"]
+    nccl_bytes: Annotated[Count, "what NCCL carried"]
+    num_operations: Annotated[Count, "in how many kernels"]
+    num_copies: Annotated[Count, "the copies that they are compared with"]
+    exposed_ns: Annotated[Ns, "how much of the kernels no compute hides: the impact"]
+    coverage: Annotated[Fraction, "the share of NCCL's point-to-point kernels that were compared"]
+
+
+METRICS: dict[str, type[Metrics]] = {
+    "peer-copy-through-host": PeerCopyThroughHostMetrics,
+    "nccl-p2p-slower-than-copy": NcclP2pSlowerThanCopyMetrics,
 }
 
 
@@ -176,14 +180,14 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
     if severity is None:
         return None
     rate = staged.bytes / staged.busy_ns
-    metrics: dict[str, MetricValue] = {
-        "bytes": staged.bytes,
-        "gb_per_s": rate,
-        "num_copies": staged.num_copies,
-        "busy_ns": staged.busy_ns,
-        "exposed_ns": staged.exposed_ns,
-        "coverage": staged.num_paired / staged.num_copies,
-    }
+    metrics = PeerCopyThroughHostMetrics(
+        bytes=staged.bytes,
+        gb_per_s=rate,
+        num_copies=staged.num_copies,
+        busy_ns=staged.busy_ns,
+        exposed_ns=staged.exposed_ns,
+        coverage=staged.num_paired / staged.num_copies,
+    )
     title = (
         f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s;"
         f" meanwhile the receiver computes nothing for {duration(staged.exposed_ns)}"
@@ -195,7 +199,7 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
         title,
         staged.exposed_ns,
         fraction,
-        metrics,
+        metrics.by_name(),
         staged.evidence,
         _HOST_ADVICE,
     )
@@ -217,18 +221,18 @@ def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
     severity = severity_of_cost(fraction)
     if severity is None or one.ratio < MIN_RATIO:
         return None
-    metrics: dict[str, MetricValue] = {
-        "nccl_gb_per_s": one.nccl_gb_per_s,
-        "copy_gb_per_s": one.copy_gb_per_s,
-        "ratio": one.ratio,
-        "peer": one.peer,
-        "direction": one.direction,
-        "nccl_bytes": one.nccl_bytes,
-        "num_operations": one.num_operations,
-        "num_copies": one.num_copies,
-        "exposed_ns": one.exposed_ns,
-        "coverage": one.num_operations / result.num_send_recv,
-    }
+    metrics = NcclP2pSlowerThanCopyMetrics(
+        nccl_gb_per_s=one.nccl_gb_per_s,
+        copy_gb_per_s=one.copy_gb_per_s,
+        ratio=one.ratio,
+        peer=one.peer,
+        direction=one.direction,
+        nccl_bytes=one.nccl_bytes,
+        num_operations=one.num_operations,
+        num_copies=one.num_copies,
+        exposed_ns=one.exposed_ns,
+        coverage=one.num_operations / result.num_send_recv,
+    )
     way = "to" if one.direction == "send" else "from"
     title = (
         f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer}, a copy engine"
@@ -242,7 +246,7 @@ def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
         title,
         one.exposed_ns,
         fraction,
-        metrics,
+        metrics.by_name(),
         one.evidence,
         _SLOWER_ADVICE,
     )

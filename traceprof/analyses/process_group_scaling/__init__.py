@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,13 @@ from traceprof.analyses.process_group_scaling.groups_at_once import (
 from traceprof.communication.latency import SMALL_BYTES
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Number,
     bullets,
     severity_of_cost,
     share,
@@ -48,36 +48,33 @@ IDS: tuple[str, ...] = ("process-group-scaling",)
 # Medians of fewer differ by a fifth on a machine that does something else, too.
 MIN_OPERATIONS = 50
 MIN_GROWTH = 1.2
-METRICS: Metrics = {
-    "process-group-scaling": {
-        "num_groups": Metric(Kind.COUNT, "the most groups at once"),
-        "us_per_operation": Metric(Kind.NUMBER, "the median duration then, in µs"),
-        "growth": Metric(
-            Kind.NUMBER,
-            "how many times as long operations take with the most groups as with the fewest: the"
-            " sums of the medians of all kinds, each weighted with its operations",
-        ),
-        "least_groups": Metric(Kind.COUNT, "the fewest groups at once"),
-        "us_per_operation_at_least": Metric(Kind.NUMBER, "the median duration then, in µs"),
-        "num_operations": Metric(Kind.COUNT, "small operations"),
-        "operations_per_group": Metric(Kind.COUNT, "small operations of a group, the median"),
-        "num_processes": Metric(
-            Kind.COUNT,
-            "ranks that communicated on the machine when the rank that loses most did",
-        ),
-        "num_threads": Metric(
-            Kind.COUNT,
-            "the threads of their processes that were seen, null where not known",
-            is_nullable=True,
-        ),
-        "num_cores": Metric(
-            Kind.COUNT,
-            "the machine's logical processors, null where not known",
-            is_nullable=True,
-        ),
-        "coverage": Metric(Kind.FRACTION, "the share of small operations that could be compared"),
-    }
-}
+
+
+class ProcessGroupScalingMetrics(Metrics):
+    """Numbers of `process-group-scaling`."""
+
+    num_groups: Annotated[Count, "the most groups at once"]
+    us_per_operation: Annotated[Number, "the median duration then, in µs"]
+    growth: Annotated[
+        Number,
+        "how many times as long operations take with the most groups as with the fewest: the"
+        " sums of the medians of all kinds, each weighted with its operations",
+    ]
+    least_groups: Annotated[Count, "the fewest groups at once"]
+    us_per_operation_at_least: Annotated[Number, "the median duration then, in µs"]
+    num_operations: Annotated[Count, "small operations"]
+    operations_per_group: Annotated[Count, "small operations of a group, the median"]
+    num_processes: Annotated[
+        Count, "ranks that communicated on the machine when the rank that loses most did"
+    ]
+    num_threads: Annotated[
+        Count | None, "the threads of their processes that were seen, null where not known"
+    ]
+    num_cores: Annotated[Count | None, "the machine's logical processors, null where not known"]
+    coverage: Annotated[Fraction, "the share of small operations that could be compared"]
+
+
+METRICS: dict[str, type[Metrics]] = {"process-group-scaling": ProcessGroupScalingMetrics}
 
 
 class Level(NamedTuple):
@@ -301,19 +298,19 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         host.compared, key=lambda levels: levels[-1].num_operations * levels[-1].median_ns
     )
     fewest, most = typical[0], typical[-1]
-    metrics: dict[str, MetricValue] = {
-        "num_groups": most.num_groups,
-        "us_per_operation": most.median_ns / 1000,
-        "growth": growth,
-        "least_groups": fewest.num_groups,
-        "us_per_operation_at_least": fewest.median_ns / 1000,
-        "num_operations": host.num_operations,
-        "operations_per_group": host.operations_per_group,
-        "num_processes": worst.num_processes,
-        "num_threads": worst.num_threads,
-        "num_cores": host.num_cores,
-        "coverage": share(host.num_compared, host.num_operations),
-    }
+    metrics = ProcessGroupScalingMetrics(
+        num_groups=most.num_groups,
+        us_per_operation=most.median_ns / 1000,
+        growth=growth,
+        least_groups=fewest.num_groups,
+        us_per_operation_at_least=fewest.median_ns / 1000,
+        num_operations=host.num_operations,
+        operations_per_group=host.operations_per_group,
+        num_processes=worst.num_processes,
+        num_threads=worst.num_threads,
+        num_cores=host.num_cores,
+        coverage=share(host.num_compared, host.num_operations),
+    )
     return Finding(
         IDS[0],
         severity,
@@ -323,7 +320,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         f"{_crowd(host, worst)}",
         worst.impact_ns,
         fraction,
-        metrics,
+        metrics.by_name(),
         worst.longest,
         ADVICE,
     )

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from traceprof.analyses.straggler import advice as texts
 from traceprof.findings import (
     MAX_EVIDENCE,
+    Count,
     Evidence,
     Finding,
-    Kind,
-    Metric,
+    Fraction,
     Metrics,
-    MetricValue,
     NotApplicable,
+    Ns,
     severity_of_cost,
     share,
 )
@@ -38,41 +38,40 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
 
 IDS: tuple[str, ...] = ("straggler",)
-METRICS: Metrics = {
-    "straggler": {
-        "rank": Metric(
-            Kind.COUNT,
-            "the root. A rank that was late because it waited for another one itself is not the"
-            " root",
-        ),
-        "lateness_ns": Metric(
-            Kind.NS,
-            "how long after the rank before it it came, at the median: what curing it alone gains",
-        ),
-        "share_last": Metric(
-            Kind.FRACTION,
-            "the share of the operations in which it (or the rank it holds up) came last",
-        ),
-        "clock_uncertainty_ns": Metric(
-            Kind.NS,
-            "how well its clock compares with the others'; null where it does not",
-            is_nullable=True,
-        ),
-        "cause": Metric(
-            Kind.TEXT,
-            "what took the time since the ranks last stood together: the late rank's computing,"
-            " communicating, copying and idling by cause, each beyond the median of the others."
-            " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
-            " compute (forward, backward, optimizer), communication, or outside the ranges, of"
-            " which the trace does not say more",
-        ),
-        "num_operations": Metric(Kind.COUNT, "operations that it shared with others"),
-        "host": Metric(Kind.TEXT, "the name of its machine"),
-        "coverage": Metric(
-            Kind.FRACTION, "the share of these operations that could be compared with others"
-        ),
-    }
-}
+
+
+class StragglerMetrics(Metrics):
+    """Numbers of `straggler`."""
+
+    rank: Annotated[
+        Count,
+        "the root. A rank that was late because it waited for another one itself is not the root",
+    ]
+    lateness_ns: Annotated[
+        Ns, "how long after the rank before it it came, at the median: what curing it alone gains"
+    ]
+    share_last: Annotated[
+        Fraction, "the share of the operations in which it (or the rank it holds up) came last"
+    ]
+    clock_uncertainty_ns: Annotated[
+        Ns | None, "how well its clock compares with the others'; null where it does not"
+    ]
+    cause: Annotated[
+        str,
+        "what took the time since the ranks last stood together: the late rank's computing,"
+        " communicating, copying and idling by cause, each beyond the median of the others."
+        " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
+        " compute (forward, backward, optimizer), communication, or outside the ranges, of"
+        " which the trace does not say more",
+    ]
+    num_operations: Annotated[Count, "operations that it shared with others"]
+    host: Annotated[str, "the name of its machine"]
+    coverage: Annotated[
+        Fraction, "the share of these operations that could be compared with others"
+    ]
+
+
+METRICS: dict[str, type[Metrics]] = {"straggler": StragglerMetrics}
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.
@@ -185,16 +184,16 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
         rank = ranks.ranks[straggler.member]
         machine = ranks.machines[straggler.member]
         via = straggler.worst[0].via
-        metrics: dict[str, MetricValue] = {
-            "rank": rank,
-            "lateness_ns": straggler.late_ns,
-            "share_last": late.share_last,
-            "clock_uncertainty_ns": late.uncertainty_ns,
-            "cause": straggler.what,
-            "num_operations": late.num_operations,
-            "host": machine,
-            "coverage": late.coverage,
-        }
+        metrics = StragglerMetrics(
+            rank=rank,
+            lateness_ns=straggler.late_ns,
+            share_last=late.share_last,
+            clock_uncertainty_ns=late.uncertainty_ns,
+            cause=straggler.what,
+            num_operations=late.num_operations,
+            host=machine,
+            coverage=late.coverage,
+        )
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         claims.append(
             Finding(
@@ -206,7 +205,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                 f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
                 impact,
                 fraction,
-                metrics,
+                metrics.by_name(),
                 tuple(
                     Evidence(
                         cause.start_ns,

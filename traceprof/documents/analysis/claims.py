@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.documents.analysis.fields import Count, FindingId, Fraction, Text, one_of
-from traceprof.findings import Basis
+from traceprof.findings import Basis, Count, Fraction, Text, one_of
 
+FindingId = str  # the schema names them all
 Severity = Annotated[str, one_of("info", "low", "medium", "high")]
 
 

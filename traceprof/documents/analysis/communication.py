@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from traceprof.documents.analysis.fields import Count, Number, Positive, Text, one_of
+from traceprof.findings import Count, Number, Positive, Text, one_of
 
 Link = Annotated[str, one_of("nvlink", "pcie", "network")]
 Direction = Annotated[str, one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from traceprof.documents.analysis.fields import Count, Fraction
+from traceprof.findings import Count, Fraction
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.run.concurrency import KINDS

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from traceprof.documents.analysis.fields import Count, Text, one_of
+from traceprof.findings import Count, Text, one_of
 from traceprof.trace.open import FORMATS
 
 
