@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO, messages
-from traceprof.replay.assumptions.cannot_change import CannotChange, without_event_records
-from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.graph.longest_path import NEVER, solve
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import groups_that_meet, meeting_members
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def blocked_sends(
     sends = sends_of(analysis, graph)
     if sends is None:
         return ()
-    unknown = without_event_records(analysis, graph, READINESS)
+    unknown = missing_event_records(analysis, graph, READINESS)
     if unknown is not None:
         return unknown
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
