@@ -18,5 +18,4 @@ def test_a_public_function_has_its_signature(name: str, module: str) -> None:
     import_module(module)
     function = getattr(traceprof, name)
     assert inspect.isfunction(function)
-    assert "paths" in inspect.signature(function).parameters or name == "compare"
     assert "options" in inspect.signature(function).parameters
