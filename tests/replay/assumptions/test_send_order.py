@@ -14,10 +14,11 @@ from tests.support.changes import recorded, step_ns
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.ask import whatif
+from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.assumptions.assumption import Variant, combined, parse
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, changed_steps
 from traceprof.replay.assumptions.send_order import best_order, given_order
-from traceprof.replay.assumptions.sends import SendName, blocked_sends
+from traceprof.replay.assumptions.sends import SendName
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.run.pipeline_orders import one_forward_one_backward

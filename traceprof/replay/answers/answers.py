@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.pipeline import pipeline_of
 from traceprof.replay.answers.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.replay.assumptions.run_change import CannotChange
-from traceprof.replay.assumptions.sends import blocked_sends, sends_of
+from traceprof.replay.assumptions.sends import sends_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.answers.blocked_sends import BlockedSend
     from traceprof.replay.answers.checked_replay import Baseline
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import StreamOrder
-    from traceprof.replay.assumptions.sends import BlockedSend
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 

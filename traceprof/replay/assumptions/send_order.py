@@ -14,7 +14,7 @@ from traceprof.replay.assumptions.run_change import (
     changed,
     missing_event_records,
 )
-from traceprof.replay.assumptions.sends import READINESS, edges_of_graph, ready_ns, sends_of
+from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_of
 from traceprof.replay.graph.longest_path import NEVER, CircularError, solve
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.step_lengths import replayed_steps
@@ -108,7 +108,7 @@ class _Orders:
         sends = sends_of(analysis, graph)
         if sends is None:
             return CannotChange("no two sends or receives follow each other on a stream")
-        unknown = missing_event_records(analysis, graph, READINESS)
+        unknown = missing_event_records(analysis, graph, "when sends were ready")
         if unknown is not None:
             return unknown
         first = np.flatnonzero(np.append(True, np.diff(sends.unit) != 0))
