@@ -48,12 +48,7 @@ types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno check --quiet dashboards/assets
 
 schema: $(VENV)/installed  ## Write the schema of the JSON output anew
-	$(BIN)/python -m traceprof.reports.schema > analysis-1.schema.json
-	mv analysis-1.schema.json traceprof/reports/
-	$(BIN)/python -m traceprof.reports.comparison.schema > comparison-1.schema.json
-	mv comparison-1.schema.json traceprof/reports/
-	$(BIN)/python -m traceprof.reports.whatif_schema > whatif-1.schema.json
-	mv whatif-1.schema.json traceprof/reports/
+	$(BIN)/python -m traceprof.documents.schema traceprof/reports
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json

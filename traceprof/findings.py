@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from collections.abc import Mapping
+from enum import Enum
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
 
@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-MetricValue = int | float | str | None
+MetricValue = int | float | str | bool | None
 
 # Kinds of numbers and texts: of metrics, and of the fields of JSON documents.
 Ns = Annotated[int, Meta(ge=0)]
@@ -78,22 +78,41 @@ def _declared(field: FieldInfo) -> Metric:
     return Metric(kind, meaning, field.required and len(kinds) > 1, not field.required)
 
 
-class Severity(IntEnum):
-    """How much a finding costs, in ascending order."""
+class Severity(str, Enum):
+    """Severity of a finding, by what it costs; text in JSON, ordered from `INFO` to `HIGH`."""
 
-    INFO = 0
-    LOW = 1
-    MEDIUM = 2
-    HIGH = 3
+    INFO = "info"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+    @property
+    def level(self) -> int:
+        """The place in the order, from 0."""
+        return _LEVELS[self]
 
     def __str__(self) -> str:
         """Return the name as users write it."""
-        return self.name.lower()
+        return self.value
+
+    def __lt__(self, other: str) -> bool:
+        return self.level < Severity(other).level
+
+    def __le__(self, other: str) -> bool:
+        return self.level <= Severity(other).level
+
+    def __gt__(self, other: str) -> bool:
+        return self.level > Severity(other).level
+
+    def __ge__(self, other: str) -> bool:
+        return self.level >= Severity(other).level
 
 
-# Shares of the training, or of what else is judged. Below 1 % a change cannot be told from the
-# noise between two runs; a finding worth an afternoon costs some per cent; a quarter of the GPU's
-# time is worth a project.
+_LEVELS = {severity: level for level, severity in enumerate(Severity)}
+
+# Shares of the training, or of what else is judged. A change below 1 % disappears in the noise
+# between two runs; a finding worth an afternoon costs some per cent; a quarter of the GPU's time is
+# worth a project.
 _THRESHOLDS = (
     (0.25, Severity.HIGH),
     (0.10, Severity.MEDIUM),
@@ -103,18 +122,18 @@ _THRESHOLDS = (
 
 
 def severities_text() -> str:
-    """Return from which share of the training on a finding has which severity."""
+    """Return the severities with the share of the training from which each applies, as text."""
     limits = reversed(_THRESHOLDS)
     return ", ".join(f"{severity} from {least * 100:.0f} %" for least, severity in limits)
 
 
 def severity_of_cost(fraction: float) -> Severity | None:
-    """Return the severity of losing this share of the training, None if it is not worth a word."""
+    """Return the severity of losing this share of the training, None if it is negligible."""
     return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
 
 
 MAX_EVIDENCE = 5
-"""Intervals shown as evidence: what a reader looks at before believing the rest."""
+"""Intervals kept as evidence: as many as a reader checks."""
 
 
 def share(part: int, whole: int) -> float:
@@ -127,23 +146,16 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"* {line}" for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where in time a finding can be seen.
+class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where in time a finding can be seen."""
 
-    Attributes:
-        start_ns: in the report's own time.
-        end_ns: likewise.
-        label: what happened there.
-    """
-
-    start_ns: int
+    start_ns: Annotated[int, Meta(description="In the report's own time.")]
     end_ns: int
-    label: str
+    label: Annotated[str, Meta(description="What happened there.")]
 
 
 class Basis(str, Enum):
-    """What says how much a step would gain."""
+    """How a saving was obtained."""
 
     REPLAY = "replay"
     BOUND = "bound"
@@ -153,69 +165,68 @@ class Basis(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """What a training step would gain if a finding were gone, on all ranks that have it, ns.
+class Saving(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a step would gain if a finding were gone, on all ranks that have it."""
 
-    Attributes:
-        basis: a replay of the steps, or a bound: no more than this.
-        high_ns: at most.
-        step_ns: most likely; None of a bound.
-        low_ns: at least; None of a bound.
-        assume: the assumption that was replayed, None where it is what the finding costs.
-    """
+    step_ns: Annotated[Count | None, Meta(description="Most likely; null of a bound.")]
+    low_ns: Annotated[Count | None, Meta(description="At least; null of a bound.")]
+    high_ns: Annotated[int, Meta(ge=0, description="At most.")]
+    basis: Annotated[
+        Basis,
+        Meta(
+            description="`replay`: the steps were replayed without it, and the replay fits what was"
+            " measured. `bound`: no more than this, by a replay that no program reaches or by what"
+            " the finding costs.",
+            extra_json_schema={"enum": [str(basis) for basis in Basis]},
+        ),
+    ]
+    assume: Annotated[
+        str | None,
+        Meta(
+            description="What was assumed in the replay, as `traceprof whatif --assume` takes it;"
+            " null where the bound is what the finding costs, by step."
+        ),
+    ]
 
-    basis: Basis
-    high_ns: int
-    step_ns: int | None = None
-    low_ns: int | None = None
-    assume: str | None = None
+    @classmethod
+    def at_most(cls, high_ns: int, assume: str | None = None) -> Saving:
+        """Return a bound.
+
+        Args:
+            high_ns: what a step would gain at most.
+            assume: the assumption that was replayed, None where it is what the finding costs.
+        """
+        return cls(None, None, high_ns, Basis.BOUND, assume)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A claim about one rank.
+class Finding(Struct, frozen=True, forbid_unknown_fields=True):
+    """A claim about one rank."""
 
-    Attributes:
-        id: what is claimed, such as `gpu-idle`.
-        severity: follows the cost.
-        rank: the rank it is about.
-        title: the claim in one sentence.
-        impact_ns: what it costs: never more than what is judged.
-        impact_fraction: the same as a share of what is judged, 0 to 1.
-        metrics: numbers by name, units in the name.
-        evidence: the worst intervals, worst first.
-        advice: what can be done, most promising first.
-        saving: what a step would gain without it; None where nothing can be said.
-    """
+    id: Annotated[str, Meta(description="What is claimed, such as `gpu-idle`.")]
+    severity: Annotated[Severity, one_of(*map(str, Severity))]
+    rank: Count
+    title: Annotated[Text, Meta(description="The claim in one sentence.")]
+    impact_ns: Annotated[Count, Meta(description="Its cost: never more than what is judged.")]
+    impact_fraction: Annotated[Fraction, Meta(description="The same as a share of what is judged.")]
+    metrics: Annotated[
+        Mapping[str, MetricValue], Meta(description="Numbers by name, units in the name.")
+    ]
+    evidence: Annotated[
+        tuple[Evidence, ...], Meta(description="The worst intervals, worst first.")
+    ] = ()
+    advice: Annotated[
+        tuple[Text, ...], Meta(description="What can be done, most promising first.")
+    ] = ()
+    saving: Annotated[Saving | None, Meta(description="Null where nothing can be said.")] = None
+
+
+class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A finding that could be neither made nor ruled out."""
 
     id: str
-    severity: Severity
-    rank: int
-    title: str
-    impact_ns: int
-    impact_fraction: float
-    metrics: Mapping[str, MetricValue]
-    evidence: tuple[Evidence, ...] = ()
-    advice: tuple[str, ...] = ()
-    saving: Saving | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NotApplicable:
-    """A finding that could be neither made nor ruled out.
-
-    Attributes:
-        id: the finding's id.
-        reason: what is missing.
-        how_to_collect: the flag or step that would supply it.
-        rank: the rank concerned, or None for the whole run.
-    """
-
-    id: str
-    reason: str
-    how_to_collect: str
-    rank: int | None = field(default=None)
+    reason: Annotated[Text, Meta(description="What is missing.")]
+    how_to_collect: Annotated[Text, Meta(description="The flag or step that would supply it.")]
+    rank: Annotated[Count | None, Meta(description="Null: the whole run.")] = None
 
 
 def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceprof.comparison.ask import compared, without_predictions
-from traceprof.comparison.findings import severity
 from traceprof.comparison.gates import parse
 from traceprof.comparison.sides import loaded
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
-from traceprof.findings import Severity
+from traceprof.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from traceprof.comparison.sides import LoadedSide, Source
-    from traceprof.documents.analysis.claims import Finding
 
 
 class RecordedRun:
@@ -88,13 +86,13 @@ class RecordedRun:
             AssertionError: one is.
             UsageError: there is no such severity.
         """
-        if limit.upper() not in Severity.__members__:
+        if limit.lower() not in [*Severity]:
             known = ", ".join(map(str, Severity))
             raise UsageError(f"cannot check {limit!r}", "it is no severity", f"use one of {known}")
         above = [
             finding
             for finding in self.findings
-            if severity(finding.severity) > severity(limit) and finding.id not in ignore
+            if finding.severity > Severity(limit.lower()) and finding.id not in ignore
         ]
         if above:
             claims = "\n".join(

@@ -151,7 +151,7 @@ def command(
     if is_strict and analysis.failed:
         return EXIT_LEFT_OUT
     if fail_on is not None and any(
-        finding.severity >= Severity[fail_on.upper()] for finding in analysis.findings
+        finding.severity >= Severity(fail_on) for finding in analysis.findings
     ):
         return EXIT_FINDINGS
     return EXIT_DONE

@@ -1,1 +1,1 @@
-"""Communication of a rank: messages, NCCL queues, latency, exposure."""
+"""What was communicated: messages, NCCL queues, latency."""

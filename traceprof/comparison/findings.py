@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from traceprof.comparison.series import training_steps
 from traceprof.documents.comparison import FindingChange
-from traceprof.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.documents.analysis.claims import Finding
     from traceprof.documents.analysis.model import Document
     from traceprof.documents.comparison import Status
+    from traceprof.findings import Finding
 
 MIN_CHANGE = 0.01  # of a step: less cannot be told from the noise between two runs
 
@@ -52,11 +51,6 @@ def findings(
         key=lambda change: (-abs((change.after_ns or 0) - (change.before_ns or 0)), change.id)
     )
     return changes
-
-
-def severity(name: str) -> Severity:
-    """Return a severity by the name that the document has."""
-    return Severity[name.upper()]
 
 
 def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.comparison.findings import severity
 from traceprof.comparison.statistics import MIN_STEPS, Interval, of_captures, of_draws, of_few_steps
-from traceprof.documents.comparison import Gate
+from traceprof.documents.comparison import GateResult
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
 from traceprof.units import duration, parse_time
@@ -85,7 +84,7 @@ def parse(text: str) -> GateLimit:
 
 def judged(
     gate: GateLimit, before: Series, after: Series, captures_after: Sequence[Document]
-) -> Gate:
+) -> GateResult:
     """Say whether a gate is met: its interval's upper end must keep the limit.
 
     Args:
@@ -100,7 +99,7 @@ def judged(
     interval = change_interval(gate, before, after)
     if interval is None or value is None:
         why = "there is no interval: see the notes" if interval is None else "it was 0 before"
-        return Gate(gate.text, "inconclusive", value, None, None, gate.limit, gate.unit, why)
+        return GateResult(gate.text, "inconclusive", value, None, None, gate.limit, gate.unit, why)
     low, high = interval
     allowed = _written(gate.limit, gate.unit)
     span = f"{_written(low, gate.unit)} to {_written(high, gate.unit)}"
@@ -111,7 +110,7 @@ def judged(
         outcome, why = "not met", f"{span} is beyond {allowed}"
     else:
         outcome, why = "inconclusive", f"{span} may be beyond {allowed}: record more steps"
-    return Gate(gate.text, outcome, value, low, high, gate.limit, gate.unit, why)
+    return GateResult(gate.text, outcome, value, low, high, gate.limit, gate.unit, why)
 
 
 def change_interval(gate: GateLimit, before: Series, after: Series) -> Interval | None:
@@ -173,13 +172,13 @@ def _values(gate: GateLimit, before: Float64, after: Float64) -> Float64:
     return values
 
 
-def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> Gate:
+def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> GateResult:
     """A finding must not be there; information that is no fault may."""
     findings = [
         finding
         for capture in captures
         for finding in capture.findings
-        if finding.id == gate.finding and severity(finding.severity) > Severity.INFO
+        if finding.id == gate.finding and finding.severity > Severity.INFO
     ]
     missing = [
         gap for capture in captures for gap in capture.not_applicable if gap.id == gate.finding
@@ -187,11 +186,12 @@ def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> Gate:
     if findings:
         worst = max(findings, key=lambda finding: finding.impact_ns)
         why = f"{worst.severity}, rank {worst.rank}: {worst.title}"
-        return Gate(gate.text, "not met", float(len(findings)), None, None, 0.0, "", why)
+        return GateResult(gate.text, "not met", float(len(findings)), None, None, 0.0, "", why)
     if missing:
         why = f"it can be neither found nor ruled out: {missing[0].reason}"
-        return Gate(gate.text, "inconclusive", None, None, None, 0.0, "", why)
-    return Gate(gate.text, "met", 0.0, None, None, 0.0, "", "it is not there, or tells of no fault")
+        return GateResult(gate.text, "inconclusive", None, None, None, 0.0, "", why)
+    why = "it is not there, or reports no fault"
+    return GateResult(gate.text, "met", 0.0, None, None, 0.0, "", why)
 
 
 def _written(value: float, unit: str) -> str:

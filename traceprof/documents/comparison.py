@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.documents.analysis.claims import Saving
+from traceprof.findings import Count, Fraction, Saving
 
 SCHEMA: Literal["traceprof.comparison/1"] = "traceprof.comparison/1"
-Count = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 Basis = Literal["steps", "captures", "training"]
 Part = Literal["compute", "exposed communication", "exposed copy", "idle"]
@@ -168,7 +166,7 @@ class FindingChange(Struct, forbid_unknown_fields=True):
     title: str
 
 
-class Gate(Struct, forbid_unknown_fields=True):
+class GateResult(Struct, forbid_unknown_fields=True):
     """A limit that the comparison must keep."""
 
     gate: Annotated[str, Meta(description="As it was given.")]
@@ -206,7 +204,7 @@ class Comparison(Struct, forbid_unknown_fields=True):
     ]
     communication: list[CommunicationChange]
     findings: list[FindingChange]
-    gates: list[Gate]
+    gates: list[GateResult]
     notes: Annotated[list[str], Meta(description="What to know about these numbers.")]
 
     @property

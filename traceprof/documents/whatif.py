@@ -9,22 +9,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.analyses.verdict.savings import GateName
+from traceprof.analyses.verdict.savings import Gate
+from traceprof.findings import Count
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
-Count = Annotated[int, Meta(ge=0)]
 Kind = Literal["estimate", "bound"]
 OrderName = Literal["gpipe", "1f1b", "interleaved"]
 Direction = Literal["send", "receive", "exchange"]
-
-
-class Gate(Struct, forbid_unknown_fields=True):
-    """A check of the replay, which stands before every answer."""
-
-    name: GateName
-    value: Annotated[float | None, Meta(description="As a share of the step; null if unknown.")]
-    limit: float
-    holds: bool
 
 
 class Baseline(Struct, forbid_unknown_fields=True):
@@ -138,7 +129,7 @@ class StepPath(Struct, forbid_unknown_fields=True):
     parts: Annotated[list[StepPathPart], Meta(description="In the order of time.")]
 
 
-class Document(Struct):
+class WhatIfDocument(Struct):
     """Output of `traceprof whatif --format json`: what a step would take if.
 
     Times are nanoseconds. New keys may appear; those required here stay.

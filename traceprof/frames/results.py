@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Texts of which hardly one is like another; all others are names.
 _PROSE = frozenset({"how_to_collect", "note", "path", "reason", "sentence", "title"})
+_NESTED = frozenset({dict, list, tuple, Mapping})
 
 
 def table_frame(result: RunResult, table: str) -> pd.DataFrame:
@@ -48,7 +50,8 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
     for field, kind in get_type_hints(record).items():
         values = [getattr(row, field) for row in rows]
         if any(_is_nested(one) for one in _kinds(kind)):
-            values = to_builtins(values)
+            nested = to_builtins(values)
+            values = [list(one) if isinstance(one, tuple) else one for one in nested]
         columns[field] = _series(field, kind, values)
     return pd.DataFrame(columns)
 
@@ -82,12 +85,12 @@ def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """Return the types that a field may have."""
     if _origin(kind) is Literal:
         return (str,)
-    return (kind,) if _origin(kind) in {list, dict} else get_args(kind) or (kind,)
+    return (kind,) if _origin(kind) in _NESTED else get_args(kind) or (kind,)
 
 
 def _is_nested(kind: Any) -> bool:  # noqa: ANN401
     """Say whether a field holds lists or records, which become lists and dicts."""
-    return _origin(kind) in {list, dict} or hasattr(kind, "__struct_fields__")
+    return _origin(kind) in _NESTED or hasattr(kind, "__struct_fields__")
 
 
 def _origin(kind: Any) -> Any:  # noqa: ANN401

@@ -1,1 +1,1 @@
-"""Activity of the host: launches, full queues, late launches, idle gaps, synchronization."""
+"""What the host did: launches, full queues, late launches, idle gaps, synchronization."""

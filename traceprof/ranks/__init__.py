@@ -1,1 +1,1 @@
-"""Comparison of ranks: matching, clocks, arrivals, waits, transfers, lateness, causes."""
+"""Ranks against each other: arrivals, matching, clocks, waits, transfers, lateness, causes."""

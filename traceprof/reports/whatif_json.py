@@ -12,11 +12,10 @@ from traceprof.documents.whatif import (
     SCHEMA,
     Answer,
     Baseline,
-    Document,
-    Gate,
     PathPart,
     StepPath,
     StepPathPart,
+    WhatIfDocument,
 )
 from traceprof.reports.whatif_sends import blocked_record, order_record, schedule_record
 from traceprof.version import __version__
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from traceprof.documents.whatif import Kind
     from traceprof.replay.answers.answers import Answer as Answered
     from traceprof.replay.answers.ask import Asked
-    from traceprof.replay.answers.checked_replay import Baseline as Replayed
+    from traceprof.replay.answers.checked import Baseline as Replayed
     from traceprof.replay.answers.step_path import StepPath as Path
 
 
 def render(asked: Asked) -> str:
     """Return the document `traceprof.whatif/1`, with a line break at its end."""
     whatif = asked.whatif
-    document = Document(
+    document = WhatIfDocument(
         schema=SCHEMA,
         version=__version__,
         reports=[str(report.path) for report in asked.run.reports],
@@ -67,7 +66,7 @@ def _baseline(baseline: Replayed) -> Baseline:
         replayed_ns=baseline.replayed_ns,
         misfit=baseline.misfit,
         num_steps=baseline.num_steps,
-        gates=[Gate(gate.name, gate.value, gate.limit, gate.holds) for gate in baseline.gates],
+        gates=list(baseline.gates),
     )
 
 

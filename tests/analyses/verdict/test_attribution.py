@@ -30,7 +30,7 @@ def made(id_: str, rank: int = 0) -> Finding:
 def test_each_real_export_is_owned(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         result = analysis.result
-    owned = {(owner.rank, owner.part): owner for owner in result.owners}
+    owned = {(owner.rank, str(owner.part)): owner for owner in result.owners}
     for rank in result.breakdown:
         judged = rank.judged
         for part, part_ns in (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
@@ -156,7 +157,10 @@ def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
         # The busiest: where another link is busier, that one may be what is waited for.
         busiest = max(of_communication, key=lambda load: (load.utilization, load.direction == "tx"))
         finding = link_findings.underused(result.rank, busiest, result.window_ns)
-        judged.append(finding and replace(finding, advice=(*finding.advice, *_beside(result))))
+        if finding is not None:
+            advice = (*finding.advice, *_beside(result))
+            finding = structs.replace(finding, advice=advice)
+        judged.append(finding)
     else:
         judged += _not_applicable(result)
     return [claim for claim in judged if claim is not None]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from traceprof.analyses.shape.results import Results
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class RankMeasurements:
         return RankMeasurements(
             results={name: result.with_rank(rank) for name, result in self.results.items()},
             missing={
-                name: tuple(replace(gap, rank=rank) for gap in gaps)
+                name: tuple(structs.replace(gap, rank=rank) for gap in gaps)
                 for name, gaps in self.missing.items()
             },
             arrivals=self.arrivals.numbered(rank, report),

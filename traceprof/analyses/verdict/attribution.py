@@ -1,15 +1,16 @@
-"""Who owns the time in which a rank does not compute: a finding, or a sentence that says why not.
+"""Attribution of the time in which a rank does not compute to findings.
 
-Owned is each of exposed communication, exposed copies and idle time that makes a share of what is
-judged that is worth a word.
+Each of exposed communication, exposed copies and idle time that makes a relevant share of what is
+judged has a finding, or a sentence that says why there is none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from traceprof.findings import Finding, NotApplicable, share
+from msgspec import Meta, Struct
+
+from traceprof.findings import Count, Finding, Fraction, NotApplicable, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
 
 MIN_OWNED = 0.03
-"""Of what is judged: from there on somebody owns it."""
+"""Of what is judged: from there on it is attributed."""
 MIN_BY_FINDING = 0.10
 """From there on it is a finding."""
 
-_PARTS = (
+Part = Literal["exposed communication", "exposed copies", "idle"]
+_PARTS: tuple[tuple[str, Part, str], ...] = (
     ("exposed_communication_ns", "exposed communication", "exposed-communication"),
     ("exposed_copy_ns", "exposed copies", "exposed-copy"),
     ("idle_ns", "idle", "gpu-idle"),
@@ -31,25 +33,18 @@ _BELOW_A_FINDING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who owns a part of a rank's time.
+class Owner(Struct, frozen=True, forbid_unknown_fields=True):
+    """Attribution of 3 % or more of a rank's time in which it did not compute."""
 
-    Attributes:
-        rank: the rank's number.
-        part: `exposed communication`, `exposed copies` or `idle`.
-        part_ns: how long it is.
-        fraction: of what is judged, 0 to 1.
-        finding: the id of the finding that owns it, None where a sentence does.
-        sentence: what it was, and why there is nothing to do, where no finding owns it.
-    """
-
-    rank: int
-    part: str
-    part_ns: int
-    fraction: float
-    finding: str | None
-    sentence: str | None
+    rank: Count
+    part: Part
+    part_ns: Count
+    fraction: Annotated[Fraction, Meta(description="Of what is judged.")]
+    finding: Annotated[str | None, Meta(description="The finding's id, null where none owns it.")]
+    sentence: Annotated[
+        str | None,
+        Meta(description="What it was and why there is nothing to do, where no finding owns it."),
+    ]
 
 
 def owners(
@@ -57,7 +52,7 @@ def owners(
     findings: Sequence[Finding],
     missing: Sequence[NotApplicable],
 ) -> list[Owner]:
-    """Return who owns each part that is worth a word, the costliest of each rank first.
+    """Return the attribution of each part that is relevant, the costliest of each rank first.
 
     Args:
         results: where the time of the ranks went.

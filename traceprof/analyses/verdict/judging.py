@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from traceprof.analyses import breakdown
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
@@ -74,7 +76,7 @@ def judge(
     findings = [claim for claim in wanted if isinstance(claim, Finding)]
     # What costs most comes first, also where nothing can be done about it.
     findings.sort(
-        key=lambda finding: (-finding.impact_ns, -finding.severity, finding.id, finding.rank)
+        key=lambda finding: (-finding.impact_ns, -finding.severity.level, finding.id, finding.rank)
     )
     missing = [claim for claim in wanted if isinstance(claim, NotApplicable)]
     all_findings = [claim for claim in judged if isinstance(claim, Finding)]
@@ -200,7 +202,7 @@ def _said_once(
         missing: what could not be judged, rank by rank.
         num_ranks: by finding, how many ranks it is judged on; those of the run are judged once.
     """
-    of_run = [replace(gap, rank=None) for gap in missing]
+    of_run = [structs.replace(gap, rank=None) for gap in missing]
     counts = Counter(of_run)
     said = set()
     for gap, whole in zip(missing, of_run, strict=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from traceprof.analyses.steps.step_lengths import step_ns, training_steps
-from traceprof.findings import Basis, Saving
+from traceprof.findings import Count, Saving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,38 +20,22 @@ if TYPE_CHECKING:
 GateName = Literal["misfit", "unexplained", "host-floor"]
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A check of a replay.
+class Gate(Struct, frozen=True, forbid_unknown_fields=True):
+    """A check of the replay; where one does not hold, nothing is replayed without a finding."""
 
-    Attributes:
-        name: `misfit`, `unexplained` or `host-floor`.
-        value: what was measured, as a share of the step; None where it cannot be.
-        limit: beyond which nothing is answered.
-        holds: whether it is kept.
-    """
-
-    name: GateName
-    value: float | None
-    limit: float
-    holds: bool
+    name: Annotated[GateName, Meta(description="What is checked.")]
+    value: Annotated[float | None, Meta(description="As a share of the step; null if unknown.")]
+    limit: Annotated[float, Meta(description="Beyond it nothing is answered.")]
+    holds: Annotated[bool, Meta(description="Whether the value keeps the limit.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """What a step gains without a finding, beside what it gains without those before.
+class Gain(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a step gains without a finding, beyond what it gains without those before."""
 
-    Attributes:
-        finding: its id.
-        assume: what was assumed besides what stands before.
-        gain_ns: of the step in the middle.
-        step_ns: what that takes then.
-    """
-
-    finding: str
-    assume: str
-    gain_ns: int
-    step_ns: int
+    finding: Annotated[str, Meta(description="Its id.")]
+    assume: Annotated[str, Meta(description="What was assumed besides what stands before.")]
+    gain_ns: Annotated[Count, Meta(description="Of the median step.")]
+    step_ns: Annotated[Count, Meta(description="What a step takes then.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +83,4 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving | None
         return None
     num_steps = max(len(training_steps(breakdown)), 1)
     at_most = min(-(-finding.impact_ns // num_steps), step_ns(breakdown))
-    return Saving(Basis.BOUND, at_most)
+    return Saving.at_most(at_most)

@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.documents.analysis.claims import Finding, Headline, NotApplicable, Owner
+from traceprof.analyses.verdict.attribution import Owner
 from traceprof.documents.analysis.communication import (
     Bucket,
     Collective,
     CommunicationTotals,
     LinkUse,
 )
+from traceprof.documents.analysis.headline import Headline
 from traceprof.documents.analysis.measures import (
     Beside,
     Breakdown,
@@ -26,6 +27,7 @@ from traceprof.documents.analysis.measures import (
     Training,
 )
 from traceprof.documents.analysis.reports import LostReport, Note, Rank, Report, Run
+from traceprof.findings import Finding, NotApplicable
 
 SCHEMA: Literal["traceprof.analysis/1"] = "traceprof.analysis/1"
 

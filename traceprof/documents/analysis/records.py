@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.steps.step_lengths import training_steps
+from traceprof.analyses.verdict.attribution import Owner
 from traceprof.analyses.verdict.savings import Savings
-from traceprof.documents.analysis import claims, communication, measures, reports
+from traceprof.documents.analysis import communication, measures, reports
+from traceprof.documents.analysis.headline import Headline, Replay
 from traceprof.documents.analysis.model import SCHEMA, Document
+from traceprof.findings import Finding, NotApplicable
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.links.link_usage import LinkUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.findings import Finding, Saving
     from traceprof.run.concurrency import KindBeside
     from traceprof.trace.model.parts import Part
 
@@ -136,43 +141,29 @@ def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
             yield _kernel(table.rank, use)
 
 
-def _headline(result: RunResult) -> claims.Headline:
+def _headline(result: RunResult) -> Headline:
     headline = result.headline
     if headline is None:
-        return claims.Headline(None, None, None, None, [], None, [])
+        return Headline(None, None, None, None, [], None, [])
     savings = headline.savings or Savings()
-    return claims.Headline(
+    return Headline(
         step_ns=headline.step_ns,
         possible_step_ns=savings.possible_ns,
         possible_low_ns=savings.low_ns,
         possible_high_ns=savings.high_ns,
-        gains=[claims.Gain(**asdict(gain)) for gain in savings.gains],
+        gains=list(savings.gains),
         replay=None if headline.savings is None else _replay(savings),
         findings=[finding.id for finding in headline.causes],
     )
 
 
-def _replay(savings: Savings) -> claims.Replay:
-    return claims.Replay(
+def _replay(savings: Savings) -> Replay:
+    return Replay(
         num_steps=savings.num_steps,
-        gates=[claims.Gate(**asdict(gate)) for gate in savings.gates],
+        gates=list(savings.gates),
         refused=savings.refused,
         how_to_collect=savings.how_to_collect,
     )
-
-
-def _findings(result: RunResult) -> Iterator[claims.Finding]:
-    return map(_finding, result.findings)
-
-
-def _owners(result: RunResult) -> Iterator[claims.Owner]:
-    for owner in result.owners:
-        yield claims.Owner(**asdict(owner))
-
-
-def _not_applicable(result: RunResult) -> Iterator[claims.NotApplicable]:
-    for gap in result.not_applicable:
-        yield claims.NotApplicable(gap.id, gap.reason, gap.how_to_collect, gap.rank)
 
 
 def _notes(result: RunResult) -> Iterator[reports.Note]:
@@ -304,32 +295,10 @@ def _kernel(rank: int, use: KernelUse) -> measures.Kernel:
     )
 
 
-def _finding(finding: Finding) -> claims.Finding:
-    return claims.Finding(
-        id=finding.id,
-        severity=str(finding.severity),
-        rank=finding.rank,
-        title=finding.title,
-        impact_ns=finding.impact_ns,
-        impact_fraction=finding.impact_fraction,
-        metrics=dict(finding.metrics),
-        evidence=[
-            claims.Evidence(seen.start_ns, seen.end_ns, _encodable(seen.label))
-            for seen in finding.evidence
-        ],
-        advice=list(finding.advice),
-        saving=None if finding.saving is None else _saving(finding.saving),
-    )
-
-
-def _saving(saving: Saving) -> claims.Saving:
-    return claims.Saving(
-        step_ns=saving.step_ns,
-        low_ns=saving.low_ns,
-        high_ns=saving.high_ns,
-        basis=str(saving.basis),
-        assume=saving.assume,
-    )
+def _findings(result: RunResult) -> Iterator[Finding]:
+    for finding in result.findings:
+        evidence = tuple(replace(seen, label=_encodable(seen.label)) for seen in finding.evidence)
+        yield replace(finding, evidence=evidence)
 
 
 def _path(path: Path) -> str:
@@ -362,9 +331,9 @@ TABLES: Mapping[str, Table] = {
     "collectives": Table(communication.Collective, _collectives),
     "buckets": Table(communication.Bucket, _buckets),
     "kernels": Table(measures.Kernel, _kernels),
-    "findings": Table(claims.Finding, _findings),
-    "owners": Table(claims.Owner, _owners),
-    "not_applicable": Table(claims.NotApplicable, _not_applicable),
+    "findings": Table(Finding, _findings),
+    "owners": Table(Owner, attrgetter("owners")),
+    "not_applicable": Table(NotApplicable, attrgetter("not_applicable")),
     "notes": Table(reports.Note, _notes),
     "lost_reports": Table(reports.LostReport, _lost_reports),
 }

@@ -6,15 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import Gain, Savings
 from traceprof.execution.sharing import worthwhile_processes
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.checked import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.answers.findings import assumed_of
-from traceprof.replay.assumptions.assumption import Assumption, combined, parse
+from traceprof.replay.assumptions.assumptions import Assumption, combined, parse
 from traceprof.replay.graph.sample import sample_of
 from traceprof.run.rank import WindowKind
 
@@ -64,7 +65,7 @@ def with_savings(analysis: OpenAnalysis, num_processes: int = 1) -> RunResult:
     }
     assumed = {id_: atoms for id_, atoms in assumed.items() if answers[atoms].refused is None}
     findings = tuple(
-        replace(finding, saving=_saving(answers[assumed[finding.id]]))
+        structs.replace(finding, saving=_saving(answers[assumed[finding.id]]))
         if finding.id in assumed
         else finding
         for finding in result.findings
@@ -162,8 +163,8 @@ def _saving(answer: Answer) -> Saving:
     least = max(before - (answer.high_ns or 0), 0)
     most = max(before - (answer.low_ns or 0), 0)
     if answer.is_bound:
-        return Saving(Basis.BOUND, most, assume=answer.assume)
-    return Saving(Basis.REPLAY, most, _gain(answer), least, answer.assume)
+        return Saving.at_most(most, answer.assume)
+    return Saving(_gain(answer), least, most, Basis.REPLAY, answer.assume)
 
 
 def _together(

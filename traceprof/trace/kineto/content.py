@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traceprof.trace.columns import ColumnBuilder
-from traceprof.trace.kineto.document import Document
+from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.kineto.numbers import integers
 from traceprof.trace.model.special_values import NULL, UNKNOWN
@@ -137,7 +137,7 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
     """
     tables = _Tables()
     with _no_collection():
-        document = Document(file, file.pieces(progress), tables)
+        document = KinetoDocument(file, file.pieces(progress), tables)
     content = tables.finish(document)
     if content.first_ns is None:
         raise file.damaged(
@@ -182,7 +182,7 @@ class _Tables:
         """Take events one by one."""
         self._add(self._decoder.sources(events))
 
-    def finish(self, document: Document) -> Content:
+    def finish(self, document: KinetoDocument) -> Content:
         """Return what was taken."""
         return Content(
             facts=document.facts,

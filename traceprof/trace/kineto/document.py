@@ -48,7 +48,7 @@ class Take(Protocol):
         """Take events one by one, each the text of what Python's `json` reads as an object."""
 
 
-class Document:
+class KinetoDocument:
     """What a document holds beside its events.
 
     Attributes:

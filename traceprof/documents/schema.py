@@ -1,0 +1,107 @@
+"""The JSON schemas of the documents, made from their types and from the metrics of the analyses.
+
+`python -m traceprof.documents.schema FOLDER` writes them: `make schema`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from traceprof.analyses.registry import FINDING_IDS, METRICS
+from traceprof.documents import comparison, whatif
+from traceprof.documents.analysis import model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.findings import Metric
+
+    Json = dict[str, object]
+
+DOCUMENTS: Mapping[str, type[msgspec.Struct]] = {
+    model.SCHEMA: model.Document,
+    comparison.SCHEMA: comparison.Comparison,
+    whatif.SCHEMA: whatif.WhatIfDocument,
+}
+"""The documents by the names of their schemas."""
+_WITH_OPTIONAL = frozenset({"Answer"})  # leaves out what is not known
+
+
+def schema(document: type[msgspec.Struct], name: str) -> Json:
+    """Return the schema of a document, to be written as JSON.
+
+    Args:
+        document: its type.
+        name: the schema's name in the document.
+    """
+    _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
+    definitions = {title: one for title, one in definitions.items() if "properties" in one}
+    for title, definition in definitions.items():
+        definition["description"] = cleandoc(definition["description"])
+        for field in definition["properties"].values():
+            if "enum" in field and field.pop("$ref", None):  # an Enum: its values, in their order
+                field["type"] = "string"
+            if title not in _WITH_OPTIONAL:
+                field.pop("default", None)
+        if title not in _WITH_OPTIONAL:  # defaults are for Python: JSON has all fields
+            definition["required"] = [*definition["properties"]]
+    if "Finding" in definitions:
+        _add_ids(definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": name,
+        **definitions.pop(document.__name__),
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _add_ids(definitions: dict[str, Any]) -> None:
+    """Name the findings, and for each its metrics."""
+    definitions["findingId"] = {"enum": list(FINDING_IDS)}
+    for name in ("Finding", "NotApplicable"):
+        definitions[name]["properties"]["id"] = {"$ref": "#/$defs/findingId"}
+    definitions["Finding"]["allOf"] = [
+        {
+            "if": {"properties": {"id": {"const": id_}}},
+            "then": {"properties": {"metrics": _metrics(metrics.declared())}},
+        }
+        for id_, metrics in METRICS.items()
+    ]
+
+
+def _metrics(metrics: Mapping[str, Metric]) -> Json:
+    return {
+        "required": [name for name, metric in metrics.items() if not metric.is_optional],
+        "properties": {name: _metric(metric) for name, metric in metrics.items()},
+    }
+
+
+def _metric(metric: Metric) -> Json:
+    kind = msgspec.json.schema(metric.kind)
+    if choices := kind.get("enum"):
+        kind = {"enum": [*choices, *([None] if metric.is_nullable else [])]}
+    elif metric.is_nullable:
+        kind["type"] = [kind["type"], "null"]
+    return {**kind, "description": metric.meaning}
+
+
+def texts() -> dict[str, str]:
+    """Return the schemas as they ship, by the name of the file."""
+    return {
+        f"{name.removeprefix('traceprof.').replace('/', '-')}.schema.json": json.dumps(
+            schema(document, name), indent=1, ensure_ascii=False
+        )
+        + "\n"
+        for name, document in DOCUMENTS.items()
+    }
+
+
+if __name__ == "__main__":
+    for file, content in texts().items():
+        Path(sys.argv[1], file).write_text(content, encoding="utf-8")
