@@ -1,14 +1,14 @@
-"""Runs inside the training process: names what it does, for Nsight Systems to record.
+"""Instrumentation of the training process with ranges that recorders write into reports.
 
-In come the calls of PyTorch that the process makes; out go NVTX ranges in the domain `traceprof`,
-in the grammar of `traceprof.labels`, which `traceprof analyze` reads. Results of the training are
-the same bit for bit. Without Nsight attached nothing happens, unless `record` is called: it records
-with torch.profiler, in whose traces the ranges are annotations.
+Wrappers around PyTorch's functions open NVTX ranges in the domain `traceprof`, in the grammar of
+`traceprof.labels`, which `traceprof analyze` reads. Results of the training stay the same bit for
+bit. Without Nsight Systems attached it is a no-op, unless `record` is called: that records with
+torch.profiler, whose traces have the ranges as annotations.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # importing `typing` takes longer than all else here
+TYPE_CHECKING = False  # importing `typing` would take longer than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
 
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the laz
 
 
 def __dir__() -> list[str]:
-    """Return also what is imported on first use."""
+    """Return all names, also those that are imported on first use."""
     return sorted({*globals(), *_LAZY, *_CALLBACKS})

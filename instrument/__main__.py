@@ -1,7 +1,7 @@
 """`python -m instrument train.py --lr 0.1`: run a script or a module with `enable()` called.
 
 The script runs as `python train.py --lr 0.1` runs it: the same `__main__`, arguments, paths, exit
-status and traceback. PyTorch is not imported for it: ranges are on once the script has done so.
+status and traceback. PyTorch is not imported here: ranges are on once the script imports it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-HELP = """Run a script, or with -m a module, and name what it does in NVTX ranges.
+HELP = """Run a script, or with -m a module, with NVTX ranges around its steps and operations.
 
-What follows goes to it: python -m instrument train.py --lr 0.1
+Arguments after its name are passed on: python -m instrument train.py --lr 0.1
 
 In several processes: torchrun --nproc-per-node 8 -m instrument train.py --lr 0.1
 
@@ -39,7 +39,7 @@ Record some steps with torch.profiler: -m instrument --with torch -o DIR --steps
 
 
 class Target(NamedTuple):
-    """What to run: a module's name or a script's path, and its arguments."""
+    """A module's name or a script's path to run, and its arguments."""
 
     name: str
     is_module: bool
@@ -55,20 +55,20 @@ class Target(NamedTuple):
     "--with",
     "tool",
     type=click.Choice(("nsys", "torch")),
-    help="Who records: Nsight Systems, where `nsys profile` runs this (the default), or"
+    help="The recorder: Nsight Systems, if `nsys profile` runs this (the default), or"
     " torch.profiler.",
 )
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    help="Where the traces of torch.profiler go; by default the current folder.",
+    help="Folder of the traces of torch.profiler; by default the current folder.",
 )
 @click.option(
     "--steps",
     metavar="A:B",
-    help="Record steps A up to but not including B, counted from 0: those that instrument.step"
-    " marks, else from one optimizer step to the next.",
+    help="Record steps A up to but not including B, counted from 0: the steps marked with"
+    " instrument.step, else from one optimizer step to the next.",
 )
 @click.argument("name", metavar="SCRIPT|MODULE")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -80,7 +80,7 @@ def read_arguments(
     steps: str | None,
     arguments: tuple[str, ...],
 ) -> Target:
-    """Return what to run; say in the environment what to record, also for processes it starts."""
+    """Return the target; put what to record into the environment, also for child processes."""
     if steps is not None:
         try:
             parse_steps(steps)
@@ -93,15 +93,15 @@ def read_arguments(
 
 
 def main() -> None:
-    """Run what the command line names, and end as it ends."""
+    """Run the script or module on the command line, and exit with its status."""
     try:
         target = read_arguments(prog_name="python -m instrument", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    if not isinstance(target, Target):  # the help was shown
+    if not isinstance(target, Target):  # --help
         sys.exit(target)
-    os.environ[VARIABLE] = "1"  # for the processes that it starts
+    os.environ[VARIABLE] = "1"  # for child processes
     after_import("torch", _enable)
     try:
         run(target)
@@ -141,7 +141,7 @@ def run(target: Target) -> None:
 
 
 def _search_first(folder: str, even_if_safe: bool = False) -> None:
-    """Put a folder where Python put the one in which it found us; there is none if it is safe."""
+    """Replace the folder of this module on the search path; in safe mode there is none."""
     is_safe = bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))  # since 3.11
     if not is_safe:
         del sys.path[0]
@@ -159,7 +159,7 @@ def _show_without_us(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """Show an exception of the script without the functions by which we called it."""
+    """Show an exception of the script without our own functions."""
     ours = _last_of_ours(trace)
     rest = trace if ours is None else ours.tb_next
     show(kind, error.with_traceback(rest), rest)

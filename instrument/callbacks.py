@@ -6,14 +6,14 @@ from instrument.training import annotate, step
 
 
 class ReportedTraining:
-    """Opens and closes the ranges of one training; what is open is closed from the inside out."""
+    """The ranges of one training, which nest: inner ones are closed first."""
 
     def __init__(self) -> None:
         self._open: dict[str, annotate] = {}
         self._num_optimizer_steps = 0
 
     def begin(self, num_optimizer_steps: int) -> None:
-        """Begin a training that has made this many optimizer steps before, if it is resumed."""
+        """Begin a training; a resumed one has made this many optimizer steps before."""
         self.end()
         self._num_optimizer_steps = num_optimizer_steps
 
@@ -23,16 +23,16 @@ class ReportedTraining:
         self._enter("epoch", annotate(f"epoch {number}"))
 
     def epoch_ends(self) -> None:
-        """Close the epoch, and with it a step that is still open."""
+        """Close the epoch, and a step that is still open."""
         self._close("epoch")
 
     def step_begins(self) -> None:
-        """Open the next step, if none is open: batches whose gradients are added up are one."""
+        """Open the next step, if none is open: batches of gradient accumulation are one step."""
         if "step" not in self._open:
             self._enter("step", step())
 
     def batch_ends(self, num_optimizer_steps: int) -> None:
-        """Close the step if the optimizer has made one since the last call.
+        """Close the step if the optimizer has made a step since the last call.
 
         Args:
             num_optimizer_steps: of the training up to now.
@@ -55,7 +55,7 @@ class ReportedTraining:
         self._close("validation")
 
     def end(self) -> None:
-        """Close all: the training is over, or has failed."""
+        """Close all ranges: the training is over, or has failed."""
         while self._open:
             self._open.popitem()[1].__exit__()
 
@@ -64,6 +64,6 @@ class ReportedTraining:
         opened.__enter__()
 
     def _close(self, kind: str) -> None:
-        """Close this range, and before it those that were opened in it: ranges nest."""
+        """Close this range, and before it the ranges that were opened in it."""
         while kind in self._open:
             self._open.popitem()[1].__exit__()

@@ -1,8 +1,8 @@
 """`TRACEPROF_INSTRUMENT=1`: ranges also in the processes that a script starts itself.
 
-`traceprof_instrument.pth`, which Python reads at every start, imports this where the variable is
-set. Ranges are on once the process makes a process group: a data loader's worker never does, nor
-does a program without PyTorch. Standard library only, and little of that: every start pays for it.
+`traceprof_instrument.pth`, which Python reads at every start, imports this if the variable is set.
+Ranges are on once the process creates a process group: data loader workers and programs without
+PyTorch never do. Only a little of the standard library is used: every start pays for it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # importing `typing` takes longer than all else here
+TYPE_CHECKING = False  # importing `typing` would take longer than the rest of this module
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
 VARIABLE = "TRACEPROF_INSTRUMENT"
 _RECORDERS = ("NVTX_INJECTION64_PATH", "TRACEPROF_RECORD_WITH")
-"""One of these is set where somebody records."""
+"""One of these is set in a process that is recorded."""
 
 
 _STARTED_PID = os.getpid()
 
 
 def _warn_if_forked() -> None:
-    """Say that Nsight records nothing of a process that was forked from the one that it knows."""
+    """Warn that Nsight records nothing in a process that was forked without an exec."""
     if os.getpid() == _STARTED_PID or os.environ.get(_RECORDERS[1]) == "torch":
         return
     import logging  # noqa: PLC0415
@@ -38,7 +38,7 @@ def _warn_if_forked() -> None:
 
 
 def _wait_for_group() -> None:
-    """Enable when `init_process_group` is called first, which is itself again from then on."""
+    """Enable at the first call of `init_process_group`, which is then restored."""
     import functools  # noqa: PLC0415
     import importlib  # noqa: PLC0415
 
@@ -60,12 +60,12 @@ def _wait_for_group() -> None:
 
 
 class _TorchFinder:
-    """Notices when PyTorch is imported."""
+    """Detects the import of PyTorch."""
 
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
     ) -> ModuleSpec | None:
-        """Return PyTorch's own specification, whose loader calls back after its work."""
+        """Return PyTorch's own specification, whose loader calls back after the import."""
         del path, target
         if fullname != "torch":
             return None

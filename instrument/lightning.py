@@ -1,7 +1,7 @@
 """`instrument.lightning.Callback`: names steps, epochs and validations of a Lightning trainer.
 
-`Trainer(callbacks=[instrument.lightning.Callback()])`. Without it steps are known by the steps of
-the optimizer. Lightning, or pytorch_lightning, is imported when the class is asked for.
+`Trainer(callbacks=[instrument.lightning.Callback()])`. Without it steps are detected from optimizer
+steps. Lightning, or pytorch_lightning, is imported on first use of the class.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from instrument.callbacks import ReportedTraining
 
-# A trainer gives hooks what they may need; other versions give more.
+# A trainer passes more arguments than hooks need; other versions pass further ones.
 # ruff: noqa: ARG002
 
 
 class _Hooks:
-    """What Lightning calls."""
+    """Methods that Lightning calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _Hooks:
 
 @functools.cache
 def _callback() -> type:
-    """Return the class, of the Lightning that the script has imported, else of the newer one."""
+    """Return the class for the Lightning that the script has imported, else the newer one."""
     names = ("lightning.pytorch", "pytorch_lightning")
     loaded = [name for name in names if name in sys.modules]
     for name in [*loaded, *names]:

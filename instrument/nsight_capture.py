@@ -1,9 +1,9 @@
-"""Has Nsight Systems record only some steps, the same ones on all ranks of a node.
+"""Captures of Nsight Systems of only some steps, the same ones on all ranks of a node.
 
 `nsys profile --capture-range=nvtx --nvtx-capture=steps@traceprof-capture` records while that range
-is open in any process that it follows: from the step before the first one, in the rank that comes
-first, until the last rank has done the last one. At the end no rank waits for another: each holds a
-lock on a file until it is done, and who opened the range closes it when no lock is left.
+is open in any process that it follows: from the step before the first one, in the earliest rank,
+until the last rank has finished the last one. At the end no rank waits for another: each holds a
+lock on a file until it is done, and the rank that opened the range closes it when no lock is left.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from instrument.core.completion import wait_for_gpu
 
 DOMAIN, RANGE = "traceprof-capture", "steps"
 MAX_WAIT_S = 60.0
-"""For ranks that are still in the last step; a rank without a partner would wait for ever."""
+"""For ranks that are still in the last step; a rank without a partner would wait forever."""
 
 MAX_START_S = 5.0
-"""For Nsight to begin, which takes a tenth of a second."""
+"""For Nsight to start, which takes a tenth of a second."""
 
 _PAUSE_S = 2e-3
 _log = logging.getLogger("traceprof.instrument")
@@ -41,13 +41,13 @@ class NsightCapture:
         self._file = _session_file()
 
     def prepare(self) -> None:
-        """Take part, and open the range if no other rank of the node has done so."""
+        """Take a lock, and open the range if no other rank of the node has done so."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         self._lock = os.open(self._file, flags, 0o600)
-        if _is_alone(self._lock):  # what others left that were killed
+        if _is_alone(self._lock):  # left behind by killed processes
             for file in (_opener_file(self._file), _opened_file(self._file)):
                 file.unlink(missing_ok=True)
-        # A lock of the process: a data loader's worker that is forked from it does not hold it.
+        # A lock of the process: its forked data loader workers do not hold it.
         fcntl.lockf(self._lock, fcntl.LOCK_SH)
         with suppress(FileExistsError):
             os.close(os.open(_opener_file(self._file), flags | os.O_EXCL, 0o600))
@@ -58,13 +58,13 @@ class NsightCapture:
             os.close(os.open(opened, flags, 0o600))
         last = time.monotonic() + MAX_START_S
         while not opened.exists() and time.monotonic() < last:
-            time.sleep(_PAUSE_S)  # what begins before Nsight records would be missing
+            time.sleep(_PAUSE_S)  # work before Nsight records would be missing
 
     def begin(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the capture runs already."""
 
     def end(self) -> None:
-        """Let go; who opened the range closes it once all have let go."""
+        """Release the lock; the opener closes the range once all are released."""
         wait_for_gpu()
         if self._lock is None:
             return
@@ -82,7 +82,7 @@ class NsightCapture:
         last = time.monotonic() + MAX_WAIT_S
         while not _is_alone(self._lock):
             if time.monotonic() > last:
-                _log.warning("not all ranks were done with the last step that is recorded")
+                _log.warning("not all ranks were done with the last recorded step")
                 break
             time.sleep(_PAUSE_S)
         self._functions.end(self._handle)
@@ -92,7 +92,7 @@ class NsightCapture:
 
 
 def _session_file() -> Path:
-    """Return the file that the processes share that one `nsys profile` follows."""
+    """Return the file that all processes under one `nsys profile` share."""
     environment = os.environ
     session = (
         environment.get("NSYS_PROFILING_SESSION_ID")
@@ -106,12 +106,12 @@ def _opener_file(file: Path) -> Path:
 
 
 def _opened_file(file: Path) -> Path:
-    """Return the file that is there once Nsight records."""
+    """Return the file that exists once Nsight records."""
     return file.with_name(f"{file.name}-open")
 
 
 def _is_alone(lock: int) -> bool:
-    """Return whether no other process holds the lock any more."""
+    """Return whether no other process holds the lock."""
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,7 +1,7 @@
-"""Records some training steps: with torch.profiler, or in the capture of an attached Nsight.
+"""Recording of some training steps with torch.profiler, or with an attached Nsight.
 
-`python -m instrument --steps 10:20` and `traceprof record` say what to record in the environment,
-so that processes that a script starts itself do the same; a script calls `record`.
+`python -m instrument --steps 10:20` and `traceprof record` put what to record into the environment,
+for the processes that a script starts itself; a script calls `record`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _log = logging.getLogger("traceprof.instrument")
 
 
 class Recording:
-    """What `record` returns: it ends by itself, or by `stop`, or where its `with` block ends."""
+    """A recording: it ends by itself, by `stop`, or at the end of its `with` block."""
 
     def stop(self) -> None:
-        """Record no more, and write what was recorded; a second call does nothing."""
+        """Stop recording, and write the trace; a second call does nothing."""
         recorded_steps.unwatch()
 
     def __enter__(self) -> Self:
@@ -46,14 +46,13 @@ class Recording:
 def record(
     folder: str | os.PathLike[str] = ".", *, steps: tuple[int, int | None] | str | None = None
 ) -> Recording:
-    """Record training steps with torch.profiler, one trace a rank; to be called by every rank.
+    """Record training steps with torch.profiler, one trace per rank; every rank calls it.
 
     Each writes `HOST-rank3.pt.trace.json.gz` into the folder, for `traceprof analyze FOLDER`.
-    Steps are those that `instrument.step` marks, else they go from one optimizer step to the
-    next.
+    Steps are marked with `instrument.step`, else they last from one optimizer step to the next.
 
     Args:
-        folder: where traces go; it is made if it is not there.
+        folder: of the traces; created if missing.
         steps: `(10, 20)` or `"10:20"` for steps 10 to 19, counted from 0; None for all, from the
             first forward or backward pass to the end of the process.
 
@@ -73,7 +72,7 @@ class _Process:
 
 
 def record_as_asked() -> None:
-    """Name what the process does, and record what the environment asks for; once. Never raises."""
+    """Enable ranges, and record as the environment requests; once. Never raises."""
     if _Process.did_as_asked:  # the .pth file of the package and `-m instrument` both call this
         return
     _Process.did_as_asked = True
@@ -97,7 +96,7 @@ def _record_with_torch(folder: Path, steps: Steps) -> None:
 
     if not nvtx_ranges.is_recording():
         nvtx_ranges.annotate_in_profiler()
-        switch.disable()  # a call before this one found nobody who records
+        switch.disable()  # an earlier call found no recorder
     switch.enable()
     _watch(steps, TorchTrace(folder))
 

@@ -1,4 +1,4 @@
-"""Switches everything on and off: which parts there are, and whether they are installed."""
+"""The switch for all wrappers: the list of them, and their installation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _installed: list[Patches] | None = None
 
 
 def enable() -> None:
-    """Name what the process does from here on; a second call changes nothing.
+    """Install all wrappers; a second call changes nothing.
 
     Without a tool that records NVTX nothing is replaced. A part that cannot be installed (no torch,
     no torch.distributed, an unknown version) is left out with one line in the log
@@ -45,7 +45,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Put every original object back; a second call changes nothing."""
+    """Restore all originals; a second call changes nothing."""
     global _installed  # noqa: PLW0603
     with _lock:
         for patches in reversed(_installed or ()):
@@ -59,7 +59,7 @@ def is_enabled() -> bool:
 
 
 def _install(part: str) -> Patches | None:
-    """Install one part; return what it replaced, or None where it cannot be installed."""
+    """Install one part; return its patches, or None if it cannot be installed."""
     patches = Patches()
     try:
         importlib.import_module(part).install(patches)

@@ -1,7 +1,7 @@
-"""Records steps with torch.profiler: one trace a rank, `HOST-rank3.pt.trace.json.gz`.
+"""Recorder with torch.profiler: one trace per rank, `HOST-rank3.pt.trace.json.gz`.
 
-Every rank writes its own trace once the last step is over. What holds the rank up is only what
-PyTorch does to collect the events and to write them; the rest is done beside the training.
+Every rank writes its own trace once the last step is over. It only waits while PyTorch collects the
+events and writes them; the rest runs beside the training.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _log = logging.getLogger("traceprof.instrument")
-_SUFFIX = ".pt.trace.json"  # as PyTorch's own handlers name traces
+_SUFFIX = ".pt.trace.json"  # the suffix of PyTorch's own handlers
 _COMPRESSION = 1  # three times as fast as 6, for a tenth more bytes
 
 
 class TorchTrace:
-    """Runs torch.profiler from `begin` to `end`, and writes what it recorded.
+    """Runs torch.profiler from `begin` to `end`, and writes the trace.
 
     Args:
-        folder: where the trace goes; it is made if it is not there.
+        folder: of the trace; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class TorchTrace:
         self._give_signal_back: Callable[[], None] | None = None
 
     def prepare(self) -> None:
-        """Load what reads the GPU's events, which takes seconds when it is done first."""
+        """Load CUPTI, which takes seconds the first time."""
         self._folder.mkdir(parents=True, exist_ok=True)
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
@@ -60,7 +60,7 @@ class TorchTrace:
         self._profile.prepare_trace()
 
     def begin(self) -> None:
-        """Record from here on."""
+        """Start recording."""
         if self._profile is None:
             return
         self._name = _file_name()
@@ -70,14 +70,14 @@ class TorchTrace:
         self._give_signal_back = _on_termination(self.end)
 
     def end(self) -> None:
-        """Record no more, and write the trace."""
+        """Stop recording, and write the trace."""
         recorded, self._profile = self._profile, None
         if recorded is None or self._pid != os.getpid():  # forked since: the parent records
             return
         if self._give_signal_back is not None:
             self._give_signal_back()
         if threading.get_ident() != self._thread:
-            raise RuntimeError("torch.profiler ends on the thread on which it began, and no other")
+            raise RuntimeError("torch.profiler can end only on the thread on which it began")
         settle()
         wait_for_gpu()
         recorded.stop_trace()
@@ -98,7 +98,7 @@ _writers: list[threading.Thread] = []
 
 
 def _finish() -> None:
-    """Wait for what began to write when Python was ending: nobody else waits for that."""
+    """Wait for writers that began while Python was ending: Python itself does not."""
     for writer in _writers:
         writer.join()
 
@@ -107,13 +107,13 @@ atexit.register(_finish)
 
 
 def _end_with_forked_process() -> None:
-    """Have recording end with a process of multiprocessing: a forked one runs nothing of atexit."""
+    """End recording with a process of multiprocessing: forked ones run no atexit functions."""
     if multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, recorded_steps.unwatch, exitpriority=0)
 
 
 def _compress(target: Path) -> None:
-    """Put a compressed trace in the place of one that is not."""
+    """Replace a trace by its compressed form."""
     compressed = target.with_name(f"{target.name}.gz")
     partial = target.with_name(f".{compressed.name}")
     try:
@@ -127,7 +127,7 @@ def _compress(target: Path) -> None:
 
 
 def _file_name() -> str:
-    """Return what a trace is called, without its ending: by rank, where it has one, and host."""
+    """Return the name of a trace without its ending: host, and rank if there is one."""
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
     group: Any = getattr(torch, "distributed", None)
     rank = os.environ.get("RANK")
@@ -137,9 +137,9 @@ def _file_name() -> str:
 
 
 def _on_termination(end: Callable[[], None]) -> Callable[[], None] | None:
-    """Have SIGTERM end the recording first, unless the script handles it itself.
+    """Make SIGTERM end the recording first, unless the script handles it itself.
 
-    Returns what gives the signal back; None where it was not taken.
+    Returns a function that restores the handler; None if it was not replaced.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

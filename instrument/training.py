@@ -1,4 +1,4 @@
-"""Ranges that the training script opens itself: its steps, and what else it wants named."""
+"""Ranges that the training script opens itself: steps and annotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
     """A range of the user's own, as a context manager or a decorator.
 
     It closes when the block or the call ends, also by an exception, which passes through. Around a
-    coroutine or a generator it is open from the first step of its body to the last. In what
+    coroutine or a generator it is open from the first step of its body to the last. In code that
     torch.compile traces it does nothing: put it around the call of a compiled function.
     """
 
@@ -48,7 +48,7 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
                 raise
         return self
 
-    def _opening(self) -> Any:  # noqa: ANN401  (what opens a range)
+    def _opening(self) -> Any:  # noqa: ANN401  (an argument of `push`)
         return nvtx_ranges.prepare(self._text)
 
     def __exit__(self, *_: object) -> None:
@@ -58,7 +58,7 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
             self._closed()
 
     def _closed(self) -> None:
-        """Do what follows the end of the range."""
+        """Run after the end of the range; does nothing here."""
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Return the function with a range around every call."""
@@ -66,7 +66,7 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
 
 
 class _Step(annotate):
-    """The next step, each time it is entered."""
+    """A range that is the next step each time it is entered."""
 
     def __init__(self) -> None:
         super().__init__(labels.STEP)
@@ -90,11 +90,11 @@ def step(
 ) -> annotate | Callable[Arguments, Result]:
     """Name one training step: decorate the function that runs it, or put a `with` around it.
 
-    Steps are numbered 0, 1, 2, … in the order in which the process begins them, also where what
-    this returns is kept and entered again.
+    Steps are numbered 0, 1, 2, … in the order in which the process begins them, also if the result
+    is kept and entered again.
 
     Raises:
-        TypeError: it was given something else than a function, such as a number.
+        TypeError: the argument is not a function, such as a number.
     """
     if function is None:
         return _Step()
@@ -139,8 +139,8 @@ def _named(
     return named
 
 
-# Others may run between the steps of a coroutine or a generator, with ranges of their own, so
-# these are ranges that need not nest.
+# Other code with ranges of its own may run between the steps of a coroutine or a generator, so
+# these ranges need not nest.
 
 
 def _named_coroutine(
@@ -176,6 +176,6 @@ def _named_generator(
 
 
 def _is_compiling() -> bool:
-    """Return whether torch.compile traces this; without PyTorch, nothing does."""
+    """Return whether torch.compile traces this; False without PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()

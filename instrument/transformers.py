@@ -1,7 +1,7 @@
 """`instrument.transformers.Callback`: names the steps and epochs of a Hugging Face Trainer.
 
-`Trainer(..., callbacks=[instrument.transformers.Callback()])`. Without it steps are known by the
-optimizer's steps. transformers is imported when the class is asked for.
+`Trainer(..., callbacks=[instrument.transformers.Callback()])`. Without it steps are detected
+from optimizer steps. transformers is imported on first use of the class.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from instrument.callbacks import ReportedTraining
 
-# A trainer gives hooks what they may need; other versions give more.
+# A trainer passes more arguments than hooks need; other versions pass further ones.
 # ruff: noqa: ARG002
 
 
 class _Hooks:
-    """What the Trainer calls; a step of it is an optimizer step, of one batch or several."""
+    """Methods that the Trainer calls; its step is an optimizer step, of one or more batches."""
 
     def __init__(self) -> None:
         super().__init__()

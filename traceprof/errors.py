@@ -31,12 +31,12 @@ def one_line(text: object, max_length: int | None = None) -> str:
 
 
 def closest(word: str, known: Sequence[str]) -> str | None:
-    """Return the one of the known words that was probably meant; None where none is close."""
+    """Return the known word that the user probably meant; None if none is close."""
     return next(iter(get_close_matches(word.lower(), known, 1)), None)
 
 
 class TraceprofError(Exception):
-    """Base of every error that a user of traceprof can meet.
+    """Base class of all errors that traceprof raises for users.
 
     Args:
         what: what could not be done, naming the input.
@@ -51,7 +51,7 @@ class TraceprofError(Exception):
         super().__init__(f"{self.what}: {self.why}; {self.remedy}")
 
     def __reduce__(self) -> tuple[type[TraceprofError], tuple[str, str, str]]:
-        """Have it pickled by its three parts, so that it can come from another process."""
+        """Pickle the three parts, so that the error can come from another process."""
         return type(self), (self.what, self.why, self.remedy)
 
 

@@ -1,4 +1,4 @@
-"""What links can carry at most: rates per GPU and direction in GB/s (1e9 bytes), by GPU name.
+"""Peak rates of links: per GPU and direction in GB/s (1e9 bytes), by GPU name.
 
 An export names the GPU but neither its PCIe generation and width nor its NVLink bridges, so a peak
 is what the board can reach; `Peaks` takes the user's own figures instead. Sources of the tables:
@@ -41,7 +41,7 @@ class Board:
     num_sms: int | None
 
 
-# The first whose pattern fits counts: special boards stand before the family.
+# The first matching pattern counts: special boards stand before the family.
 BOARDS: tuple[Board, ...] = (
     # Laptops wire 4, 8 or 16 lanes; a MIG slice has no NVLink and shares the slot.
     Board(r"\bLaptop\b|\bMax-Q\b|\bMIG\b", None, None, None),
@@ -90,7 +90,7 @@ class Peaks:
     Attributes:
         nvlink: over all NVLinks of the GPU.
         pcie: between the GPU and the host.
-        network: of one NIC; no export tells it.
+        network: of one NIC; no export has it.
         given: the links whose rate the user gave; the others are assumed from the GPU's name.
     """
 
@@ -105,7 +105,7 @@ class Peaks:
         return rates.get(link or "")
 
     def is_assumed(self, link: str | None) -> bool:
-        """Say whether the peak of a link is what the board of this name can reach, not a fact."""
+        """Return whether the peak of a link is assumed from the name of the board."""
         return self.of(link) is not None and link not in self.given
 
 
@@ -121,7 +121,7 @@ def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peak
 
     Args:
         gpu: its name, as Nsight gives it.
-        overrides: rates that the user knows better, by link.
+        overrides: rates that the user gave, by link.
     """
     given = overrides or {}
     known_board = board(gpu)

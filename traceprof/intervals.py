@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 _BLOCK = 1024
-_MANY_TIMES = 4  # for each start, from which on it is quicker to look for the starts
+_MANY_TIMES = 4  # times for each start, from which on searching for the starts is quicker
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ def union(start_ns: Int64, end_ns: Int64) -> Intervals:
 
 
 def joined(start_ns: Int64, end_ns: Int64, max_between_ns: int) -> Intervals:
-    """Return arbitrary intervals, those of no length too, joined where little lies between them.
+    """Join intervals with small gaps between them; those without length are kept.
 
     Args:
         start_ns: int64[n], in any order.
         end_ns: int64[n], none before its start.
-        max_between_ns: up to which distance two are joined.
+        max_between_ns: the longest gap that is closed.
     """
     if len(start_ns) == 0:
         return empty()
@@ -106,21 +106,21 @@ def merge(*sets: Intervals) -> Intervals:
 
 
 def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """Return what `covered` leaves free of the window [start_ns, end_ns)."""
+    """Return the parts of the window [start_ns, end_ns) that `covered` leaves free."""
     inside = clip(covered, start_ns, end_ns)
     starts = np.concatenate((np.array([start_ns], np.int64), inside.end_ns))
     ends = np.concatenate((inside.start_ns, np.array([end_ns], np.int64)))
-    # Only at the window's edges there may be nothing between two.
+    # Only at the window's edges a gap may be empty.
     first, last = int(starts[0] >= ends[0]), len(starts) - int(starts[-1] >= ends[-1])
     return Intervals(starts[first:last], ends[first:last])
 
 
 def subtract(left: Intervals, right: Intervals) -> Intervals:
-    """Return what `left` covers and `right` does not."""
+    """Return the time that `left` covers and `right` does not."""
     if len(left) == 0 or len(right) == 0:
         return left
-    # Gap i of `right` is before its interval i, the last one behind all. Each interval of `left`
-    # meets a run of gaps.
+    # Gap i of `right` is before its interval i, the last one after all of them. Each interval of
+    # `left` overlaps a contiguous run of gaps.
     first = np.searchsorted(right.start_ns, left.start_ns, side="right")
     stop = np.searchsorted(right.end_ns, left.end_ns, side="left") + 1
     of_left, gap = _pairs(first, stop)
@@ -132,10 +132,10 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
 
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
-    """Return what both sets cover."""
+    """Return the time that both sets cover."""
     if len(left) > len(right):
         left, right = right, left
-    # Each interval of `left` meets a contiguous run of `right`.
+    # Each interval of `left` overlaps a contiguous run of `right`.
     first = np.searchsorted(right.end_ns, left.start_ns, side="right")
     stop = np.searchsorted(right.start_ns, left.end_ns, side="left")
     of_left, of_right = _pairs(first, stop)
@@ -179,7 +179,7 @@ def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int
 
     Returns:
         Three int64[k], for each part of an interval that lies in a piece: which interval, which
-        piece, and how long the part is; 0 for an interval without length, where it is.
+        piece, and the length of the part; 0 for an interval without length.
     """
     first = np.searchsorted(limits_ns, start_ns, side="right") - 1
     stop = np.maximum(np.searchsorted(limits_ns, end_ns, side="left"), first + 1)
@@ -232,7 +232,7 @@ def _num_before(start_ns: Int64, times_ns: Int64) -> Int64:
     """Return how many of the ascending starts are before each time, int64[m]."""
     if len(times_ns) < _MANY_TIMES * len(start_ns) or (times_ns[1:] < times_ns[:-1]).any():
         return np.searchsorted(start_ns, times_ns, side="left")
-    # Few starts are sought among many times, not many times among few starts.
+    # Search for few starts among many times, not for many times among few starts.
     place = np.searchsorted(times_ns, start_ns, side="right")
     num_times = np.diff(place, prepend=0, append=len(times_ns))
     return np.repeat(np.arange(len(start_ns) + 1), num_times)
@@ -241,14 +241,14 @@ def _num_before(start_ns: Int64, times_ns: Int64) -> Int64:
 def num_inside(
     start_ns: Int64, end_ns: Int64, window_start: Int64, window_end: Int64, closed: Mask
 ) -> Int64:
-    """Count what is in each of m windows at all, int64[m]; without length it is where it starts.
+    """Count the intervals that touch each of m windows, int64[m].
 
     Args:
         start_ns: int64[n], ascending.
         end_ns: int64[n].
         window_start: int64[m].
         window_end: int64[m].
-        closed: bool[m], whether something without length at the very end counts, too.
+        closed: bool[m], whether an interval without length at the very end counts.
     """
     instant = start_ns == end_ns
     times = start_ns[instant]
@@ -265,17 +265,17 @@ def num_inside(
 
 
 def largest(values: Int64, most: int) -> Int64:
-    """Return where the largest values are, the largest first, of equal ones the first first.
+    """Return the indices of the largest values, largest first; equal ones in order.
 
     Args:
         values: int64[n].
-        most: how many are wanted, at most.
+        most: the number of indices, at most.
 
     Returns:
         int64[min(n, most)].
     """
     chosen = np.arange(len(values))
-    # The largest of each block, of which `most` are at least as large as the last one wanted.
+    # The maxima of blocks: `most` of them are at least as large as the last result.
     highest = np.maximum.reduceat(values, chosen[::_BLOCK]) if len(values) else values
     if len(highest) > most:
         chosen = np.flatnonzero(values >= np.partition(highest, -most)[-most])

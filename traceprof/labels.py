@@ -20,9 +20,9 @@ OPTIMIZER_STEP = "optimizer step"
 DATA_LOADING = "data loading"
 BUCKET = "bucket"
 WAIT = "wait"
-"""Around a wait for an asynchronous operation, whose function is the fact `op`."""
+"""A wait for an asynchronous operation; the function of the operation is the fact `op`."""
 OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
-"""Descriptions that PyTorch gives a process group itself."""
+"""Descriptions that PyTorch itself gives process groups."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Label:
 
     Attributes:
         operation: one or more words, such as `all_reduce`, `to h2d` or `step 12`.
-        facts: what is known of it, by name; values without spaces.
+        facts: such as sizes and groups, by name; values without spaces.
     """
 
     operation: str
@@ -43,7 +43,7 @@ class Label:
 
 
 def parse(text: str) -> Label:
-    """Read a label; any text is one, if only an operation."""
+    """Read a label; a text without facts is an operation."""
     words = text.split(" ")
     is_fact = ["=" in word and not word.startswith("=") for word in words]
     first = is_fact.index(True) if True in is_fact else len(words)

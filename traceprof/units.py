@@ -20,7 +20,7 @@ def duration(nanoseconds: int) -> str:
 
 
 def between(low_ns: int, high_ns: int) -> str:
-    """Write between what and what a duration lies: `17.2 ms to 17.9 ms`."""
+    """Write a range of durations: `17.2 ms to 17.9 ms`."""
     low, high = duration(low_ns), duration(high_ns)
     return low if low == high else f"{low} to {high}"
 
@@ -41,7 +41,7 @@ def size_text(num_bytes: int | None) -> str:
 
 
 def ranks_text(ranks: Collection[int]) -> str:
-    """Write ranks shortly: `ranks 0-3, 7`."""
+    """Write ranks briefly: `ranks 0-3, 7`."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and spans[-1][-1] == rank - 1:

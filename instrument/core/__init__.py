@@ -1,5 +1,5 @@
-"""What wrappers are made with.
+"""Tools for wrappers: ranges, labels, patches and waits.
 
-In come PyTorch's functions and how to read their arguments; out come functions that do the same
-within an NVTX range, and a way to put the originals back. Nothing here knows a wrapper.
+From PyTorch's functions and descriptions of their arguments come functions that do the same within
+an NVTX range, and a way to restore the originals. Nothing here depends on a single wrapper.
 """

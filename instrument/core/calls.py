@@ -1,4 +1,4 @@
-"""Wraps communication functions: one range for each call, whatever it calls inside."""
+"""Wrappers of communication functions: one range per call, nested calls included."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
     Describe = Callable[..., Operation]
-    """Reads a call's arguments: has the parameters of the function that it describes."""
+    """Reads a call's arguments, with the parameters of the described function."""
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -41,14 +41,14 @@ class _Process:
 
 
 thread = _Thread()
-"""What sets the level puts it back in a `finally`, without a call before that."""
+"""Code that sets the level resets it in a `finally`, without a call in between."""
 _process = _Process()
 
 
 def switch_on(patches: Patches) -> None:
     """Let wrappers write ranges until the patches are restored; then they only pass calls on.
 
-    Where nobody records ranges they only pass calls on, too.
+    Without a recorder they only pass calls on, too.
     """
     _process.parts += 1
     _process.is_on = nvtx_ranges.is_recording()
@@ -73,7 +73,7 @@ def wrapped(
 
 
 def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> None:
-    """Put each wrapper wherever its original is held, also where torch.compile looks it up.
+    """Put each wrapper in all places of its original, also in tables of torch.compile.
 
     One wrapper stands for one function under all its names: PyTorch compares them by identity.
     """
@@ -96,18 +96,18 @@ def around(  # noqa: C901  (the function in it is one on purpose)
 ) -> Function:
     """Return the function with a range around its calls.
 
-    `describe` reads the arguments and `label` makes of that the range's text, and says whether
-    the end of the operation will be known; or None, for no range. `level` is what holds for calls
-    inside. What fails in here is logged once, and the call goes on without a label; exceptions of
-    the function close the range and pass.
+    `describe` reads the arguments; `label` returns the range's text from them, and whether the end
+    of the operation will be known, or None for no range. `level` holds for calls inside. Failures
+    in here are logged once, and the call goes on without a label; exceptions of the function
+    close the range and pass.
     """
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912
         if not _process.is_on or is_compiling() or (outer := thread.level) == INSIDE:
             return original(*args, **kwargs)
-        # All in one function: what it calls would cost as much again. A signal's exception arrives
-        # before a call or after it, never between two other steps, and passes.
+        # All in one function: further calls would double the cost. A signal's exception arrives
+        # before or after a call, never between two other steps, and passes.
         compiler = compiler_of_thread()
         failure = labelled = None
         is_open = False
@@ -138,7 +138,7 @@ def around(  # noqa: C901  (the function in it is one on purpose)
                 handles = []
             if labelled is not None and result is not None:
                 completion.remember(result, text)
-            if failure is not None:  # had the arguments been at fault, the call had failed, too
+            if failure is not None:  # with wrong arguments the call itself would have failed
                 complain(name, failure)
             return result
         finally:
@@ -148,7 +148,7 @@ def around(  # noqa: C901  (the function in it is one on purpose)
                     nvtx_ranges.pop()
             finally:
                 try:
-                    nvtx_ranges.end_all(handles)  # of an operation that nobody follows
+                    nvtx_ranges.end_all(handles)  # of an operation without a future
                 finally:
                     if compiler is not None:
                         suspend(compiler)
@@ -164,11 +164,11 @@ def around_method(
     *,
     label: Callable[[str, Any], tuple[str, bool] | None] = operations.label,
 ) -> Function:
-    """Return what may stand in a C++ class for a method of it, with a range around its calls.
+    """Return a replacement for a method of a C++ class, with a range around its calls.
 
-    In an object of a Python subclass, C++ looks each method up before it does its own work, and
-    so finds the wrapper, which calls C++ again. pybind11 ends this where the calling function has
-    the method's name and its `self`: both functions in here do.
+    For an object of a Python subclass, C++ looks each method up before its own work, and so finds
+    the wrapper, which calls C++ again. pybind11 ends this recursion if the calling function has
+    the method's name and its `self`: both functions in here have.
     """
     original = getattr(cls, method)
 
@@ -183,7 +183,7 @@ def around_method(
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not _process.is_on or thread.level == INSIDE:  # nearly always: keep it short
             return original(self, *args, **kwargs)
-        if type(self) is cls:  # nobody looks its methods up
+        if type(self) is cls:  # C++ does not look its methods up
             return of_class(self, *args, **kwargs)
         return of_subclass(self, *args, **kwargs)
 
@@ -202,7 +202,7 @@ def is_silent(level: int) -> bool:
 
 
 def complain(what: str, failure: Exception) -> None:
-    """Say once that something could not be labelled."""
+    """Log, once for each name, that a call could not be labelled."""
     if not _process.has_complained:
         _process.has_complained = True
         _log.warning("%s could not be labelled", what, exc_info=failure)

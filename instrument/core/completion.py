@@ -1,4 +1,4 @@
-"""When asynchronous operations end, and what they were when somebody waits for them."""
+"""Ends of asynchronous operations, and their labels for later waits."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from instrument.core.identity import ByIdentity
 _NoModes = torch._C.DisableTorchFunction  # noqa: SLF001
 _labels: ByIdentity[str] = ByIdentity()
 _without_future: set[str] = set()
-"""Functions of Gloo whose operations do not report when they are done."""
+"""Functions of Gloo whose operations do not report their end."""
 
 
 def may_report(name: str) -> bool:
-    """Return whether this function's operations may report when they are done."""
+    """Return whether this function's operations may report their end."""
     return name not in _without_future
 
 
 def follow(result: Any, handles: list[Any], name: str) -> bool:  # noqa: ANN401
-    """End start/end ranges when what was returned is done; return whether that can be known."""
+    """End start/end ranges when the returned operation is done; return whether that is known."""
     try:
         end_when_done(result if isinstance(result, Future) else result.get_future(), handles)
     except Exception as error:
         if not failures.is_ours(error):
             raise
-        _without_future.add(name)  # not every operation of Gloo has a future: then never again
+        _without_future.add(name)  # some operations of Gloo have no future: do not try again
         return False
     return True
 
 
 def end_when_done(future: Future[Any], handles: list[Any]) -> None:
-    """End start/end ranges when the future is complete, on whatever thread, and empty the list."""
+    """End start/end ranges when the future is complete, on any thread, and empty the list."""
     if future.done():
         nvtx_ranges.end_all(handles)
         return
@@ -52,7 +52,7 @@ def end_when_done(future: Future[Any], handles: list[Any]) -> None:
             _closing.append(nvtx_ranges.end_with(handles.pop(), future))
         return
     ending = object()
-    # Functions of C, one after the other: where the future is done by now, they run here.
+    # Functions of C, one after the other: if the future is done by now, they run here.
     calls = chain(
         map(nvtx_ranges.end, handles), map(_clear, (handles,)), map(_awaited.discard, (ending,))
     )
@@ -67,75 +67,75 @@ def end_when_done(future: Future[Any], handles: list[Any]) -> None:
 _clear = methodcaller("clear")
 _is_done = methodcaller("done")
 _closing: list[Any] = []
-"""Futures that are complete when a range has been closed, of those that close with a future."""
+"""Futures that are complete when the ranges that close with a future are closed."""
 _add_done_callback = torch._C.Future.add_done_callback  # noqa: SLF001  (the class' own adds a frame)
 _awaited: set[object] = set()
-"""One for every operation whose end has not been reported."""
+"""One object for every operation whose end has not been reported."""
 
 
 def _let_finish() -> None:
     """Wait for operations under way before the interpreter ends.
 
-    The destructor of Gloo's group waits for them, too, but only when Python has gone, and then
-    the callbacks would end the process with an abort.
+    The destructor of Gloo's group waits for them, too, but only after Python's end, when the
+    callbacks would abort the process.
     """
     last = time.monotonic() + MAX_WAIT_S
     was_awaited = bool(_awaited)
     while _awaited and time.monotonic() < last:
         time.sleep(1e-3)
     if was_awaited:
-        time.sleep(1e-2)  # in which Gloo's threads let go of the callbacks
+        time.sleep(1e-2)  # for Gloo's threads to release the callbacks
 
 
 MAX_SETTLE_S = 0.1
-"""An operation may be under way when recording ends, for which nobody waits yet."""
+"""The wait for operations that are under way when recording ends."""
 
 MAX_WAIT_S = 5.0
-"""Longer than any operation takes whose partners are there; without them, exiting fails anyhow."""
+"""Longer than any operation with all its partners; without them, exiting fails anyhow."""
 
 atexit.register(_let_finish)
 os.register_at_fork(after_in_child=_awaited.clear)  # the child has none of Gloo's threads
 
 
 def settle() -> None:
-    """Let what is complete close its ranges, which other threads do; no longer than a moment."""
+    """Wait briefly until other threads have closed the ranges of complete operations."""
     last = time.monotonic() + MAX_SETTLE_S
     while not all(map(_is_done, _closing)) and time.monotonic() < last:
         time.sleep(1e-3)
 
 
 def wait_for_gpu() -> None:
-    """Wait until what the process launched on its current GPU is done; nothing without one."""
+    """Wait for all work that the process launched on its current GPU, if it has one."""
     cuda: Any = torch.cuda
     if cuda.is_available() and cuda.is_initialized():
         cuda.synchronize()
 
 
 def remember(result: object, text: str) -> None:
-    """Know the label of the call that returned this, until nobody can wait for it any more."""
+    """Keep the label of the call that returned this, as long as it can be waited for."""
     if isinstance(result, Work):
         _labels.set(result, text)
     elif isinstance(result, AsyncCollectiveTensor):
         _labels.set(_storage(result.elem), text)
     elif isinstance(result, list):  # of a batch, or of coalesced operations
         for part in result:
-            if label_of(part) is None:  # what has a label of its own keeps it
+            if label_of(part) is None:  # an operation keeps its own label
                 remember(part, text)
 
 
 def label_of(awaited: object) -> str | None:
-    """Return the label of the call that returned what is waited for."""
+    """Return the label of the call that returned the awaited object."""
     return _labels.get(_storage(awaited) if isinstance(awaited, torch.Tensor) else awaited)
 
 
 def _storage(tensor: torch.Tensor) -> object:
-    """Return what a tensor and its views share, as long as one of them lives.
+    """Return the storage that a tensor shares with its views.
 
-    DTensor waits for a view of what an operation returned. A tensor that stores nothing itself
+    DTensor waits for a view of the tensor that an operation returned. A tensor without a storage
     (a sparse one, one of another library's device) stands for itself.
     """
     try:
-        with _NoModes():  # of the user, who shall not see us
+        with _NoModes():  # hidden from the user's modes
             return tensor.untyped_storage()
     except NotImplementedError:
         return tensor

@@ -1,4 +1,4 @@
-"""Whose exception it is that arrives inside our code: ours, or the user's on its way through."""
+"""Distinguishes errors of the instrumentation from the user's exceptions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _KINDS = (
     TypeError,
     ValueError,
 )
-"""What reading arguments raises where they, or PyTorch's version, are others than we know."""
+"""Errors of reading unexpected arguments, or those of an unknown version of PyTorch."""
 
 
 def is_ours(error: BaseException) -> bool:
     """Return whether reading a call's arguments has failed.
 
-    All else is the user's and has to pass: what the handler of a signal raises (an alarm, a worker
-    of a data loader that was killed), and what another thread sends to this one.
+    All other exceptions are the user's and have to pass: those of signal handlers (an alarm, a
+    killed worker of a data loader), and those that another thread sends to this one.
     """
     kind = type(error)
     is_known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "torch"
@@ -34,7 +34,7 @@ def is_ours(error: BaseException) -> bool:
 
 
 def _from_handler(trace: TracebackType | None) -> bool:
-    """Return whether a signal's handler is among the functions: it gets the interrupted frame."""
+    """Return whether a signal handler is in the traceback: it gets the interrupted frame."""
     while trace is not None:
         for value in trace.tb_frame.f_locals.values():
             if isinstance(value, FrameType):

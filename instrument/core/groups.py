@@ -1,4 +1,4 @@
-"""Process groups as labels name them, and the running numbers of their operations."""
+"""Process groups in labels, and the sequence numbers of their operations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """What labels say of a process group, learned at its first operation.
+    """The facts of a process group for labels, read at its first operation.
 
     Attributes:
         text: name, this process's global rank, size, and the user's description.
         ranks: the members' global ranks, in the order of their ranks in the group.
-        reports: whether the backend reports when an operation on the CPU is done.
-        collectives: their running numbers; c10d wants them in one order on all ranks.
+        reports: whether the backend reports the end of an operation on the CPU.
+        collectives: their sequence numbers; c10d requires one order on all ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -37,10 +37,10 @@ class Group:
         self._transfers_known = True
 
     def next_transfer(self, direction: str, peer: int | None) -> int | None:
-        """Return the running number of the next `dst` or `src` operation with this peer.
+        """Return the sequence number of the next `dst` or `src` operation with this peer.
 
-        None for what may come from anybody, and for whatever is received after that: it is not
-        known whose sends have been taken.
+        None for a receive from any source, and for every receive after it: the sources of the
+        received messages are unknown.
         """
         if peer is None:
             self._transfers_known = False
@@ -59,13 +59,13 @@ _groups: ByIdentity[Group] = ByIdentity()
 def find(group: dist.ProcessGroup | None) -> Group | None:
     """Return the facts of a group, of the default group for None.
 
-    None if this process is no member, where PyTorch leaves the operation out, or if there is no
-    such group.
+    None if this process is not in the group, in which case PyTorch skips the operation, or if there
+    is no such group.
     """
     if group is None:
         group = dist.group.WORLD
     known = _groups.get(group)
-    if known is None and isinstance(group, dist.ProcessGroup):  # who is no member has no such
+    if known is None and isinstance(group, dist.ProcessGroup):  # non-members have another object
         known = Group(group)
         _groups.set(group, known)
     return known
@@ -75,14 +75,14 @@ def _members(group: dist.ProcessGroup) -> Sequence[int]:
     """Return the global ranks of the members, in the order of their ranks in the group."""
     try:
         return dist.get_process_group_ranks(group)
-    except (KeyError, ValueError, RuntimeError):  # made by hand, not known to torch.distributed
+    except (KeyError, ValueError, RuntimeError):  # not created by torch.distributed
         return range(group.size())
 
 
 def _reports(group: dist.ProcessGroup) -> bool:
-    """Return whether a CPU operation completes its future only when it is done: Gloo's do.
+    """Return whether a CPU operation completes its future only at its end: Gloo's do.
 
-    NCCL's futures are complete when the kernel is queued; there the kernels show when it is done.
+    NCCL's futures are complete when the kernel is queued; the kernels show the end.
     """
     try:
         backends = distributed_c10d.get_backend_config(group).split(",")

@@ -1,4 +1,4 @@
-"""What is known about an object, for as long as it lives, without holding it."""
+"""Weak per-object state."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ Value = TypeVar("Value")
 
 
 class ByIdentity(Generic[Value]):
-    """A dictionary whose keys are objects themselves, not what they are equal to.
+    """A dictionary with weak keys that are compared by identity.
 
-    Tensors compare by element and process groups must be allowed to die, so neither `dict` nor
-    `WeakKeyDictionary` will do.
+    Tensors compare by element and process groups must be freed in time, so neither `dict` nor
+    `WeakKeyDictionary` fits.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[object], Value]] = {}
 
     def get(self, key: object) -> Value | None:
-        """Return what is known about the object, or None."""
+        """Return the value of an object, or None."""
         try:
             return self._known[id(key)][1]
         except KeyError:
             return None
 
     def set(self, key: object, value: Value) -> None:
-        """Know this about the object until it dies; raises TypeError where it has no weakrefs."""
+        """Set the value of an object until it dies; raises TypeError if it has no weakrefs."""
         identity = id(key)
-        # An identity is free for another object only after this has run.
-        # No function of Python: what a signal's handler raised in it would be lost.
+        # Another object can get the identity only after this has run. No Python function, in which
+        # an exception of a signal handler would disappear.
         gone = weakref.ref(key, partial(self._known.pop, identity))
         self._known[identity] = (gone, value)
 

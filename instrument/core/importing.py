@@ -1,4 +1,4 @@
-"""Does something once a module has been imported, without importing it."""
+"""Callbacks after the import of a module, without importing it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("traceprof.instrument")
 def after_import(name: str, callback: Callable[[], object]) -> Callable[[], None]:
     """Call back once the module `name` is imported: now, if it already is.
 
-    Returns a function that calls it off. What the callback raises goes to the log.
+    Returns a function that cancels this. Exceptions of the callback go to the log.
     """
     if name in sys.modules:
         _attempt(callback)
@@ -31,7 +31,7 @@ def after_import(name: str, callback: Callable[[], object]) -> Callable[[], None
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module by asking the other finders, and notices when it has been executed."""
+    """Finds one module through the other finders, and calls back after its execution."""
 
     def __init__(self, name: str, callback: Callable[[], object]) -> None:
         self._name = name
@@ -48,7 +48,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  (the others are asked by name)
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return the module's own spec, whose loader calls back after its work."""
+        """Return the module's own spec, whose loader calls back after the import."""
         if fullname != self._name:
             return None
         self.leave()
@@ -56,7 +56,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def spec_calling_back(name: str, callback: Callable[[], object]) -> ModuleSpec | None:
-    """Return a module's own specification, whose loader calls back after its work."""
+    """Return a module's own specification, whose loader calls back after the import."""
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.loader is not None:
         _follow(spec.loader, callback)
@@ -64,12 +64,12 @@ def spec_calling_back(name: str, callback: Callable[[], object]) -> ModuleSpec |
 
 
 def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> None:
-    """Have the loader call back after it has executed its module."""
+    """Make the loader call back after it has executed its module."""
     execute = loader.exec_module
 
     @functools.wraps(execute)
     def execute_and_call_back(module: ModuleType) -> None:
-        # The module keeps its loader: leave it as it was. Who else follows it has done so by now.
+        # The module keeps its loader: restore it. Other callbacks have been installed by now.
         vars(loader).pop("exec_module", None)
         execute(module)
         _attempt(callback)
@@ -80,5 +80,5 @@ def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> Non
 def _attempt(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001  (the import, which is the user's, has succeeded)
-        _log.warning("could not instrument what was imported", exc_info=True)
+    except Exception:  # noqa: BLE001  (the user's import has succeeded)
+        _log.warning("could not instrument an imported module", exc_info=True)

@@ -1,8 +1,8 @@
-"""Calls the tool that records NVTX ranges, by the interface that NVTX has for such tools.
+"""Direct calls of the tool that records NVTX ranges, by NVTX's interface for such tools.
 
-In comes the library that the tool names in the environment; out come its functions for ranges in a
-domain of ours. They are functions of C, which no signal's handler interrupts: it runs before them
-or after. The interface is that of NVTX 3 (nvtxDetail/nvtxTypes.h), the same since 2017.
+From the library that the tool names in the environment come its functions for ranges in our own
+domain. They are C functions, which no signal handler interrupts: it runs before or after them. The
+interface is that of NVTX 3 (nvtxDetail/nvtxTypes.h), the same since 2017.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLUE = 0xFF0000FF
 _VERSION = 3
 _ARGB, _PLAIN, _REGISTERED = 1, 1, 3
 _CALLBACKS, _VERSION_INFO = 1, 3
-"""The tables that a tool asks for."""
+"""The tables that a tool requests."""
 
 _NUM_FUNCTIONS = {1: 16, 2: 16, 3: 16, 4: 8, 5: 16, 6: 16}
 """Places for functions in each of NVTX's modules; ours are in the fifth, the others stay unused."""
@@ -33,7 +33,7 @@ _START, _END, _PUSH, _POP, _REGISTER, _CREATE = 2, 3, 4, 5, 10, 12
 
 
 class Attributes(ctypes.Structure):
-    """What a range is opened with: `nvtxEventAttributes_t`."""
+    """Attributes of a range to open: `nvtxEventAttributes_t`."""
 
     _fields_ = (
         ("version", c_uint16),
@@ -62,7 +62,7 @@ class _VersionInfo(ctypes.Structure):
     )
 
 
-# The GIL is held: what they do is shorter than to let it go, and no other thread runs meanwhile.
+# The GIL is held: the calls are shorter than releasing it, and no other thread runs meanwhile.
 _Initialize = ctypes.PYFUNCTYPE(c_int, c_void_p)
 _TableOf = ctypes.PYFUNCTYPE(c_void_p, c_uint32)
 _FunctionsOf = ctypes.PYFUNCTYPE(
@@ -84,10 +84,10 @@ class Functions(NamedTuple):
 
     Attributes:
         push: opens a range on the calling thread.
-        pop: closes the one that it opened last.
-        start: opens a range that ends anywhere; returns its number.
-        end: closes that.
-        register: has the tool keep a text; returns what stands for it, None if it keeps none.
+        pop: closes the last range that the calling thread opened.
+        start: opens a range that may end on any thread; returns its number.
+        end: closes the range of this number.
+        register: registers a text with the tool; returns its handle, None without support.
     """
 
     push: Callable[[Attributes], int]
@@ -98,29 +98,29 @@ class Functions(NamedTuple):
 
 
 def is_attached() -> bool:
-    """Return whether a tool says that it wants to record."""
+    """Return whether a tool is attached."""
     return bool(os.environ.get(VARIABLE))
 
 
 def connect(domain: str) -> Functions | None:
-    """Return the attached tool's functions for a domain; None where it does not take ranges.
+    """Return the attached tool's functions for a domain; None if it does not record ranges.
 
     Raises:
         OSError: the tool's library cannot be loaded.
-        AttributeError: it is none of a tool for NVTX 3.
+        AttributeError: it is not the library of a tool for NVTX 3.
     """
     library = ctypes.PyDLL(os.environ[VARIABLE])
     return functions(_Initialize(("InitializeInjectionNvtx2", library)), domain)
 
 
 _kept: list[object] = []
-"""What tools hold pointers to, until the process ends."""
+"""Objects to which tools hold pointers, kept until the process ends."""
 
 
 def functions(initialize: Callable[[Any], int], domain: str) -> Functions | None:
-    """Return the functions of the tool that this function of it initializes."""
+    """Return the functions of a tool, given its function that initializes it."""
     tables = {number: (c_void_p * size)() for number, size in _NUM_FUNCTIONS.items()}
-    # A tool gets where each function's pointer is, to put its own there.
+    # A tool gets the address of each function pointer, and stores its own there.
     places = {
         number: (c_void_p * (len(table) + 1))(
             *(ctypes.addressof(table) + i * ctypes.sizeof(c_void_p) for i in range(len(table)))
@@ -152,19 +152,19 @@ def functions(initialize: Callable[[Any], int], domain: str) -> Functions | None
     if not initialize(ctypes.cast(table_of, c_void_p)):
         return None
     made = {place: kind(tables[_DOMAINS][place] or 0) for place, kind in _TYPES.items()}
-    if not all(made.values()):  # a pointer to nothing is false
+    if not all(made.values()):  # a null pointer is false
         return None
     handle = made[_CREATE](domain.encode())
     return Functions(*(partial(made[p], handle) for p in (_PUSH, _POP, _START, _END, _REGISTER)))
 
 
 def plain(text: bytes) -> Attributes:
-    """Return what opens a range with a text of which the tool keeps nothing but in the range."""
+    """Return the attributes of a range with an unregistered text."""
     return Attributes(_VERSION, ctypes.sizeof(Attributes), 0, _ARGB, _BLUE, 0, 0, 0, _PLAIN, text)
 
 
 def registered(handle: int) -> Attributes:
-    """Return what opens a range with a text that the tool keeps."""
+    """Return the attributes of a range with a registered text."""
     attributes = plain(b"")
     attributes.message_type = _REGISTERED
     ctypes.cast(ctypes.addressof(attributes) + Attributes.message.offset, ctypes.POINTER(c_void_p))[

@@ -1,13 +1,13 @@
-"""Ranges in the domain `traceprof`: push/pop on one thread, start/end from anywhere to anywhere.
+"""Ranges in the domain `traceprof`: push/pop on one thread, start/end across threads.
 
-They go to the tool that records NVTX, or to torch.profiler; without either nothing happens at all.
-With a tool, the four functions that open and close ranges are functions of C: a signal's handler
+They go to the tool that records NVTX, or to torch.profiler; without a recorder all functions are
+no-ops. With a tool, the four functions that open and close ranges are C functions: a signal handler
 runs before or after them, so that a wrapper knows, whatever exception arrives, whether its range is
 open.
 
-The package nvtx would keep and register every distinct text for good, and labels with running
-numbers are all distinct; from 0.2.12 on it also writes nothing under a tool that does not know
-`nvtxDomainIsEnabled`, such as Nsight Systems 2023.4. So the tool is called directly.
+The package nvtx would register every distinct text for good, and labels with sequence numbers are
+all distinct; from 0.2.12 on it also writes nothing under a tool without `nvtxDomainIsEnabled`, such
+as Nsight Systems 2023.4. So the tool is called directly.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _log = logging.getLogger("traceprof.instrument")
 _is_none = partial(is_, None)
 
 MAX_REGISTERED = 256
-"""Texts that the tool keeps. What exceeds that is written in full with every range, as all that
-varies is."""
+"""Most texts that are registered with the tool. Further texts are written in full with every range,
+as varying texts are."""
 
 
 def _connected() -> Functions | None:
-    """Return the tool's functions; None where nobody records. What is in the way is said once."""
+    """Return the tool's functions; None without a tool. Failures are logged once."""
     if not nvtx_injection.is_attached() or os.environ.get("NVTX_DISABLE", "0") not in {"", "0"}:
         return None
     try:
@@ -54,17 +54,17 @@ _registered: dict[str, Any] = {}
 
 
 def is_recording() -> bool:
-    """Return whether somebody takes the ranges; if not, labels need not even be made."""
+    """Return whether ranges are recorded; if not, labels need not be made."""
     return _functions is not None
 
 
-def message(text: str) -> Any:  # noqa: ANN401  (of the tool's; of a record's in tests)
-    """Return what opens a range with a label that varies: nobody keeps it."""
+def message(text: str) -> Any:  # noqa: ANN401  (the tool's, or a test's)
+    """Return the argument of `push` or `start` for a varying label, which is not registered."""
     return nvtx_injection.plain(text.encode(errors="replace"))
 
 
 def prepare(text: str) -> Any:  # noqa: ANN401
-    """Return what opens ranges with a label that comes again and again, and costs less."""
+    """Return the argument of `push` or `start` for a repeated label: registered, so cheaper."""
     known = _registered.get(text)
     if known is None:
         known = message(text)
@@ -79,24 +79,24 @@ def _nothing(*_: object) -> None: ...
 
 
 push: Callable[[Any], object] = _functions.push if _functions else _nothing
-"""Open a range on the calling thread, by what `message` or `prepare` returned."""
+"""Open a range on the calling thread; takes the result of `message` or `prepare`."""
 
 pop: Callable[[], object] = _functions.pop if _functions else _nothing
-"""Close the range that the calling thread opened last; nothing where none is open."""
+"""Close the range that the calling thread opened last, if one is open."""
 
 start: Callable[[Any], int | None] = _functions.start if _functions else _nothing
-"""Open a range that may end on another thread; return what `end` takes, None if none was opened."""
+"""Open a range that may end on another thread; return its handle for `end`, None if not opened."""
 
 end: Callable[[Any], object] = _functions.end if _functions else _nothing
 """Close a range that `start` opened."""
 
 
 end_with: Callable[[Any, Any], object] | None = None
-"""Close a range when a future is complete, where `end` can only do so on the thread of `start`."""
+"""Close a range when a future is complete, if `end` only works on the thread of `start`."""
 
 
 def annotate_in_profiler() -> None:
-    """Have ranges become annotations in the traces of torch.profiler, from here on.
+    """Write ranges as annotations into the traces of torch.profiler, from here on.
 
     To be called before any range is prepared.
     """
@@ -116,7 +116,7 @@ def annotate_in_profiler() -> None:
 
 
 def pause() -> None:
-    """Open no range until `resume`; those that are open close as ever."""
+    """Open no range until `resume`; open ranges close as usual."""
     if _functions is not None:
         globals().update(push=_nothing, start=_nothing)
 
@@ -128,9 +128,9 @@ def resume() -> None:
 
 
 def start_into(handles: list[Any], *texts: Any) -> None:  # noqa: ANN401
-    """Open ranges that may end on another thread, by what `message` or `prepare` returned.
+    """Open ranges that may end on another thread, from results of `message` or `prepare`.
 
-    No exception arrives between the opening of a range and its handle's place in the list.
+    No exception can arrive between opening a range and storing its handle in the list.
     """
     handles.extend(filterfalse(_is_none, map(start, texts)))
 

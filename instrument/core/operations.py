@@ -1,4 +1,4 @@
-"""One communication call and its label."""
+"""A communication call and its label."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 COLLECTIVE, TRANSFER, BLOCK = range(3)
-"""Of the whole group, between two of its ranks, or around other operations: how it is numbered."""
+"""Kinds, which decide the numbering: of the whole group, between two ranks, around operations."""
 
 
 Operation = tuple[
     "dist.ProcessGroup | None", "Sequence[Tensor]", str, "int | None", "int | None", int, bool, bool
 ]
-"""The arguments of `operation`: a tuple, since every call makes one."""
+"""The arguments of `operation`: a tuple for speed, since every call makes one."""
 
 
 def operation(
@@ -38,17 +38,17 @@ def operation(
     is_split: bool = False,
     is_async: bool = False,
 ) -> Operation:
-    """Return what a call's arguments say of it.
+    """Return the description of a call from its arguments.
 
     Args:
         group: the process group; None is the default group.
-        tensors: one rank's message, as NCCL counts it; empty where its size is not known.
+        tensors: one rank's message, as NCCL counts it; empty if its size is unknown.
         direction: `dst` or `src` where the operation has a peer or a root, else empty.
-        peer: that rank in the default group.
-        group_peer: or that rank in this group.
-        kind: how it is numbered.
-        is_split: the message is the part of the tensors that one member of the group gets.
-        is_async: the call returns before the operation is done.
+        peer: the peer's or root's rank in the default group.
+        group_peer: or its rank in this group.
+        kind: of its numbering.
+        is_split: whether the message is the part of the tensors that one rank of the group gets.
+        is_async: whether the call returns before the operation is done.
     """
     return group, tensors, direction, peer, group_peer, kind, is_split, is_async
 
@@ -56,8 +56,8 @@ def operation(
 def label(function: str, described: Operation) -> tuple[str, bool] | None:
     """Label this call of a function, and count it.
 
-    Returns the text, and whether the backend will report when the operation is done; None for who
-    is no member of the group.
+    Returns the text, and whether the backend will report the end of the operation; None if this
+    rank is not in the group.
     """
     group, tensors, direction, peer, group_peer, kind, is_split, is_async = described
     facts = groups.find(group)
@@ -78,7 +78,7 @@ def label(function: str, described: Operation) -> tuple[str, bool] | None:
     if is_plain and not first.is_sparse:
         size, dtype, is_cpu = first.nbytes, first.dtype, first.is_cpu
     else:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  (the user's shall not see us)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  (hidden from the user's modes)
             size, dtype, is_cpu = _bytes(tensors), first.dtype, first.is_cpu
     if is_split:
         size //= len(facts.ranks)
@@ -90,7 +90,7 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
-    """Return the size of a message; of sparse tensors, of what they store."""
+    """Return the size of a message; of a sparse tensor, the size of its indices and values."""
     return sum(_stored(tensor) if tensor.is_sparse else tensor.nbytes for tensor in tensors)
 
 

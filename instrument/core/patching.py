@@ -1,4 +1,4 @@
-"""Replaces attributes and names, and puts every original object back."""
+"""Replacement of attributes and names, and restoring every original."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ABSENT = object()
 
 
 class Patches:
-    """What was replaced, in order, and how to undo it. Not thread-safe: its owner locks."""
+    """A list of replacements that can be undone. Not thread-safe: its owner locks."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -24,18 +24,17 @@ class Patches:
     def replace(self, owner: object, name: str, new: object) -> None:
         """Set an attribute of a module, class or object.
 
-        Restoring deletes it again where the owner had only inherited it, and leaves alone what
-        somebody else has replaced since.
+        Restoring deletes it if the owner had only inherited it, and leaves an attribute that other
+        code has replaced since.
         """
         stored = _stored(owner, name)
         setattr(owner, name, new)
         self._undo.append(partial(_put_back, owner, name, new, stored))
 
     def replace_everywhere(self, original: object, wrapper: object) -> None:
-        """Put `wrapper` wherever a module holds `original`, under any name.
+        """Replace `original` by `wrapper` in all modules, under any name.
 
-        Restoring puts `original` wherever a module holds `wrapper` then, also in modules that
-        were imported in between.
+        Restoring replaces `wrapper` by `original`, also in modules that were imported in between.
         """
         self.replace_each_everywhere([(original, wrapper)])
 
@@ -46,25 +45,25 @@ class Patches:
         _exchange(pairs)
 
     def on_restore(self, callback: Callable[[], object]) -> None:
-        """Call this when restoring: to remove a hook, to forget a state."""
+        """Call this when restoring, for example to remove a hook or to reset a state."""
         self._undo.append(callback)
 
     def restore(self) -> None:
-        """Undo everything, last first; what fails is logged and does not stop the rest."""
+        """Undo everything, last first; failures are logged and do not stop the rest."""
         while self._undo:
             _attempt(self._undo.pop())
 
 
 def _attempt(undo: Callable[[], object]) -> None:
-    """Undo one replacement; log what goes wrong."""
+    """Undo one replacement; log a failure."""
     try:
         undo()
-    except Exception:  # noqa: BLE001  (a stranger's setter may raise anything)
+    except Exception:  # noqa: BLE001  (foreign setters may raise anything)
         _log.warning("could not put an original back", exc_info=True)
 
 
 def _stored(owner: object, name: str) -> object:
-    """Return the owner's attribute itself as it is stored, or `_ABSENT` where it has none."""
+    """Return the owner's attribute as it is stored, or `_ABSENT` if it has none."""
     try:
         return vars(owner).get(name, _ABSENT)
     except TypeError:  # an object with slots inherits no values
@@ -91,7 +90,7 @@ def _exchange(pairs: list[tuple[object, object]]) -> None:
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:
-    """Give the namespace of every imported module, without waking those that load lazily."""
+    """Yield the namespace of every imported module, without loading lazy ones."""
     for module in list(sys.modules.values()):
         try:
             namespace = object.__getattribute__(module, "__dict__")

@@ -1,8 +1,8 @@
-"""Ranges as annotations of torch.profiler, where no tool for NVTX is attached.
+"""Ranges as annotations of torch.profiler, if no tool for NVTX is attached.
 
 Outside of a recording they leave nothing. An annotation may end on another thread, such as one of
-Gloo's, only where that thread knows the profiler: PyTorch itself hands it on to what follows a
-future, and to nothing of ours.
+Gloo's, only if that thread has the profiler's state: PyTorch passes it on to its own callbacks of a
+future, but not to ours.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class ProfilerFunctions(NamedTuple):
     """Functions for annotations.
 
     Attributes:
-        ranges: which take texts as they are.
-        end_with: closes one that `start` opened when a future is complete.
+        ranges: functions for ranges, which take texts.
+        end_with: closes a range of `start` when a future is complete.
     """
 
     ranges: Functions
@@ -30,12 +30,12 @@ class ProfilerFunctions(NamedTuple):
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.open: list[Any] = []
-        """What closes the annotations that `push` opened on this thread, the outermost first."""
+        """Handles of the annotations that `push` opened on this thread, the outermost first."""
 
 
 def functions() -> ProfilerFunctions:
     """Return functions that write annotations."""
-    # Those of `push` and `pop` take a twentieth of the time, and are not in every PyTorch.
+    # The functions of `push` and `pop` take a twentieth of the time; not every PyTorch has them.
     enter: Any = getattr(torch.autograd, "_record_function_with_args_enter", None)
     leave: Any = getattr(torch.autograd, "_record_function_with_args_exit", None)
     operators: Any = torch.ops.profiler

@@ -1,8 +1,8 @@
-"""Which training steps are recorded: counts them, and tells who records when to begin and to end.
+"""Counts training steps, and starts and stops the recorder at the requested ones.
 
-A step is what `instrument.step` marks. Where nothing is marked, it is from one optimizer step to
-the next, the first one from the first forward or backward pass; then a range names it, so that a
-report in which only some steps are has their numbers.
+Steps are marked with `instrument.step`. Without marks a step lasts from one optimizer step to the
+next, the first one from the first forward or backward pass; then a range names it, so that a report
+of only some steps has their numbers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _log = logging.getLogger("traceprof.instrument")
 
 
 class Recorder(Protocol):
-    """What records: told once each, in this order."""
+    """A recorder; each method is called once, in this order."""
 
     def prepare(self) -> None:
-        """Get ready: the step before the first that is recorded begins, if there is one."""
+        """Get ready: the step before the first recorded one begins, if there is one."""
 
     def begin(self) -> None:
-        """Record from here on: the first step that is recorded begins."""
+        """Start recording: the first recorded step begins."""
 
     def end(self) -> None:
-        """Record no more: the last one is over, or the process ends."""
+        """Stop recording: the last recorded step is over, or the process ends."""
 
 
 class _Phase(Enum):
@@ -43,7 +43,7 @@ class _Phase(Enum):
 
 
 class _Watch:
-    """Follows the steps of the process."""
+    """The steps of the process and the recorder that follows them."""
 
     def __init__(self, steps: Steps, recorder: Recorder) -> None:
         self.steps = steps
@@ -70,7 +70,7 @@ class _Watch:
     def optimizer_step_ends(self) -> None:
         if self._is_marked:
             return
-        self.num_seen = max(self.num_seen, 1)  # also where no pass began the first one
+        self.num_seen = max(self.num_seen, 1)  # also if no pass began the first one
         number = self.num_seen
         nvtx_ranges.end_all(self._range)
         self._ends(number - 1)
@@ -78,10 +78,10 @@ class _Watch:
         self._name(number)
 
     def close(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         if self.phase is _Phase.RECORDING:
             nvtx_ranges.end_all(self._range)
-            self._tell(self._recorder.end)
+            self._notify(self._recorder.end)
             nvtx_ranges.pause()
         self.phase = _Phase.OVER
 
@@ -89,10 +89,10 @@ class _Watch:
         self.num_seen = max(self.num_seen, number + 1)
         if self.phase is _Phase.WAITING and number >= self.steps.first - 1:
             self.phase = _Phase.PREPARED
-            self._tell(self._recorder.prepare)
+            self._notify(self._recorder.prepare)
         if self.phase is _Phase.PREPARED and number >= self.steps.first:
             self.phase = _Phase.RECORDING
-            self._tell(self._recorder.begin)
+            self._notify(self._recorder.begin)
             nvtx_ranges.resume()
 
     def _ends(self, number: int) -> None:
@@ -100,15 +100,15 @@ class _Watch:
             self.close()
 
     def _name(self, number: int) -> None:
-        """Open a range for a step that the script does not mark, where steps before it are missing.
+        """Open a range for an unmarked step, if steps before it are not recorded.
 
-        Recorded from the first one on, optimizer steps alone tell the numbers, and what follows the
-        last of them is no step.
+        With all steps recorded, the optimizer steps alone give the numbers, and there is no step
+        after the last of them.
         """
         if self.phase is _Phase.RECORDING and self.steps.first > 0:
             nvtx_ranges.start_into(self._range, nvtx_ranges.message(labels.step(number)))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _notify(self, what: Callable[[], None]) -> None:
         try:
             what()
         except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
@@ -122,7 +122,7 @@ _watches: list[_Watch] = []
 
 
 def watch(steps: Steps, recorder: Recorder) -> Callable[[], None]:
-    """Have these steps recorded; return what ends that before the last one is over.
+    """Record these steps; return a function that stops recording early.
 
     Until the first of them no range is written, and none after the last.
     """
@@ -134,7 +134,7 @@ def watch(steps: Steps, recorder: Recorder) -> Callable[[], None]:
 
 
 def unwatch() -> None:
-    """End what is recorded; ranges are written as ever from here on."""
+    """Stop recording; ranges are written as usual from here on."""
     while _watches:
         watched = _watches.pop()
         never_began = watched.phase in {_Phase.WAITING, _Phase.PREPARED}
@@ -149,24 +149,24 @@ def unwatch() -> None:
 
 
 def mark_begins(number: int) -> None:
-    """Notice that the script begins a step that it marks."""
+    """Handle the beginning of a step that the script marks."""
     for watched in _watches:
         watched.mark_begins(number)
 
 
 def mark_ends() -> None:
-    """Notice that the step that was marked last is over."""
+    """Handle the end of the step that the script marked last."""
     for watched in _watches:
         watched.mark_ends()
 
 
 def pass_begins() -> None:
-    """Notice a forward or backward pass."""
+    """Handle the beginning of a forward or backward pass."""
     for watched in _watches:
         watched.pass_begins()
 
 
 def optimizer_step_ends() -> None:
-    """Notice that the outermost step of an optimizer is over."""
+    """Handle the end of the outermost step of an optimizer."""
     for watched in _watches:
         watched.optimizer_step_ends()

@@ -1,4 +1,4 @@
-"""What is asked to be recorded: a range of steps, and the environment variables that say so."""
+"""The request to record: a range of steps, and its environment variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Steps(NamedTuple):
 
     Attributes:
         first: A, from 0 on.
-        stop: B; None where recording goes on until the process ends.
+        stop: B; None to record until the process ends.
     """
 
     first: int = 0
@@ -27,7 +27,7 @@ def parse_steps(text: str) -> Steps:
     """Read `A:B`, `A:` or `:B`.
 
     Raises:
-        ValueError: it is none of these, or there is no step between them.
+        ValueError: none of these forms, or an empty range.
     """
     first, colon, stop = text.partition(":")
     numbers = [side.strip() for side in (first, stop)]

@@ -1,4 +1,4 @@
-"""Wraps what waits for an asynchronous operation: one range, which names the operation."""
+"""Wrappers of waits for asynchronous operations: one range, which names the operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def around(wait: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a range around its waits for what its first argument stands for.
+    """Return the function with a range around its waits for the operation of its first argument.
 
     A wait inside a labelled call is part of that call, and has none.
     """
@@ -20,7 +20,7 @@ def around(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def around_method(cls: type, method: str) -> Callable[..., Any]:
-    """Return what may stand in a C++ class for a method that waits for the object's operation."""
+    """Return a replacement for a method of a C++ class that waits for the object's operation."""
     return calls.around_method(cls, method, _awaited, labels.WAIT, label=_label)
 
 
@@ -29,7 +29,7 @@ def _awaited(awaited: object, *_: object, **__: object) -> object:
 
 
 def _label(wait: str, awaited: object) -> tuple[str, bool]:
-    """Return the label of a wait, with what is known of the operation."""
+    """Return the label of a wait, with the label of the operation, if known."""
     text = completion.label_of(awaited)
     if text is None:
         return wait, False

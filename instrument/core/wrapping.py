@@ -1,4 +1,4 @@
-"""Functions with a range around them, which torch.compile does not notice."""
+"""Functions with a range around them that torch.compile does not trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _frames = torch._C._dynamo.eval_frame  # noqa: SLF001  (all of torch._dynamo tak
 
 suspend = _frames.set_eval_frame
 """`suspend(None)` keeps torch.compile from looking at the functions that this thread calls,
-`suspend(compiler)` lets it again: ours, called between two graphs, would become graphs."""
+`suspend(compiler)` allows it again: our own functions between two graphs would become graphs."""
 
 
 def _by_setting() -> Any:  # noqa: ANN401  (of torch.compile's own)
@@ -28,10 +28,10 @@ def _by_setting() -> Any:  # noqa: ANN401  (of torch.compile's own)
 
 
 compiler_of_thread: Callable[[], Any] = getattr(_frames, "get_eval_frame_callback", _by_setting)
-"""Returns what `suspend` has to be given back; None where nothing is compiled."""
+"""Returns the argument for `suspend` that allows it again; None if nothing is compiled."""
 
 functions_are_overridden = torch._C._len_torch_function_stack  # noqa: SLF001
-"""Tells, by their number, whether modes of the user see calls of PyTorch's functions."""
+"""Returns the number of the user's modes that see calls of PyTorch's functions."""
 
 __all__ = [
     "compiler_of_thread",
@@ -63,10 +63,10 @@ def is_within(label: str) -> bool:
 
 
 def untraced(function: Function) -> Function:
-    """Tell torch.compile not to begin a graph in this function, only in what it calls.
+    """Make torch.compile begin no graph in this function, only in the functions that it calls.
 
-    Called from within a graph it is traced nevertheless: there it has to ask `is_compiling` and
-    do nothing of its own. With both, graphs break where they break without it.
+    Called from within a graph it is traced nevertheless: there it has to check `is_compiling` and
+    do nothing of its own. With both, graphs break in the same places as without it.
     """
     if hasattr(_frames, "skip_code"):
         _frames.skip_code(function.__code__)

@@ -1,5 +1,5 @@
-"""A module for each thing that is wrapped, with `install(patches)`.
+"""Wrappers by subject: one module each, with `install(patches)`.
 
-Each replaces functions of PyTorch through the `Patches` that it is given, and returns nothing:
-`Patches.restore` undoes it. None imports another one; `instrument.switch.PARTS` lists them.
+Each replaces functions of PyTorch through its `Patches`, and returns nothing: `Patches.restore`
+undoes it. None imports another one; `instrument.switch.PARTS` lists them.
 """

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     Group = dist.ProcessGroup | None
 
-# What follows has the parameters of the functions that it describes, in their order, whatever it
-# needs of them; what other versions add comes by keyword.
+# The functions below have the parameters of the functions that they describe, in their order, used
+# or not; parameters of other versions are passed by keyword.
 # ruff: noqa: ARG001, A002
 
 
@@ -39,7 +39,7 @@ def several_tensors(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe all-reduces in one."""
+    """Describe several all-reduces in one call."""
     return operation(group, _sequence(tensors), is_async=async_op)
 
 
@@ -77,7 +77,7 @@ def gather(
     group_dst: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe a gathering at one rank, by what one rank sends."""
+    """Describe a gather to one rank, by one rank's input."""
     return operation(group, (tensor,), "dst", _first(dst, group_dst), group_dst, is_async=async_op)
 
 
@@ -90,7 +90,7 @@ def scatter(
     group_src: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe a scattering from one rank, by what one rank receives."""
+    """Describe a scatter from one rank, by one rank's output."""
     return operation(group, (tensor,), "src", _first(src, group_src), group_src, is_async=async_op)
 
 
@@ -101,7 +101,7 @@ def all_gather(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe an all-gather, by what one rank sends."""
+    """Describe an all-gather, by one rank's input."""
     return operation(group, (tensor,), is_async=async_op)
 
 
@@ -112,7 +112,7 @@ def all_gather_single(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe an all-gather, by what one rank sends."""
+    """Describe an all-gather, by one rank's input."""
     return operation(group, (input_tensor,), is_async=async_op)
 
 
@@ -123,7 +123,7 @@ def all_gather_coalesced(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe all-gathers in one, by what one rank sends."""
+    """Describe several all-gathers in one call, by one rank's input."""
     return operation(group, input_tensor_list, is_async=async_op)
 
 
@@ -135,7 +135,7 @@ def reduce_scatter(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe a reduce-scatter, by what one rank receives."""
+    """Describe a reduce-scatter, by one rank's output."""
     return operation(group, (output,), is_async=async_op)
 
 
@@ -147,7 +147,7 @@ def reduce_scatter_single(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe a reduce-scatter, by what one rank receives."""
+    """Describe a reduce-scatter, by one rank's output."""
     return operation(group, (output,), is_async=async_op)
 
 
@@ -158,7 +158,7 @@ def all_to_all(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe an exchange, by what this rank sends."""
+    """Describe an all-to-all, by this rank's input."""
     return operation(group, input_tensor_list, is_async=async_op)
 
 
@@ -171,7 +171,7 @@ def all_to_all_single(
     async_op: bool = False,
     **_: object,
 ) -> Operation:
-    """Describe an exchange, by what this rank sends."""
+    """Describe an all-to-all, by this rank's input."""
     return operation(group, (input,), is_async=async_op)
 
 
@@ -181,14 +181,14 @@ def barrier(group: Group = None, async_op: bool = False, *_: object, **__: objec
 
 
 def monitored_barrier(group: Group = None, *_: object, **__: object) -> Operation:
-    """Describe a barrier that names who is missing."""
+    """Describe a barrier that reports missing ranks."""
     return operation(group)
 
 
 def all_gather_object(
     object_list: object, obj: object, group: Group = None, **_: object
 ) -> Operation:
-    """Describe an all-gather of objects: how large they are is known only inside."""
+    """Describe an all-gather of objects, whose sizes are known only inside."""
     return operation(group)
 
 
@@ -200,7 +200,7 @@ def gather_object(
     group_dst: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe a gathering of objects at one rank."""
+    """Describe a gather of objects to one rank."""
     return operation(group, (), "dst", _first(dst, group_dst), group_dst)
 
 
@@ -224,19 +224,19 @@ def scatter_object_list(
     group_src: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe a scattering of objects from one rank."""
+    """Describe a scatter of objects from one rank."""
     return operation(group, (), "src", _first(src, group_src), group_src)
 
 
 def broadcast_coalesced(
     process_group: Group, tensors: Sequence[Tensor], buffer_size: int, src: int = 0
 ) -> Operation:
-    """Describe how DDP gives all ranks the first rank's parameters and buffers."""
+    """Describe DDP's broadcast of the first rank's parameters and buffers."""
     return operation(process_group, tensors, "src", None, src)
 
 
 def verify_params(process_group: Group, *_: object, **__: object) -> Operation:
-    """Describe how DDP compares the parameters' shapes."""
+    """Describe DDP's comparison of the parameters' shapes."""
     return operation(process_group)
 
 
@@ -269,11 +269,11 @@ DESCRIBE: Mapping[str, Describe] = {
     "_reduce_scatter_base": reduce_scatter_single,
     "_verify_params_across_processes": verify_params,
 }
-"""How to read the arguments of each function, of every version of PyTorch from 2.4 on."""
+"""Readers of the arguments of each function, for every version of PyTorch from 2.4 on."""
 
 
 def install(patches: Patches) -> None:
-    """Name every collective, under all names by which a module holds it."""
+    """Wrap every collective, under all names in all modules."""
     calls.install(patches, calls.wrapped((distributed_c10d, dist), DESCRIBE))
 
 
@@ -282,5 +282,5 @@ def _sequence(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _first(rank: int | None, group_rank: int | None) -> int | None:
-    """Return the global rank that is meant: 0 where the caller names none."""
+    """Return the global rank; 0 if the caller gives none."""
     return 0 if rank is None and group_rank is None else rank

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches) -> None:
-    """Name what the training loop waits for; what the workers do is not its time."""
+    """Wrap the wait of the training loop for its next batch, not the work of the workers."""
     iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  (the base of both loaders)
     wait = outermost(labels.DATA_LOADING, iterator.__next__, unless=_in_worker)
     patches.replace(iterator, "__next__", wait)
 
 
 def _in_worker() -> bool:
-    """Return whether this is a loader within a worker's data set."""
+    """Return whether this is a loader inside a worker's data set."""
     return get_worker_info() is not None

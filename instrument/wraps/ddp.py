@@ -1,10 +1,10 @@
-"""DDP's gradient buckets: what its reducer, which is C++, sends during a backward pass.
+"""DDP's gradient buckets, which its reducer, in C++, sends during a backward pass.
 
-A communication hook would show them, but would have to do the averaging, too: the reducer
-multiplies or divides, parameter by parameter, by how a gradient lies in its bucket, which a hook
-cannot tell; and a hook cannot be taken away again. So the reducer computes as ever and is given a
-process group of ours, which passes every call on to the model's own group. Gradients are the same
-bit for bit, and giving the group back undoes it.
+A communication hook would show them, but would have to average them, too: the reducer multiplies
+or divides, parameter by parameter, depending on the layout of the gradient in its bucket, which a
+hook cannot know; and a hook cannot be removed. So the reducer computes as usual but gets a process
+group of ours, which passes every call on to the model's own group. Gradients are the same bit for
+bit, and giving the group back undoes it.
 
 A hook that the user registers keeps its place: it is called within the range of its bucket.
 """
@@ -50,7 +50,7 @@ _log = logging.getLogger("traceprof.instrument")
 
 class _Thread(threading.local):
     in_hook = False
-    """Whether a user's hook runs: the bucket has its range, whatever the hook sends."""
+    """True while a user's hook runs: its operations are inside the bucket's range."""
 
 
 class _Process:
@@ -62,14 +62,14 @@ _process = _Process()
 
 
 class _Bucket(NamedTuple):
-    """What is the same in every step.
+    """The facts of a bucket that are the same in every step.
 
     Attributes:
         label: of the bucket, prepared.
-        operation: the label of the operation that sends it, up to its running number.
-        numbers: the running numbers.
-        reports: whether the backend is known to report when it is done.
-        is_cpu: else the host learns when the work was queued, not when it is done.
+        operation: the label of the operation that sends it, up to its sequence number.
+        numbers: the sequence numbers.
+        reports: whether the backend is known to report its end.
+        is_cpu: whether it is on the CPU; else the host sees when the work is queued, not its end.
         is_last: whether the next one begins another backward pass.
     """
 
@@ -82,14 +82,14 @@ class _Bucket(NamedTuple):
 
 
 class _ObservedGroup(distributed.ProcessGroup):
-    """What a model's reducer takes for the model's process group, which does all the work."""
+    """A process group for a model's reducer that passes all calls on to the model's own."""
 
     def __init__(self, observed: distributed.ProcessGroup, parameter_bytes: int) -> None:
         super().__init__(observed.rank(), observed.size())  # type: ignore[call-arg]  # (not in the stub)
         self.observed = observed
         self.is_given = False
         self._parameter_bytes = parameter_bytes
-        # By index, bytes of those before, its own bytes and type.
+        # Key: index, bytes of the buckets before, its own bytes, and its type.
         self._buckets: dict[tuple[int, int, int, torch.dtype], _Bucket | None] = {}
         self.restart()
 
@@ -113,11 +113,11 @@ class _ObservedGroup(distributed.ProcessGroup):
             if not functions_are_overridden():
                 bucket = self._next(tensors)
             else:
-                with torch._C.DisableTorchFunction():  # noqa: SLF001  (a mode shall not see us)
+                with torch._C.DisableTorchFunction():  # noqa: SLF001  (hidden from the user's modes)
                     bucket = self._next(tensors)
             if bucket is not None:
-                # The operation's ranges, too: of what is at hand, once a bucket, when all caches
-                # hold the model. What any call is read with would take three times as long.
+                # The operation's range, too, from prepared facts: the general way would take three
+                # times as long, once per bucket, while all caches hold the model.
                 opened = nvtx_ranges.message(f"{bucket.operation}{next(bucket.numbers)}")
                 started = (bucket.label, opened) if bucket.reports else (bucket.label,)
                 nvtx_ranges.start_into(ranges, *started)
@@ -142,21 +142,21 @@ class _ObservedGroup(distributed.ProcessGroup):
                     nvtx_ranges.pop()
             finally:
                 try:
-                    nvtx_ranges.end_all(ranges)  # that nothing else will end
+                    nvtx_ranges.end_all(ranges)  # nothing else will end them
                 finally:
                     if compiler is not None:
                         suspend(compiler)
 
     @untraced
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
-        """Agree on the buckets when they are made anew."""
+        """Agree on the buckets when they are rebuilt."""
         return self.observed.broadcast(tensors, options)
 
     def _next(self, tensors: list[torch.Tensor]) -> _Bucket | None:
         """Return the bucket that is sent now: they are sent in order.
 
-        The last one is where the bytes of all parameters have been seen: none where a built-in
-        hook halves them.
+        The last one completes the bytes of all parameters: none does if a built-in hook halves
+        them.
         """
         tensor = tensors[0]
         dtype = tensor.dtype
@@ -182,7 +182,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         num_bytes: int,
         dtype: torch.dtype,
     ) -> _Bucket | None:
-        """Return what labels say of a bucket; None for other types than gradients have."""
+        """Return the facts of a bucket; None for types that gradients cannot have."""
         if not (dtype.is_floating_point or dtype.is_complex):
             return None
         try:
@@ -204,11 +204,11 @@ class _ObservedGroup(distributed.ProcessGroup):
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]
 _observed = weakref.WeakKeyDictionary()
-"""Models and the groups that C++ may call as long as they live: it does not keep them alive."""
+"""Groups by model: C++ calls them as long as the model lives, but does not keep them alive."""
 
 
 def install(patches: Patches) -> None:
-    """Name the buckets of every model, from its next forward pass on."""
+    """Wrap the buckets of every model, from its next forward pass on."""
     prepare = DistributedDataParallel._pre_forward  # noqa: SLF001  (`replicate` calls it, too)
     register_builtin = DistributedDataParallel._register_builtin_comm_hook  # noqa: SLF001
     register = distributed._register_comm_hook  # type: ignore[attr-defined]  # noqa: SLF001
@@ -229,7 +229,7 @@ def install(patches: Patches) -> None:
 
     @functools.wraps(register_builtin)
     def observe_and_register(self: DistributedDataParallel, comm_hook_type: Any) -> None:  # noqa: ANN401
-        _observe(self)  # such a hook, in C++, keeps the group that the reducer has now
+        _observe(self)  # a built-in hook, in C++, keeps the reducer's group
         register_builtin(self, comm_hook_type)  # type: ignore[no-untyped-call]
 
     @functools.wraps(register)
@@ -252,7 +252,7 @@ def _switch_off() -> None:
 
 
 def _observe(model: DistributedDataParallel) -> None:
-    """Give the model's reducer a group that names what it sends; log what is in the way."""
+    """Give the model's reducer an observed group; log a failure."""
     if not _process.is_on:
         return
     try:
@@ -275,7 +275,7 @@ def _observe(model: DistributedDataParallel) -> None:
 def _named(hook: Hook) -> Hook:
     """Return the user's hook with a range for its bucket, until the future that it returns.
 
-    DDP takes a hook for good: once disabled, this one only calls the user's.
+    DDP cannot remove a hook: once disabled, this one only calls the user's.
     """
 
     @untraced
@@ -304,7 +304,7 @@ def _named(hook: Hook) -> Hook:
         finally:
             _thread.in_hook = False
             try:
-                nvtx_ranges.end_all(ranges)  # that nothing else will end
+                nvtx_ranges.end_all(ranges)  # nothing else will end them
             finally:
                 if compiler is not None:
                     suspend(compiler)
@@ -313,16 +313,16 @@ def _named(hook: Hook) -> Hook:
 
 
 def _end_with(ranges: list[Any], sent: Any) -> bool:  # noqa: ANN401
-    """End ranges when what was sent is done: an operation, or the future that a hook returned.
+    """End ranges when an operation, or the future that a hook returned, is done.
 
-    Returns whether that can be known.
+    Returns whether its end can be known.
     """
     try:
         completion.end_when_done(sent.get_future() if isinstance(sent, Work) else sent, ranges)
     except Exception as error:
         if not failures.is_ours(error):
             raise
-        return False  # a hook may return anything, of which DDP complains
+        return False  # a hook may return anything; DDP raises then
     return True
 
 

@@ -1,8 +1,7 @@
 """Functional collectives, which DTensor and tensor parallelism use, and waiting for their results.
 
-They take a tensor and return a new one that waits for the operation when it is first used. What
-autograd sends for them in a backward pass, and what a compiled graph sends, are operators that
-pass no Python function.
+They take a tensor and return a new one that waits for the operation when it is first used. In a
+backward pass of autograd and in a compiled graph they are operators that call no Python function.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from instrument.core.operations import Operation
     from instrument.core.patching import Patches
 
-# The parameters are those of the functions that are described, whatever is needed of them: their
-# first is `self`, though they are no methods.
+# The parameters are those of the described functions, used or not: their first is `self`, though
+# they are no methods.
 # ruff: noqa: ARG001
 
 
@@ -41,7 +40,7 @@ def broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Operation:  
 
 
 def all_gather(self: Tensor, gather_dim: int, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
-    """Describe an all-gather, by what one rank sends."""
+    """Describe an all-gather, by one rank's input."""
     return operation(_resolve(group, tag), (self,))
 
 
@@ -52,7 +51,7 @@ def reduce_scatter(
     group: Any,  # noqa: ANN401
     tag: str = "",
 ) -> Operation:
-    """Describe a reduce-scatter, by what one rank receives."""
+    """Describe a reduce-scatter, by one rank's output."""
     return operation(_resolve(group, tag), (self,), is_split=True)
 
 
@@ -63,12 +62,12 @@ def all_to_all(
     group: Any,  # noqa: ANN401
     tag: str = "",
 ) -> Operation:
-    """Describe an exchange, by what this rank sends."""
+    """Describe an all-to-all, by this rank's input."""
     return operation(_resolve(group, tag), (self,))
 
 
 def permute(self: Tensor, src_dst: object, group: Any, tag: str = "") -> Operation:  # noqa: ANN401
-    """Describe an exchange in which every rank sends to one."""
+    """Describe a permutation, in which every rank sends to one other."""
     return operation(_resolve(group, tag), (self,))
 
 
@@ -78,12 +77,12 @@ def all_reduce_coalesced(
     group: Any,  # noqa: ANN401
     tag: str = "",
 ) -> Operation:
-    """Describe all-reduces in one."""
+    """Describe several all-reduces in one call."""
     return operation(_resolve(group, tag), self)
 
 
 def all_gather_coalesced(self: Sequence[Tensor], group: Any, tag: str = "") -> Operation:  # noqa: ANN401
-    """Describe all-gathers in one, by what one rank sends."""
+    """Describe several all-gathers in one call, by one rank's input."""
     return operation(_resolve(group, tag), self)
 
 
@@ -94,7 +93,7 @@ def reduce_scatter_coalesced(
     group: Any,  # noqa: ANN401
     tag: str = "",
 ) -> Operation:
-    """Describe reduce-scatters in one, by what one rank receives."""
+    """Describe several reduce-scatters in one call, by one rank's output."""
     return operation(_resolve(group, tag), inputs, is_split=True)
 
 
@@ -118,18 +117,18 @@ DESCRIBE: Mapping[str, Describe] = {
     "reduce_scatter_tensor_autograd": reduce_scatter,
     "reduce_scatter_tensor_coalesced": reduce_scatter_coalesced,
 }
-"""How to read the arguments of each function, of every version of PyTorch from 2.4 on."""
+"""Readers of the arguments of each function, for every version of PyTorch from 2.4 on."""
 
 
 def install(patches: Patches) -> None:
-    """Name every functional collective and every wait for a result."""
+    """Wrap every functional collective and every wait for a result."""
     wait = _functional_collectives.wait_tensor
     pairs = calls.wrapped((_functional_collectives,), DESCRIBE)
     calls.install(patches, [*pairs, (wait, waits.around(wait))])
 
 
 def _resolve(group: Any, tag: str) -> Any:  # noqa: ANN401
-    """Return the process group that is meant by any of what these functions take for one."""
+    """Return the process group for any form of argument that these functions take."""
     if isinstance(group, DeviceMesh):
         return group.get_group()
     if isinstance(group, tuple):

@@ -1,4 +1,4 @@
-"""`optimizer step`: around the step of every optimizer."""
+"""`optimizer step`: the step of every optimizer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _HOOKED_CODE = Optimizer.profile_hook_step(bool).__code__
-"""By which PyTorch's function is known."""
+"""The code that identifies PyTorch's function."""
 
 
 def install(patches: Patches) -> None:
-    """Name the steps of all optimizers, of those that exist and of those to come.
+    """Wrap the steps of all optimizers, also of those that are created later.
 
-    PyTorch wraps each class's `step` in a function that runs the step's hooks, and that function
-    is what the class, its schedulers and bound methods hold. So the step is exchanged inside of
-    it: what everyone holds stays the same object, and none is missed.
+    PyTorch wraps each class's `step` in a function that runs the step's hooks, and the class, its
+    schedulers and bound methods all hold that function. So the step is exchanged inside of it:
+    the function stays the same object everywhere, and none is missed.
     """
     hook_step = Optimizer.profile_hook_step
 
@@ -47,7 +47,7 @@ def install(patches: Patches) -> None:
 
 
 def _name_step(hooked: Any, patches: Patches) -> None:  # noqa: ANN401  (a function with a closure)
-    """Put the named step where PyTorch's function keeps the class's own."""
+    """Put the wrapped step into PyTorch's function in place of the class's own."""
     cell = _cell_of_step(hooked)
     if cell is not None:
         step = cell.cell_contents
@@ -64,7 +64,7 @@ def _cell_of_step(hooked: Any) -> CellType | None:  # noqa: ANN401
         if code is _HOOKED_CODE:
             cell: CellType = hooked.__closure__[code.co_freevars.index("func")]
             return cell
-        hooked = getattr(hooked, "__wrapped__", None)  # torch.compile puts another one around
+        hooked = getattr(hooked, "__wrapped__", None)  # torch.compile wraps it again
     return None
 
 

@@ -19,32 +19,32 @@ _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  (no public name)
 
 
 def install(patches: Patches) -> None:
-    """Name all backward passes, and the forward pass of every module that no other one calls."""
-    # Tensor.backward, autograd.backward and autograd.grad all end here, whoever holds them and
-    # under whatever name; they themselves stay what they are.
+    """Wrap all backward passes, and the forward passes of outermost modules."""
+    # Tensor.backward, autograd.backward and autograd.grad all call this, under any name; they
+    # themselves stay unchanged.
     run = torch.autograd.graph._engine_run_backward  # noqa: SLF001
     named = outermost(labels.BACKWARD, run, unless=_in_backward, before=recorded_steps.pass_begins)
     patches.replace_everywhere(run, named)
-    # Not by PyTorch's hooks for all modules: each module would take the long way through them,
-    # and compiled models would warn of them. DDP, FSDP and pipelines' stages are modules, too.
+    # Not by PyTorch's global hooks for modules: each module would take the slow path through them,
+    # and compiled models would warn of them. DDP, FSDP and pipeline stages are modules, too.
     call = Module.__call__
     forward = outermost(
         labels.FORWARD, call, unless=_is_no_forward, before=recorded_steps.pass_begins
     )
     patches.replace(Module, "__call__", forward)
-    # torch.compile and torch.fx keep it under names of theirs, to see whether a user changed it.
+    # torch.compile and torch.fx keep it under their own names, to see whether a user changed it.
     patches.replace_everywhere(call, forward)
 
 
 def _is_no_forward() -> bool:
-    """Return whether a module runs for another reason than a forward pass of its own.
+    """Return whether a module runs outside of a forward pass.
 
-    What a backward pass computes again (activation checkpointing) is part of that pass, and what
-    prepares a batch is part of loading it.
+    Recomputation in a backward pass (activation checkpointing) is part of that pass, and preparing
+    a batch is part of loading it.
     """
     return _in_backward() or is_within(labels.DATA_LOADING) or get_worker_info() is not None
 
 
 def _in_backward() -> bool:
-    """Return whether this thread runs a backward pass, also one that another thread began."""
+    """Return whether this thread runs a backward pass, even one begun on another thread."""
     return _graph_task() != -1

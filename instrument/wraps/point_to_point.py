@@ -1,4 +1,4 @@
-"""Transfers between two ranks, alone or in a batch, and blocks that coalesce operations."""
+"""Transfers between two ranks, alone or in a batch, and blocks of coalesced operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Group = dist.ProcessGroup | None
 
-# The parameters are those of the functions that are described, whatever is needed of them.
+# The parameters are those of the described functions, used or not.
 # ruff: noqa: ARG001
 
 
@@ -37,7 +37,7 @@ def send(
     group_dst: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe what is sent."""
+    """Describe a send."""
     return operation(group, (tensor,), "dst", dst, group_dst, kind=TRANSFER)
 
 
@@ -49,7 +49,7 @@ def receive(
     group_src: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe what is received; without a source it may come from anybody."""
+    """Describe a receive; without a source it is from any rank."""
     return operation(group, (tensor,), "src", src, group_src, kind=TRANSFER)
 
 
@@ -61,7 +61,7 @@ def send_objects(
     group_dst: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe objects that are sent: how large they are is known only inside."""
+    """Describe a send of objects, whose sizes are known only inside."""
     return operation(group, (), "dst", dst, group_dst, kind=TRANSFER)
 
 
@@ -73,17 +73,17 @@ def receive_objects(
     group_src: int | None = None,
     **_: object,
 ) -> Operation:
-    """Describe objects that are received."""
+    """Describe a receive of objects."""
     return operation(group, (), "src", src, group_src, kind=TRANSFER)
 
 
 def batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
-    """Describe a batch: its transfers have labels of their own."""
+    """Describe a batch, whose transfers have labels of their own."""
     return operation(p2p_op_list[0].group, kind=BLOCK)
 
 
 def coalesced(group: Group = None, *_: object, **__: object) -> Operation:
-    """Describe a block whose operations are coalesced, and have labels of their own."""
+    """Describe a block of coalesced operations, which have labels of their own."""
     return operation(group, kind=BLOCK)
 
 
@@ -98,7 +98,7 @@ DESCRIBE: Mapping[str, Describe] = {
 
 
 def install(patches: Patches) -> None:
-    """Name every transfer, every batch and every block that coalesces."""
+    """Wrap every transfer, every batch and every block that coalesces."""
     pairs = calls.wrapped((distributed_c10d, dist), DESCRIBE)
     wrappers = dict(pairs)
     both = {
@@ -114,9 +114,9 @@ def install(patches: Patches) -> None:
 
 
 class _Direction:
-    """The attribute `P2POp.op`: the wrapper while it is installed, the original ever after.
+    """The attribute `P2POp.op`: the wrapper while it is installed, afterwards the original.
 
-    PyTorch compares it by identity with the functions that `torch.distributed` has at that time.
+    PyTorch compares it by identity with the current functions of `torch.distributed`.
     """
 
     def __init__(self, wrappers: Mapping[object, object]) -> None:
@@ -137,7 +137,7 @@ class _Direction:
 
 
 def _accept_both(patches: Patches, wrappers: Mapping[Any, Any]) -> None:
-    """Let `P2POp` take `isend` and `irecv` from before and after they were wrapped."""
+    """Let `P2POp` accept both the wrapped and the original `isend` and `irecv`."""
     check = distributed_c10d._check_op  # noqa: SLF001
 
     @functools.wraps(check)
@@ -179,7 +179,7 @@ def _coalescing(
 
 @contextlib.contextmanager
 def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
-    """Put a range around a block that coalesces; its operations have ranges of their own."""
+    """Put a range around a coalescing block; its operations have ranges of their own."""
     outer = calls.thread.level
     opened = nvtx_ranges.message(text)
     is_open = False
@@ -190,7 +190,7 @@ def _around(block: AbstractContextManager[Any], text: str) -> Iterator[Any]:
         with block as manager:
             try:
                 yield manager
-            finally:  # what was collected goes out now, and has its labels already
+            finally:  # the collected operations are sent now, and have their labels already
                 calls.thread.level = calls.INSIDE
         completion.remember(manager.works, text)
     finally:

@@ -1,8 +1,8 @@
-"""Methods of process groups: what goes past the functions.
+"""Methods of process groups, for calls that bypass the functions.
 
-`group.allreduce([tensor])`, and functions of `torch.distributed` that somebody held before they
-were wrapped (in a `functools.partial`, a list, a default argument), end in these methods. So do
-the wrapped functions themselves, whose calls are inside a range already and open no other one.
+`group.allreduce([tensor])`, and functions of `torch.distributed` that were stored before they were
+wrapped (in a `functools.partial`, a list, a default argument), end in these methods. So do the
+wrapped functions themselves, whose calls are inside a range already and open no other one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches) -> None:
-    """Name operations at the methods that carry them out."""
+    """Wrap the methods that carry out operations."""
     calls.switch_on(patches)
     for method, (function, describe) in METHODS.items():
         if method in vars(dist.ProcessGroup):
@@ -33,7 +33,7 @@ def install(patches: Patches) -> None:
 
 
 # Methods take one tensor or a list, options or a root, by position or by keyword: their arguments
-# are read by place, or by what the keywords begin with.
+# are read by place, or by the beginning of the keyword.
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
@@ -46,16 +46,16 @@ def _tensors(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
 
 
 def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:  # noqa: ANN401
-    """Return an argument; None where it is not given."""
+    """Return an argument; None if it is not given."""
     if len(args) > place:
         return args[place]
     return next((value for name, value in kwargs.items() if name.startswith(names)), None)
 
 
 def _is_async(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the options ask for an operation that is waited for later.
+    """Return whether the options request an asynchronous operation.
 
-    Since 2.8 they say so, and come last.
+    Options have this flag since 2.8, and come last.
     """
     options = kwargs.get("opts", args[-1] if args else None)
     return getattr(options, "asyncOp", True)
@@ -65,7 +65,7 @@ def _message(place: int, *names: str) -> Describe:
     """Describe a collective by the tensors in this argument."""
 
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-        # Nearly always, and written out: what it called would cost as much again.
+        # The common case, written out: further calls would double the cost.
         if len(args) > place and not kwargs and type(args[place]) is list:
             tensors, options = args[place], args[-1]
             if tensors and type(tensors[0]) is Tensor:
@@ -78,7 +78,7 @@ def _message(place: int, *names: str) -> Describe:
 
 
 def _rooted(direction: str, place: int, root: int, *names: str) -> Describe:
-    """Describe a collective with a root, which is given or in the options at place `root`."""
+    """Describe a collective whose root is an argument or in the options at place `root`."""
 
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
         tensors = _tensors(_argument(args, kwargs, place, *names))

@@ -1,10 +1,11 @@
-"""Tensors that move between host and devices, and what reads their values on the host.
+"""Copies of tensors between host and devices, and reads of their values on the host.
 
 `to`, `copy_`, `cuda`, `cpu`, `pin_memory`, and, where the tensor is on a device, `item`, `tolist`,
 `float(t)` and the like, and `nonzero`: each of these waits for the device.
 
-Instances find a wrapper, while the class itself still gives PyTorch's own method: what compares
-methods by identity, keeps them in tables or gets them in `__torch_function__` sees no difference.
+Instances have the wrapper, while the class itself still has PyTorch's own method: code that
+compares methods by identity, keeps them in tables or gets them in `__torch_function__` sees no
+difference.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("traceprof.instrument")
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
-"""Other classes decide for themselves what a copy is, and run their code when they are asked."""
+"""Other classes define copies themselves, and run their own code for attributes."""
 
 
 class _Process:
@@ -48,7 +49,7 @@ _process = _Process()
 
 
 def install(patches: Patches) -> None:
-    """Name the copies of plain tensors."""
+    """Wrap the copies of plain tensors."""
     for name, label in LABELS.items():
         original = getattr(Tensor, name)
         patches.replace(
@@ -57,7 +58,7 @@ def install(patches: Patches) -> None:
 
 
 class _OnInstances:
-    """A method that instances find wrapped, and the class as it was."""
+    """A method that is wrapped on instances, and the original on the class."""
 
     __slots__ = ("_original", "_wrapper")
 
@@ -115,11 +116,11 @@ def _text(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> str | None:
-    """Return the label of a call; None where it cannot be made, and the copy goes on."""
+    """Return the label of a call; None if it cannot be made."""
     try:
         if not functions_are_overridden():
             return label(tensor, *args, **kwargs)
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  (they shall not see us)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  (hidden from the user's modes)
             return label(tensor, *args, **kwargs)
     except Exception as error:
         if not failures.is_ours(error):
@@ -129,7 +130,7 @@ def _text(
 
 
 def _complain(error: Exception) -> None:
-    """Say once that a label could not be made; of wrong arguments the method itself complains."""
+    """Log once that a label could not be made; for wrong arguments the method itself raises."""
     if not _process.has_complained and not isinstance(error, TypeError):
         _process.has_complained = True
         _log.warning("a tensor's copy could not be labelled", exc_info=error)
@@ -174,16 +175,16 @@ def _copy(tensor: Tensor, /, src: Tensor, non_blocking: bool = False) -> str | N
 
 
 def _pin(tensor: Tensor, /, *_: object, **__: object) -> str | None:
-    """Label a copy into page-locked memory; what is there already is not copied."""
+    """Label a copy into page-locked memory; a tensor that is there already is not copied."""
     if not tensor.is_cpu or _is_pinned(tensor):
         return None
     return str(labels.Label("pin_memory", _bytes(tensor, tensor.dtype)))
 
 
 def _reading(name: str) -> Callable[..., str | None]:
-    """Label what reads a tensor's elements on the host, which waits for them.
+    """Label a method that reads a tensor's elements on the host, which waits for them.
 
-    Whether PyTorch takes page-locked memory for them is a matter of its version.
+    The use of page-locked memory for them depends on the version of PyTorch.
     """
 
     def label(tensor: Tensor, /, *_: object, **__: object) -> str | None:
@@ -225,7 +226,7 @@ LABELS: Mapping[str, Callable[..., str | None]] = {
     "pin_memory": _pin,
     **READING,
 }
-"""How to label a call of each method, from its arguments; None where nothing moves."""
+"""Functions that label a call of each method from its arguments; None if nothing moves."""
 
 
 def move(
@@ -236,11 +237,11 @@ def move(
     non_blocking: bool,
     into: Tensor | None = None,
 ) -> str | None:
-    """Return the label of a copy to a device, with the bytes that cross; None if it stays.
+    """Return the label of a copy to a device, with the transferred bytes; None if it stays.
 
-    `dtype` is the copy's, None if the source's; `into` the tensor that takes it, None if a new one
-    does. A copy that also converts does so on the host if it blocks and on the device otherwise,
-    from which follows which of the two types crosses (aten/src/ATen/native/cuda/Copy.cu).
+    `dtype` is the copy's, None for the source's; `into` the target tensor, None for a new one. A
+    copy that also converts does so on the host if it blocks and on the device otherwise, which
+    decides the type of the transferred data (aten/src/ATen/native/cuda/Copy.cu).
     """
     way = direction(source.device, device)
     if way is None:
@@ -253,7 +254,7 @@ def move(
         pinned = _is_pinned(source)
     elif into is not None:
         pinned = _is_pinned(into)
-    else:  # PyTorch makes page-locked memory for what comes without blocking
+    else:  # PyTorch allocates page-locked memory for copies without blocking
         pinned = bool(non_blocking)
     if pinned is not None and way in {"h2d", "d2h"}:
         facts["pinned"] = str(int(pinned))
@@ -281,15 +282,15 @@ def _current(kind: str) -> int:
 
 
 def _bytes(tensor: Tensor, dtype: torch.dtype) -> dict[str, str]:
-    """Return how many bytes its elements take; nothing for a sparse one, whose parts are copied."""
+    """Return the size of its elements as a fact; none for a sparse one, whose parts are copied."""
     dense = tensor.layout is torch.strided
     return {"bytes": str(tensor.numel() * dtype.itemsize)} if dense else {}
 
 
 def _is_pinned(tensor: Tensor) -> bool | None:
-    """Return whether it lies in page-locked memory; None where asking would be noticed.
+    """Return whether it lies in page-locked memory; None if the query would be noticed.
 
-    That is under a mode of the user, and while a CUDA graph is captured.
+    That is the case under a mode of the user, and during the capture of a CUDA graph.
     """
     if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
         return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches) -> None:
-    """Name every wait for the work that an operation returned."""
+    """Wrap every wait for the work that an operation returned."""
     calls.switch_on(patches)
     for method in ("wait", "synchronize"):
         patches.replace(dist.Work, method, waits.around_method(dist.Work, method))

@@ -89,7 +89,7 @@ def test_without_an_importer_it_says_where_to_look(tmp_path: Path) -> None:
     folder, reports, said = recorded(tmp_path)
     assert [*folder.glob("*.qdstrm")]
     assert reports == []
-    assert "QdstrmImporter, which lies in the folder host-linux-x64" in said
+    assert "QdstrmImporter, in the folder host-linux-x64" in said
 
 
 @pytest.mark.parametrize("library", ["", "usr/lib/nsight-systems", "lib/nsight-systems"])

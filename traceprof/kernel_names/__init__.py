@@ -1,4 +1,4 @@
-"""What is communication: one table of kernel-name patterns, extensible by the user.
+"""Communication kernels: one table of name patterns, which the user can extend.
 
 A kernel's name says that it communicates and, for most back ends, which operation it is. It never
 says the protocol: since 2.8 NCCL compiles one kernel per operation and type and names it after the
@@ -25,8 +25,8 @@ class Pattern:
 
     Attributes:
         expression: must match the whole function name, without return type, template arguments
-            and parameters. A group named `operation` tells the operation.
-        operation: the operation where the expression has no such group, or none took part.
+            and parameters. A group named `operation` is the operation.
+        operation: the operation if the expression has no such group, or it matched nothing.
     """
 
     expression: re.Pattern[str]
@@ -93,7 +93,7 @@ PATTERNS: tuple[Pattern, ...] = (
 
 
 class CommunicationPatterns:
-    """Says of a kernel's name whether it communicates, and which operation it is."""
+    """Recognises communication kernels and their operations by name."""
 
     def __init__(self, extra: Sequence[Pattern] = ()) -> None:
         """Put the user's own patterns before the built-in ones."""
@@ -135,7 +135,7 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
     return patterns
 
 
-# Where they begin: the type of a lambda among them names its operator().
+# The beginning of the parameters: the type of a lambda among them names its operator().
 _PARAMETERS = re.compile(r"(?<!operator)\(")
 
 

@@ -1,7 +1,7 @@
-"""What a matrix multiplication computes with, by its name: number format, and tensor cores or not.
+"""Number formats and tensor cores of matrix multiplications, by kernel name.
 
-A row is right where the name says so itself: a name that says nothing of its format or its unit has
-none. The format is that of the factors; sums are often wider.
+A row states only what the name itself says: a name without a format or a unit has none. The format
+is that of the factors; sums are often wider.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FormatRow:
 
     Attributes:
         precision: the format of the factors.
-        expression: is found in all of the name.
-        source: where such names come from.
+        expression: searched for in the whole name.
+        source: the libraries that use such names.
     """
 
     precision: str
@@ -32,12 +32,12 @@ class FormatRow:
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
-    """Names of matrix multiplications, attention and convolutions that tell the unit used.
+    """Names of matrix multiplications, attention and convolutions that show the unit used.
 
     Attributes:
-        tensor_cores: whether it is the tensor cores.
-        expression: is found in all of the name.
-        source: where such names come from.
+        tensor_cores: whether the unit is the tensor cores.
+        expression: searched for in the whole name.
+        source: the libraries that use such names.
     """
 
     tensor_cores: bool | None
@@ -99,7 +99,7 @@ FORMATS: tuple[FormatRow, ...] = (
         "cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn",
     ),
 )
-"""The first row that fits counts: the narrowest format of the factors."""
+"""The first matching row counts: the narrowest format of the factors."""
 
 
 def _unit(tensor_cores: bool | None, expression: str, source: str) -> UnitRow:
@@ -151,14 +151,14 @@ UNITS: tuple[UnitRow, ...] = (
         "cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)",
     ),
 )
-"""The first row that fits counts."""
+"""The first matching row counts."""
 
 _NUMBER = re.compile(
     r"(?<![A-Za-z_])(double|float|__half2?|half|Half|half_t|__nv_bfloat16|BFloat16|bfloat16_t)(?![A-Za-z_0-9])"
 )
 _NUMBER_FORMATS = {"double": "fp64", "float": "fp32"}
-# NCCL compiles a kernel per reduction and number format, and names it after both; what only moves
-# bytes is named `int8`.
+# NCCL compiles a kernel per reduction and number format, and names it after both; kernels that only
+# move bytes are named `int8`.
 _REDUCED = re.compile(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
 _REDUCED_FORMATS = {
     "bf16": "bf16", "f16": "fp16", "half": "fp16",
@@ -167,7 +167,7 @@ _REDUCED_FORMATS = {
 
 
 def arithmetic(name: str) -> tuple[str | None, bool | None]:
-    """Return the format of the factors, and whether tensor cores multiply; None for not told.
+    """Return the format of the factors, and whether tensor cores multiply; None if unknown.
 
     Args:
         name: the whole demangled name of a matrix multiplication, an attention or a convolution.
@@ -178,13 +178,13 @@ def arithmetic(name: str) -> tuple[str | None, bool | None]:
 
 
 def reduced_format(name: str) -> str | None:
-    """Return the number format in which a communication kernel reduces; None where not told."""
+    """Return the number format in which a communication kernel reduces; None if unknown."""
     reduced = _REDUCED.search(name)
     return _REDUCED_FORMATS[reduced[1].lower()] if reduced else None
 
 
 def single_format(name: str) -> str | None:
-    """Return the number format that a name has among its types, None for none or several."""
+    """Return the number format among the types of a name; None for none or several."""
     formats = {
         _NUMBER_FORMATS.get(word, "bf16" if "bf" in word.lower() else "fp16")
         for word in _NUMBER.findall(name)

@@ -1,8 +1,8 @@
-"""What a kernel does, by its name: its category, its number format, and whether on tensor cores.
+"""Kernel categories by name: category, number format, and use of tensor cores.
 
-Names are all that an export tells of a kernel's work. Libraries put much into them, others nothing:
-what no row knows is `other`, and null where a value is not told. Each row names where the name
-comes from; a row is right where the name says so itself, never by what the kernel probably does.
+Names are all that an export has of a kernel's work. Some libraries put much into them, others
+nothing: a name that no row matches is `other`, and unknown values are null. Each row says which
+libraries use the name; it states only what the name itself says, never a guess.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traceprof.kernel_names.arithmetic import arithmetic, reduced_format, single
 
 
 class Category(str, Enum):
-    """What a kernel does."""
+    """The kind of work that a kernel does."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
@@ -35,19 +35,19 @@ class Category(str, Enum):
 
 
 MAIN_COMPUTE = frozenset({Category.MATMUL, Category.ATTENTION, Category.CONVOLUTION})
-"""What training is done for: where these kernels run, it has begun."""
+"""The main work of a training step: the first of these kernels begins the compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelKind:
-    """What the name of a kernel tells.
+    """The properties of a kernel that its name shows.
 
     Attributes:
-        category: what it does; `OTHER` also where no row knows the name.
-        precision: the number format that it computes in, one of `PRECISIONS`; None where the name
-            tells none, or several.
-        tensor_cores: whether it computes on tensor cores; None where the name does not tell.
-        is_known: whether a row knows the name.
+        category: the kind of work; `OTHER` also if no row matches the name.
+        precision: the number format that it computes in, one of `PRECISIONS`; None if the name
+            has none, or several.
+        tensor_cores: whether it computes on tensor cores; None if the name does not show it.
+        is_known: whether a row matches the name.
     """
 
     category: Category
@@ -61,11 +61,11 @@ class CategoryRow:
     """Names of one category.
 
     Attributes:
-        category: what such kernels do.
-        expression: is found in the function's name, without templates and parameters; or in all of
-            the name, where `functions` is given.
-        source: where such names come from.
-        functions: is found in the function's name; None where the expression is.
+        category: of such kernels.
+        expression: searched for in the function's name, without templates and parameters; or in
+            the whole name, if `functions` is given.
+        source: the libraries that use such names.
+        functions: searched for in the function's name; None if the expression is.
     """
 
     category: Category
@@ -77,7 +77,7 @@ class CategoryRow:
 _GENERIC = re.compile(
     r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$"
 )
-"""Functions whose name says nothing, and whose template arguments say what they do."""
+"""Functions with a generic name, whose template arguments show the work."""
 
 
 def _row(
@@ -245,7 +245,7 @@ CATEGORIES: tuple[CategoryRow, ...] = (
         r"(?i)(?<![a-z])(?:gelu|silu|swiglu|act_and_mul|rotary_embedding|rope)(?![a-z])",
         "vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine",
     ),
-    # -- known, and none of these
+    # -- known kernels of other categories
     _row(
         Category.OTHER,
         r"RadixSort|DeviceScan|_pool_|[Pp]ool(?:ing)?[123]?d?_|index\w*_backward_kernel|embedding_backward"
@@ -253,10 +253,10 @@ CATEGORIES: tuple[CategoryRow, ...] = (
         "CUB; PyTorch DilatedMaxPool2d.cu, Indexing.cu; cuRAND",
     ),
 )
-"""The first row that fits counts."""
+"""The first matching row counts."""
 
 
-# Of these, what the name of their category says is enough: nothing is multiplied by matrices.
+# Categories whose kernels multiply no matrices: the category is enough.
 _WITHOUT_MATRICES = frozenset(
     {
         Category.NORMALIZATION,
@@ -270,12 +270,12 @@ _COMMUNICATION = CommunicationPatterns()
 
 
 def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> KernelKind:
-    """Return what the name of a kernel tells.
+    """Return the properties of a kernel that its name shows.
 
     Args:
         demangled_name: with template arguments and parameters, as far as the export has them.
-        communicates: whether it is communication, where the user's own patterns decided; else the
-            built-in ones do.
+        communicates: whether it is communication, as the user's own patterns decided; None for the
+            built-in ones.
     """
     if communicates is None:
         communicates = _COMMUNICATION.operation(demangled_name) is not None
@@ -286,7 +286,7 @@ def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> Ker
 
 
 def is_main_compute(demangled_name: str) -> bool:
-    """Say whether a kernel multiplies matrices, attends or convolves, by its name."""
+    """Return whether a kernel is a matrix multiplication, attention or convolution, by name."""
     return _compute_kind(demangled_name).category in MAIN_COMPUTE
 
 

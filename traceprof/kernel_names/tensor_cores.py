@@ -1,8 +1,8 @@
-"""What tensor cores a GPU has, by its compute capability, and how much faster they multiply.
+"""Tensor cores of GPUs by compute capability, and how much faster they multiply.
 
-A report tells the capability, or the name of the GPU does, or the names of kernels tell from which
-one on they run. Peak rates are of NVIDIA's data sheets and white papers, dense, of the board with
-the most in its generation; a number here bounds what could be gained, and never promises it.
+The capability comes from the report, the name of the GPU, or the names of kernels, which show the
+lowest one that they run on. Peak rates come from NVIDIA's data sheets and white papers, dense, of
+the fastest board of each generation; a number here is a bound for a gain, never a promise.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorCores:
-    """What the tensor cores of a generation of GPUs multiply.
+    """The tensor cores of a generation of GPUs.
 
     Attributes:
-        capability: from which compute capability on, major and minor.
-        tf32: how often their rate for TF32 is that for FP32 without them; None where they have no
-            TF32.
+        capability: the first compute capability that has them, major and minor.
+        tf32: the rate for TF32 as a multiple of the rate for FP32 without them; None if they have
+            no TF32.
         half: the same for FP16, and for BF16 where they have it.
         source: of these rates.
     """
@@ -46,7 +46,7 @@ GENERATIONS: tuple[TensorCores, ...] = (
     TensorCores((12, 0), 2, 4, "RTX PRO 6000: 125 TFLOPS in FP32, 251 in TF32, 503 in FP16"),
 )
 
-# NVIDIA, "CUDA GPUs": the first pattern that fits counts.
+# NVIDIA, "CUDA GPUs": the first matching pattern counts.
 _BOARDS: tuple[tuple[str, Capability], ...] = (
     (r"\bG?B[23]00\b", (10, 0)),
     (r"\b(?:GH200|H[12]00|H800|H20)\b", (9, 0)),
@@ -88,11 +88,11 @@ def capability_of_code(kernel_names: Iterable[str]) -> Capability | None:
 
 
 def tensor_cores(capability: Capability, gpu: str | None = None) -> TensorCores | None:
-    """Return what the tensor cores of a GPU multiply; None where it has none.
+    """Return the tensor cores of a GPU; None if it has none.
 
     Args:
         capability: its compute capability; an unknown one counts as the one before.
-        gpu: its name, which tells boards without them.
+        gpu: its name, which identifies boards without them.
     """
     if gpu is not None and _WITHOUT.search(gpu):
         return None
@@ -101,5 +101,5 @@ def tensor_cores(capability: Capability, gpu: str | None = None) -> TensorCores 
 
 
 def has_tf32(capability: Capability) -> bool:
-    """Say whether GPUs of this compute capability multiply in TF32."""
+    """Return whether GPUs of this compute capability multiply in TF32."""
     return capability >= _FIRST_TF32

@@ -1,1 +1,1 @@
-"""From a training command to its reports: what this machine can record, and recording it."""
+"""Recording of training commands, and checks of what this machine can record."""

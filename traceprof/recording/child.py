@@ -26,21 +26,21 @@ _SIGNALS = (
 )
 _ENDING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
 _LAUNCHER = "nsys-launcher"
-# With a limit it is looked at some 20 times a second whether the child has ended: Python answers a
-# signal that comes right before a wait only after it.
+# A wait with a limit checks some 20 times a second whether the child has ended: Python handles a
+# signal that comes right before an unlimited wait only after it.
 _MAX_WAIT_S = 1e9
 
 
 def run_to_end(
     command: Sequence[str], environment: Mapping[str, str], *, under_nsys: bool
 ) -> tuple[int, bool]:
-    """Run a command; return its exit status as a shell gives it, and whether it was told to end.
+    """Run a command; return its exit status as in a shell, and whether a signal ended it.
 
     Args:
         command: the words.
         environment: its environment.
-        under_nsys: whether it is nsys that starts the training. It passes on what ends the training
-            and writes its report after that; what does not end it goes to the training itself.
+        under_nsys: whether nsys starts the training. nsys passes on signals that end the training,
+            and writes its report afterwards; other signals go to the training itself.
 
     Raises:
         UsageError: it does not start.
@@ -62,7 +62,7 @@ def run_to_end(
 
     with _handled(pass_on):
         try:
-            # In a session of its own, so that a terminal's Ctrl-C comes once: from here.
+            # In a session of its own, so that Ctrl-C in a terminal arrives once: from here.
             child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
         except OSError as error:
             why = error.strerror or str(error)
@@ -76,7 +76,7 @@ def run_to_end(
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have a function called for signals; those that are ignored (`nohup`) stay so."""
+    """Install a handler for signals; those that are ignored (`nohup`) stay ignored."""
     before = {
         number: signal.signal(number, handler)
         for number in _SIGNALS
@@ -90,7 +90,7 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 def _started_by_nsys(nsys: int) -> list[int]:
-    """Return the processes that nsys itself has started for the training, the outermost only."""
+    """Return the outermost processes that nsys has started for the training."""
     children: dict[int, list[tuple[int, str]]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):

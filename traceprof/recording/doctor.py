@@ -1,4 +1,4 @@
-"""What can be recorded on this machine, what is missing for the rest, and its GPUs and links."""
+"""Diagnosis of this machine: what it can record, what is missing, its GPUs and links."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _FIRST_WITH_STALLS, _FIRST_DRIVER_WITH_STALLS = (2026,), (550,)
 
 @dataclass(frozen=True)
 class Permissions:
-    """What the system permits; None where it does not say.
+    """Permissions that the system grants; None if unknown.
 
     Attributes:
-        perf_event_paranoid: of the kernel; up to 2 own processes may be sampled.
-        may_sample: whether they may be, as nsys finds.
+        perf_event_paranoid: setting of the kernel; up to 2, own processes may be sampled.
+        may_sample: whether they may be sampled, as nsys reports.
         counters_for_admins_only: the driver's NVreg_RestrictProfilingToAdminUsers.
-        ptrace_scope: of Yama; 0 or 1 lets a tool look into the processes that it starts.
+        ptrace_scope: setting of Yama; 0 or 1 lets a tool inspect the processes that it starts.
     """
 
     perf_event_paranoid: int | None
@@ -62,12 +62,12 @@ class Card:
 
 @dataclass(frozen=True)
 class Recordable:
-    """Something that a report may hold.
+    """A kind of data that a report may hold.
 
     Attributes:
-        what: a noun.
+        what: the data, a noun.
         can: whether it can be recorded here.
-        missing: what is missing for it, and how to get it; empty where nothing is.
+        missing: the missing tool or permission, and how to get it; empty if nothing is missing.
     """
 
     what: str
@@ -77,18 +77,18 @@ class Recordable:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of a machine; `host`, `gpus` and `paths` are read again beside a report.
+    """The diagnosis of a machine; analyses read `host`, `gpus` and `paths` from its file.
 
     Attributes:
         schema: of this document.
         host: the machine's name.
-        versions: of what a recording depends on.
-        misfits: which of them do not fit together.
+        versions: of the programs and libraries that a recording depends on.
+        misfits: incompatible versions.
         permissions: what the system permits.
         gpus: in order of index.
         paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path.
         network_cards: InfiniBand and RoCE cards.
-        recordable: what can be recorded.
+        recordable: the data that can be recorded, or not.
     """
 
     schema: str
@@ -103,7 +103,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at this machine and this Python's environment; nothing of them is changed."""
+    """Examine this machine and this Python's environment without changing them."""
     nsys = nsys_module.find()
     machine = look(None if nsys is None else nsys.may_sample)
     gpus, driver, paths, cards = _hardware()
@@ -122,7 +122,7 @@ def diagnose() -> Diagnosis:
 
 
 def file_name(host: str) -> str:
-    """Return what a diagnosis of a machine is called beside its reports."""
+    """Return the file name of a machine's diagnosis beside its reports."""
     return f"{PREFIX}{file_stem(host)}{SUFFIX}"
 
 
@@ -163,7 +163,7 @@ def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card
 def what_can_be_recorded(
     versions: Versions, machine: Machine, *, has_gpus: bool
 ) -> Iterator[Recordable]:
-    """Say what a report of this machine may hold, and what is missing for the rest."""
+    """Yield the data that a report of this machine may hold, and what is missing for the rest."""
     has_nsys = bool(versions.nsys)
     no_nsys = "Nsight Systems: put `nsys` on PATH"
     yield _if("ranges, steps and communication of instrument", has_nsys or bool(versions.torch),

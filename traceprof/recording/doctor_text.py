@@ -49,7 +49,7 @@ def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
 
 
 def _next(diagnosis: Diagnosis) -> str:
-    """Say how to record here."""
+    """Return how to record on this machine."""
     command = "traceprof record --steps 10:20 -- torchrun … train.py"
     if diagnosis.versions.nsys:
         return f"record a training: {command} (with Nsight Systems)"

@@ -1,4 +1,4 @@
-"""What `record --dry-run` prints: the commands, for those who put them into a job script."""
+"""The output of `record --dry-run`: commands to put into a job script."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from traceprof.recording.plan import Plan
 
 _VARIABLES = {
-    "TRACEPROF_INSTRUMENT": "has instrument name what the processes do that the script starts",
-    "TRACEPROF_RECORD_STEPS": "the steps that these record",
-    "TRACEPROF_RECORD_WITH": "what these record with",
-    "TRACEPROF_RECORD_TO": "where these put their traces",
+    "TRACEPROF_INSTRUMENT": "instruments the processes that the script starts",
+    "TRACEPROF_RECORD_STEPS": "the steps that these processes record",
+    "TRACEPROF_RECORD_WITH": "the tool that they record with",
+    "TRACEPROF_RECORD_TO": "the folder of their traces",
 }
 
 
@@ -41,7 +41,7 @@ def _with_torch(plan: Plan) -> Iterator[str]:
 
 
 def _with_nsys(plan: Plan) -> Iterator[str]:
-    # The job may run on another machine than this: nsys puts in the name of the one it runs on.
+    # The job may run on another machine: nsys puts in the name of the one it runs on.
     name = "%h" if plan.job.rank is None else plan.job.name
     output = f"--output={plan.folder}/{name}"
     for flag in plan.flags.flags:

@@ -1,6 +1,6 @@
-"""The flags of `nsys profile` for a training run: those that the installed version has.
+"""The flags of `nsys profile` for a training run that the installed version supports.
 
-Each says what it is for and what it costs; what is left out says why, and how to get it.
+Each has a purpose and a cost; what is left out has a reason, and a way to get it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from traceprof.recording.machine import Machine
 
 CAPTURE = "steps@traceprof-capture"
-"""The range that `instrument` opens around the steps that are asked for."""
+"""The range that `instrument` opens around the requested steps."""
 
-_NOT_MEASURABLE = "none that could be told from the noise"
+_NOT_MEASURABLE = "not measurable above noise"
 NO_COST = "none"
 
 
@@ -24,8 +24,8 @@ class Flag(NamedTuple):
 
     Attributes:
         text: as it stands on the command line.
-        purpose: what it is for.
-        cost: what it costs.
+        purpose: the reason for it.
+        cost: its cost at run time.
     """
 
     text: str
@@ -34,10 +34,10 @@ class Flag(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """What is not recorded.
+    """Data that is not recorded.
 
     Attributes:
-        what: a noun, such as `counters of the GPU's links`.
+        what: the data, a noun, such as `counters of the GPU's links`.
         why: the reason, and what to do about it.
     """
 
@@ -46,11 +46,11 @@ class LeftOut(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """What is recorded, and what is not.
+    """The choice of data to record.
 
     Attributes:
         flags: of `nsys profile`, in order.
-        left_out: what could be recorded elsewhere.
+        left_out: data that could be recorded elsewhere.
     """
 
     flags: list[Flag]
@@ -65,14 +65,14 @@ def choose_flags(
     has_steps: bool,
     is_first_here: bool,
 ) -> Flags:
-    """Choose what to record.
+    """Choose the flags, and list what they leave out.
 
     Args:
-        options: of `nsys profile`, with what its help says of each.
-        machine: what is there and what is permitted.
+        options: of `nsys profile`, each with its help text.
+        machine: its devices and permissions.
         uses_mpi: whether MPI starts the training.
         has_steps: whether only some steps are recorded.
-        is_first_here: whether this records what the ranks of a machine share, such as counters.
+        is_first_here: whether this process records the counters that the ranks of a machine share.
     """
     flags: list[Flag] = []
     left_out: list[LeftOut] = []

@@ -1,6 +1,6 @@
-"""Several recorders of one job: each says when its reports lie in the folder, and one analyses.
+"""Coordination of several recorders of one job: each marks its reports as done, one analyses.
 
-What they share is the folder, on a file system that all of them see.
+They share only the folder, on a file system that all of them see.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 MAX_WAIT_S = 600.0
 MAX_WAIT_ENDED_S = 20.0
-"""For the others, when the job was told to end: whoever told it does not wait long."""
+"""The wait for the others after a signal to end: its sender does not wait long."""
 
 _PAUSE_S = 0.2
 _PREFIX = ".recorded-"
 
 
 def begin(folder: Path, job: Job) -> None:
-    """Forget what this recorder, and the one that analysed, said of an earlier job."""
+    """Remove the marks that this recorder, and the one that analysed, left in an earlier job."""
     for file in (_note(folder, job), folder / f"{_PREFIX}analysed"):
         file.unlink(missing_ok=True)
 
 
 def done(folder: Path, job: Job, reports: Sequence[Path]) -> None:
-    """Say that this recorder's reports lie in the folder, perhaps none."""
+    """Mark this recorder's reports, perhaps none, as done."""
     note = _note(folder, job)
     partial = note.with_name(f"{note.name}.part")
     partial.write_text(json.dumps([report.name for report in reports]))
@@ -41,15 +41,15 @@ def done(folder: Path, job: Job, reports: Sequence[Path]) -> None:
 def gather(
     folder: Path, job: Job, *, was_ended: bool, say: Callable[[str], None]
 ) -> list[Path] | None:
-    """Return the reports of all recorders, once they are there; None where another one analyses.
+    """Wait for the reports of all recorders and return them; None if another one analyses.
 
-    The first analyses. Where it is not known which one that is, the last one to be done does.
+    The first recorder analyses; if it is unknown which one is the first, the last one to finish.
 
     Args:
-        folder: where all reports are.
+        folder: of all reports.
         job: of this recorder.
         was_ended: whether a signal ended the job.
-        say: told what is waited for.
+        say: called with messages about the wait.
     """
     if job.index not in {0, None}:
         return None
@@ -75,7 +75,7 @@ def _note(folder: Path, job: Job) -> Path:
 
 
 def _notes(folder: Path) -> list[Path]:
-    # Listed anew: on a network file system another machine's files show only then.
+    # Listed again: only then a network file system shows the files of other machines.
     return [
         path
         for path in folder.iterdir()
@@ -86,7 +86,7 @@ def _notes(folder: Path) -> list[Path]:
 
 
 def _claims(folder: Path) -> bool:
-    """Return whether this is the one that analyses, of several that see all reports."""
+    """Return whether this recorder analyses, of several that see all reports."""
     try:
         os.close(os.open(folder / f"{_PREFIX}analysed", os.O_CREAT | os.O_EXCL))
     except FileExistsError:

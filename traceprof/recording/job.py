@@ -1,4 +1,4 @@
-"""Which part of a job this process records: its machine, its rank, and how many others record."""
+"""The part of a job that this process records: machine, rank, and the number of recorders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from traceprof.recording.training_command import TrainingCommand
 
-# By who starts one process a rank, or one a node: rank, number of ranks, rank on the machine.
+# Variables of launchers of a process per rank or node: rank, number of ranks, rank on the machine.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -24,14 +24,14 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Job:
-    """What is known of the job that this process is part of.
+    """The job that this process is part of.
 
     Attributes:
         host: the machine's name, as it stands in names of files.
-        rank: of the one rank that is recorded here; None where all of this machine's are.
-        index: which of those who record this is, from 0; None where that is not known.
-        num_recorders: how many record at the same time, each a report of its own.
-        is_first_here: whether this is the first on its machine, which records what all share.
+        rank: the rank that is recorded here; None for all ranks of this machine.
+        index: of this recorder among all, from 0; None if unknown.
+        num_recorders: processes that record at the same time, each a report of its own.
+        is_first_here: whether this is the first on its machine, which records shared counters.
     """
 
     host: str
@@ -42,12 +42,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the report is called, without its ending."""
+        """The name of the report, without its ending."""
         return self.host if self.rank is None else f"{self.host}-rank{self.rank}"
 
 
 def job_of(environment: Mapping[str, str], command: TrainingCommand) -> Job:
-    """Return what the environment and the command tell of the job."""
+    """Return the job that the environment and the command describe."""
     host = file_stem(socket.gethostname())
     for rank_variable, size_variable, local_variable in _LAUNCHERS:
         rank, size = (environment.get(name, "") for name in (rank_variable, size_variable))

@@ -1,4 +1,4 @@
-"""What is there to be recorded on this machine, and what is permitted: read from files only."""
+"""Devices and permissions of this machine, read from files only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides which flags make sense.
+    """The facts about a machine that the choice of flags depends on.
 
     Attributes:
         has_gpu: whether NVIDIA's driver is loaded.
         may_count: whether GPU counters may be read.
-        may_sample: whether threads may be sampled; None where that is not known.
+        may_sample: whether threads may be sampled; None if unknown.
         network_cards: names of InfiniBand and RoCE cards.
     """
 
@@ -25,10 +25,10 @@ class Machine:
 
 
 def look(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
-    """Look at this machine.
+    """Examine this machine.
 
     Args:
-        may_sample: as nsys says; where it does not, the kernel is asked.
+        may_sample: as nsys reports; None to ask the kernel.
         root: of the file system; another one in tests.
     """
     driver = root / "proc/driver/nvidia"
@@ -44,7 +44,7 @@ def look(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
 
 
 def paranoid_level(root: Path = Path("/")) -> int | None:
-    """Return how much the kernel hides from those who sample; None where it does not say."""
+    """Return the kernel's `perf_event_paranoid`; None if unknown."""
     text = _read(root / "proc/sys/kernel/perf_event_paranoid").strip()
     return int(text) if text.removeprefix("-").isdecimal() else None
 
@@ -57,13 +57,13 @@ def permits_sampling(level: int | None, *, is_root: bool) -> bool | None:
 
 
 def ptrace_scope(root: Path = Path("/")) -> int | None:
-    """Return what Yama permits debuggers: 0 all, 1 children, 2 root, 3 none; None without Yama."""
+    """Return Yama's scope for debuggers: 0 all, 1 children, 2 root, 3 none; None without Yama."""
     text = _read(root / "proc/sys/kernel/yama/ptrace_scope").strip()
     return int(text) if text.isdecimal() else None
 
 
 def counters_restricted(root: Path = Path("/")) -> bool | None:
-    """Return whether GPU counters are for administrators only; None where no driver says."""
+    """Return whether GPU counters are for administrators only; None without a driver."""
     for line in _read(root / "proc/driver/nvidia/params").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "RmProfilingAdminOnly":

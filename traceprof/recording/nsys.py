@@ -1,4 +1,4 @@
-"""The installed Nsight Systems: where it is, its version, its options and what it may sample."""
+"""The installed Nsight Systems: path, version, options and permission to sample."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class Nsys:
 
     @cached_property
     def version_text(self) -> str:
-        """What `nsys --version` says of its version; empty where it says none."""
+        """The version in the output of `nsys --version`; empty if there is none."""
         match = _VERSION.search(self.run("--version"))
         return match.group() if match else ""
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version, such as `(2023, 4, 4)`; empty where it is not known."""
+        """The version, such as `(2023, 4, 4)`; empty if unknown."""
         return tuple(int(part) for part in self.version_text.split(".") if part)
 
     @cached_property
     def options(self) -> dict[str, str]:
-        """The options of `nsys profile`, without dashes, and what its help says of each."""
+        """The options of `nsys profile`, without dashes, each with its help text."""
         return parse_options(self.run("profile", "--help"))
 
     @cached_property
     def may_sample(self) -> bool | None:
-        """Whether it may see when threads run and what; None where it does not say so."""
+        """The permission to sample threads and context switches; None if unknown."""
         return parse_may_sample(self.run("status", "--environment"))
 
     def run(self, *arguments: str) -> str:
-        """Return what nsys prints.
+        """Run nsys and return its output.
 
         Raises:
             MissingToolError: it does not start.
@@ -65,16 +65,16 @@ class Nsys:
             raise MissingToolError(
                 f"cannot use {self.path}",
                 f"it does not start ({error.strerror})",
-                "install Nsight Systems anew, or record with --with torch",
+                "install Nsight Systems again, or record with --with torch",
             ) from error
         return done.stdout + done.stderr
 
 
 def find_importer(nsys: str) -> Path | None:
-    """Return the program that makes a report of what nsys recorded; None where it is not there.
+    """Return the program that imports recordings of nsys into reports; None if there is none.
 
     Args:
-        nsys: the path of `nsys`, perhaps a link, beside whose folder lies `host-linux-x64`.
+        nsys: the path of `nsys`, perhaps a link; `host-linux-x64` lies beside its folder.
     """
     for folder in Path(nsys).resolve().parents[:_MAX_PARENTS]:
         for library in _LIBRARIES:
@@ -85,15 +85,15 @@ def find_importer(nsys: str) -> Path | None:
 
 
 def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
-    """Make a report of what nsys recorded; what was recorded is removed then, as nsys does.
+    """Import a recording of nsys into a report and remove the recording, as nsys does.
 
     Args:
         importer: the program.
-        recorded: the `.qdstrm`, which stays where the import fails.
+        recorded: the `.qdstrm`, which stays if the import fails.
         report: the `.nsys-rep` that is made.
 
     Returns:
-        Why there is none; None where there is one.
+        The reason of a failure; None on success.
     """
     try:
         done = captured(
@@ -119,10 +119,10 @@ def parse_options(manual: str) -> dict[str, str]:
     """Read the help of `nsys profile`.
 
     Args:
-        manual: what `nsys profile --help` prints, of any version.
+        manual: output of `nsys profile --help`, of any version.
 
     Returns:
-        What is said of each option, by its long name without dashes.
+        The help text of each option, by its long name without dashes.
     """
     options: dict[str, list[str]] = {}
     said: list[str] = []
@@ -135,6 +135,6 @@ def parse_options(manual: str) -> dict[str, str]:
 
 
 def parse_may_sample(text: str) -> bool | None:
-    """Read from `nsys status --environment` whether processes may be sampled; None if unsaid."""
+    """Read the permission to sample from `nsys status --environment`; None if unknown."""
     checks = dict(_CHECK.findall(text))
     return None if "process-tree" not in checks else checks["process-tree"] == "OK"

@@ -1,4 +1,4 @@
-"""What `nvidia-smi` prints of GPUs and the links between them, read from its text."""
+"""GPUs and the links between them, read from the output of `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINK = re.compile(r"^\s*Link \d+:\s*(<?[\w.]+)")
 _CARD = re.compile(r"^\s*(NIC\d+):\s*(\S+)")
 _NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _MAX_S = 60.0
-# NVLink 4 and 5 are told with their overhead: 17 bytes on the wire for 16.
+# NVLink 4 and 5 are given with their overhead: 17 bytes on the wire for 16.
 _RAW_RATES = {26.562: 25.0, 53.125: 50.0}
 
 
@@ -80,7 +80,7 @@ def with_links(gpu: Gpu, rates: Sequence[float]) -> Gpu:
 
 
 def payload_rate(gb_per_s: float) -> float:
-    """Return what of a link's rate carries data."""
+    """Return the share of a link's rate that carries data, in GB/s."""
     for raw, payload in _RAW_RATES.items():
         if abs(gb_per_s - raw) < 0.01 * raw:
             return payload
@@ -115,13 +115,13 @@ def parse_topology(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]
 
 
 def _columns(words: Sequence[str]) -> list[str]:
-    """Return what the columns stand for, up to `CPU Affinity`."""
+    """Return the titles of the columns, up to `CPU Affinity`."""
     end = words.index("CPU") if "CPU" in words else len(words)
     return list(words[:end])
 
 
 def parse_numa_nodes(text: str) -> dict[int, int]:
-    """Return the NUMA node beside each GPU, by index, of the matrix; old ones do not have it."""
+    """Return the NUMA node of each GPU, by index, from the matrix; old versions lack it."""
     nodes: dict[int, int] = {}
     columns: list[str] = []
     for line in _ESCAPE.sub("", text).splitlines():
@@ -136,7 +136,7 @@ def parse_numa_nodes(text: str) -> dict[int, int]:
 
 
 def gpu_paths(matrix: dict[str, dict[str, str]], num_gpus: int) -> tuple[tuple[str, ...], ...]:
-    """Return the paths between GPUs by their indices; empty texts where they are not told."""
+    """Return the paths between GPUs by their indices; empty texts for unknown ones."""
     names = [f"GPU{index}" for index in range(num_gpus)]
     return tuple(tuple(matrix.get(a, {}).get(b, "") for b in names) for a in names)
 
@@ -156,7 +156,7 @@ def _run(*command: str) -> str:
 
 
 def with_numa_node(gpu: Gpu, node: int | None) -> Gpu:
-    """Return a GPU with the NUMA node beside it."""
+    """Return a GPU with its NUMA node."""
     return replace(gpu, numa_node=node)
 
 

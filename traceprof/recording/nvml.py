@@ -1,4 +1,4 @@
-"""GPUs and their links, asked of the driver itself by `nvidia-ml-py`, where that is installed."""
+"""GPUs and their links, queried from the driver by `nvidia-ml-py`, if that is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 def gpus() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...]] | None:
-    """Return the GPUs, the driver's version, and the paths between GPUs; None if it cannot tell."""
+    """Return the GPUs, the driver's version, and the paths between GPUs; None if unknown."""
     try:
         import pynvml  # noqa: PLC0415  (of an extra)
     except ImportError:
@@ -24,7 +24,7 @@ def gpus() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...]] | None:
 
 
 def ask(nvml: Any) -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...]] | None:  # noqa: ANN401
-    """Return the same of this module, in tests another one than `pynvml`."""
+    """Query this module, in tests a substitute for `pynvml`, as `gpus()` does."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:  # no driver, or no GPU that it may see
@@ -50,25 +50,25 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:  # noqa: ANN401
         _text(nvml.nvmlDeviceGetName(handle)),
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
-        pcie_generation=_told(nvml, lambda: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))),
-        pcie_width=_told(nvml, lambda: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))),
+        pcie_generation=_query(nvml, lambda: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))),
+        pcie_width=_query(nvml, lambda: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))),
         num_nvlinks=len(up),
-        nvlink_gb_per_s=_told(nvml, lambda: _link_rate(nvml, handle)) if up else None,
-        numa_node=_told(nvml, lambda: int(nvml.nvmlDeviceGetNumaNodeId(handle))),
+        nvlink_gb_per_s=_query(nvml, lambda: _link_rate(nvml, handle)) if up else None,
+        numa_node=_query(nvml, lambda: int(nvml.nvmlDeviceGetNumaNodeId(handle))),
     )
 
 
 def _links_up(nvml: Any, handle: Any) -> list[int]:  # noqa: ANN401
     links = []
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        state = _told(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link))
+        state = _query(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link))
         if state is not None and state == nvml.NVML_FEATURE_ENABLED:
             links.append(link)
     return links
 
 
 def _link_rate(nvml: Any, handle: Any) -> float | None:  # noqa: ANN401
-    """Return the GB/s of one link in one direction; None where the driver does not say."""
+    """Return the GB/s of one link in one direction; None if the driver does not know."""
     (field,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
     if field.nvmlReturn != 0 or not field.value.uiVal:
         return None
@@ -83,7 +83,7 @@ def _path(nvml: Any, one: tuple[Any, Gpu], other: tuple[Any, Gpu]) -> str:  # no
     bonded = _bonded(nvml, handle, peer_gpu)
     if bonded:
         return f"NV{bonded}"
-    level = _told(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(handle, peer))
+    level = _query(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(handle, peer))
     words = {
         nvml.NVML_TOPOLOGY_INTERNAL: "PIX",
         nvml.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -96,23 +96,23 @@ def _path(nvml: Any, one: tuple[Any, Gpu], other: tuple[Any, Gpu]) -> str:  # no
 
 
 def _bonded(nvml: Any, handle: Any, peer: Gpu) -> int:  # noqa: ANN401
-    """Return how many links lead to a GPU, or to a switch, which leads to all."""
+    """Return the number of links to a GPU, or to a switch, which leads to all."""
     number = 0
     for link in _links_up(nvml, handle):
-        kind = _told(nvml, lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))  # noqa: B023
+        kind = _query(nvml, lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))  # noqa: B023
         if kind is not None and kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             number += 1
             continue
-        remote = _told(nvml, lambda: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))  # noqa: B023
+        remote = _query(nvml, lambda: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))  # noqa: B023
         number += remote is not None and peer.is_called(_text(remote.busId))
     return number
 
 
-def _told(nvml: Any, ask_driver: Callable[[], Value]) -> Value | None:  # noqa: ANN401
-    """Return what the driver tells; None for what it does not know of this GPU."""
+def _query(nvml: Any, ask_driver: Callable[[], Value]) -> Value | None:  # noqa: ANN401
+    """Return the driver's answer; None for what it does not know of this GPU."""
     try:
         return ask_driver()
-    except (nvml.NVMLError, AttributeError):  # an older nvidia-ml-py lacks some questions
+    except (nvml.NVMLError, AttributeError):  # an older nvidia-ml-py lacks some queries
         return None
 
 

@@ -1,4 +1,4 @@
-"""What will be run: the command under its recorder, and where the reports go."""
+"""The plan of a recording: the command under its recorder, and the files of its reports."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Plan:
     Attributes:
         tool: `nsys` or `torch`.
         words: the whole command.
-        variables: of the environment, beside those that are there.
-        folder: where everything goes.
+        variables: additional ones of the environment.
+        folder: of all files.
         job: of this recorder.
-        steps: those that are recorded, `A:B`; None for all.
+        steps: the recorded steps, `A:B`; None for all.
         flags: of nsys.
-        notes: what the user should know before.
+        notes: warnings for the user.
     """
 
     tool: str
@@ -51,17 +51,17 @@ class Plan:
 
     @property
     def capture(self) -> Path:
-        """What nsys writes."""
+        """The report that nsys writes."""
         return self.folder / f"{self.job.name}.nsys-rep"
 
     @property
     def unimported(self) -> Path:
-        """What nsys leaves in its place where it fails to import what it recorded."""
+        """The recording that nsys leaves if it fails to import it."""
         return self.capture.with_suffix(".qdstrm")
 
     @property
     def export(self) -> Path:
-        """What it is exported to."""
+        """The export of the report."""
         return self.folder / f"{self.job.name}.sqlite"
 
 
@@ -73,17 +73,17 @@ def make_plan(
     steps: str | None = None,
     tool: str | None = None,
 ) -> Plan:
-    """Decide what is run.
+    """Plan a recording.
 
     Args:
-        words: the command that trains.
-        folder: where reports go.
-        environment: of this process, which tells its part of the job.
-        steps: those to record, as they were asked for; None for all.
-        tool: `nsys` or `torch`; None for nsys where it is installed.
+        words: the training command.
+        folder: of the reports.
+        environment: of this process, which shows its part of the job.
+        steps: the steps to record, as the user gave them; None for all.
+        tool: `nsys` or `torch`; None for nsys if it is installed.
 
     Raises:
-        MissingToolError: nsys is asked for and is not there.
+        MissingToolError: nsys is requested and not installed.
         UsageError: the steps are no range, or nsys could not follow the command's processes.
     """
     _check_steps(steps)
@@ -107,9 +107,9 @@ _NO_NSYS = (
     " outside of PyTorch and no waits in the system (install Nsight Systems for these)"
 )
 _NO_SCRIPT = (
-    "no Python script is seen in the command, so `-m instrument` has no place in it: ranges and"
-    " steps are there only if traceprof is installed where the training runs (its .pth file reads"
-    " TRACEPROF_INSTRUMENT=1) and a process group is made"
+    "the command names no Python script, so `-m instrument` cannot be put into it: ranges and"
+    " steps are recorded only if traceprof is installed where the training runs (its .pth file"
+    " reads TRACEPROF_INSTRUMENT=1) and a process group is created"
 )
 
 
@@ -120,7 +120,9 @@ def _torch_plan(
     variables = {**_variables(steps), "TRACEPROF_RECORD_WITH": TORCH}
     variables["TRACEPROF_RECORD_TO"] = str(folder.absolute())
     if steps is None:
-        notes.append("no --steps: all are recorded, and held in memory until the training ends")
+        notes.append(
+            "without --steps all steps are recorded, and kept in memory until the training ends"
+        )
     notes += _instrument_notes(command)
     words = tuple(command.instrumented(options))
     return Plan(TORCH, words, variables, folder, job, steps, Flags([], []), tuple(notes))
@@ -150,11 +152,13 @@ def _nsys_plan(
     )
     variables = _variables(steps)
     if steps is not None:
-        variables["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = "0"  # the capture range is no kept text
-    told = ",".join(f"{name}={value}" for name, value in variables.items())
+        variables["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = (
+            "0"  # the capture range is no registered string
+        )
+    assigned = ",".join(f"{name}={value}" for name, value in variables.items())
     settings = (
-        ("env-var", told, "has instrument name what the processes do that the script starts"),
-        ("wait", "primary", "ends with the training, not with what it leaves running"),
+        ("env-var", assigned, "instruments the processes that the script starts"),
+        ("wait", "primary", "ends with the training, not with processes that it leaves running"),
         ("force-overwrite", "true", "replaces an earlier report of this name"),
         ("output", str(folder / job.name), "the report"),
     )
@@ -175,7 +179,7 @@ def _steps_option(steps: str | None) -> list[str]:
 
 
 def _variables(steps: str | None) -> dict[str, str]:
-    """Return what tells the processes that a script starts itself."""
+    """Return the variables that instrument the processes that a script starts itself."""
     variables = {"TRACEPROF_INSTRUMENT": "1"}
     if steps is not None:
         variables["TRACEPROF_RECORD_STEPS"] = steps
@@ -205,7 +209,7 @@ def _nvtx_notes(nsys: Nsys, command: TrainingCommand) -> list[str]:
 
 
 def _nvtx_version(python: str | None) -> str:
-    """Return the version of nvtx that the training's Python has; empty where it has none."""
+    """Return the version of nvtx in the training's Python; empty if it has none."""
     if python is None or python == sys.executable:
         try:
             return importlib.metadata.version("nvtx")

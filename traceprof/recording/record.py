@@ -1,4 +1,4 @@
-"""Records a training run: starts it, and has its reports lie in the folder, whole, when it ends."""
+"""Recording of a training run, up to the complete reports in the folder."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOT_IMPORTED = "nsys failed to import what it recorded itself"
-"""Nsight Systems 2023.4 does in one of some hundred recordings, at exit status 0."""
+"""Happens with Nsight Systems 2023.4 in about 1 % of recordings, at exit status 0."""
 
 
 class Recorded(NamedTuple):
-    """What a recording came to.
+    """The outcome of a recording.
 
     Attributes:
         status: of the command, as a shell gives it.
-        reports: of all recorders of the job; None where another one analyses them.
+        reports: of all recorders of the job; None if another recorder analyses them.
     """
 
     status: int
@@ -38,12 +38,12 @@ class Recorded(NamedTuple):
 def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     """Run the command of a plan to its end, and bring its reports into the folder.
 
-    A signal that ends this process ends the command instead; what was recorded until then becomes
-    the report.
+    A signal to end this process ends the command instead; the report holds what was recorded until
+    then.
 
     Args:
         plan: what to run.
-        say: told, in a sentence, what is going on.
+        say: called with a sentence for each event.
 
     Raises:
         UsageError: the folder cannot be written to, or the command does not start.
@@ -68,21 +68,21 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     is_imported = plan.tool != NSYS or _import_again(plan, say)
     reports = _exported(plan, say) if plan.tool == NSYS else _written(plan.folder, before)
     if is_imported and not reports:
-        steps = "" if plan.steps is None else f" (did it come to steps {plan.steps}?)"
+        steps = "" if plan.steps is None else f" (did it reach steps {plan.steps}?)"
         say(f"nothing was recorded on {plan.job.name}{steps}")
     gathering.done(plan.folder, plan.job, reports)
     return Recorded(status, gathering.gather(plan.folder, plan.job, was_ended=was_ended, say=say))
 
 
 def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:
-    """Have what nsys recorded and failed to import imported; return whether nothing is left so."""
+    """Import a recording that nsys failed to import; return whether none is left."""
     if not plan.unimported.exists():
         return True
     nsys = nsys_module.find()
     importer = None if nsys is None else nsys_module.find_importer(nsys.path)
     if importer is None:
         say(f"{NOT_IMPORTED}: {plan.unimported} is all there is; record again, or import it with")
-        say("QdstrmImporter, which lies in the folder host-linux-x64 of Nsight Systems")
+        say("QdstrmImporter, in the folder host-linux-x64 of Nsight Systems")
         return False
     say(f"{NOT_IMPORTED}: {importer} imports it again")
     failure = nsys_module.import_recorded(importer, plan.unimported, plan.capture)
@@ -94,7 +94,7 @@ def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:
 
 
 def _exported(plan: Plan, say: Callable[[str], None]) -> list[Path]:
-    """Export what nsys wrote; where that fails the capture itself is the report."""
+    """Export the capture of nsys; if that fails, the capture itself is the report."""
     if not plan.capture.exists():
         return []
     try:
@@ -108,7 +108,7 @@ def _exported(plan: Plan, say: Callable[[str], None]) -> list[Path]:
 
 
 def _traces(folder: Path) -> dict[Path, float]:
-    """Return the traces of torch.profiler in a folder, and when each was written."""
+    """Return the traces of torch.profiler in a folder, with the times of their last change."""
     files = [*folder.glob("*.pt.trace.json.gz"), *folder.glob("*.pt.trace.json")]
     return {
         path: path.stat().st_mtime
@@ -118,6 +118,6 @@ def _traces(folder: Path) -> dict[Path, float]:
 
 
 def _written(folder: Path, before: dict[Path, float]) -> list[Path]:
-    """Return the traces that are new; of one that is there twice, the compressed one."""
+    """Return the new traces; of one that exists twice, the compressed one."""
     new = [path for path, time in _traces(folder).items() if before.get(path) != time]
     return sorted(path for path in new if path.with_name(f"{path.name}.gz") not in new)

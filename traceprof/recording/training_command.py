@@ -1,4 +1,4 @@
-"""The command that trains: where `-m instrument` goes in it, and which Python runs it."""
+"""The training command: the place for `-m instrument` in it, and the Python that runs it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 
 
 class _Launcher(NamedTuple):
-    """How a launcher's options are read up to the script; `_` in them is written `-`.
+    """Options of a launcher, to be read up to the script; `_` in them is written `-`.
 
     Attributes:
-        alone: those that take no value; all others do.
-        num_nodes: the option that tells how many nodes there are, and what stands in for it.
+        alone: options without a value; all others have one.
+        num_nodes: the option for the number of nodes, and its default.
         node: the same of this node's number.
-        may_have_others: other versions have options that are not known here, so that only what
-            looks like a script is one.
+        may_have_others: other versions have options that are unknown here, so that only a word
+            that looks like a script is one.
     """
 
     alone: frozenset[str]
@@ -61,15 +61,15 @@ _ACCELERATE = _Launcher(
 
 @dataclass(frozen=True)
 class TrainingCommand:
-    """A command and what could be read from it.
+    """A command, taken apart.
 
     Attributes:
         words: the command, as it was given.
-        script: where in it the script or `-m MODULE` begins that a Python runs; None where that
-            cannot be told, such as for a shell script.
-        python: the Python that runs it, as far as it can be told.
-        num_nodes: of torchrun's `--nnodes`; None where it does not say one number.
-        node: of torchrun's `--node-rank`; None where it is not said.
+        script: index of the word with which the Python script or `-m MODULE` begins; None if
+            unknown, such as for a shell script.
+        python: the Python that runs it, if known.
+        num_nodes: torchrun's `--nnodes`; None if that is not one number.
+        node: torchrun's `--node-rank`; None if not given.
         uses_mpi: whether MPI starts it.
     """
 
@@ -82,14 +82,14 @@ class TrainingCommand:
 
     @property
     def is_instrumented(self) -> bool:
-        """Whether the command has `-m instrument` itself."""
+        """The presence of `-m instrument` in the command."""
         script = self.script
         return script is not None and self.words[script : script + 2] == ("-m", "instrument")
 
     def instrumented(self, options: Sequence[str] = ()) -> list[str]:
         """Return the command with `-m instrument` before the script.
 
-        Where there is no place for it, or it has that already, the command is as it was.
+        A command without a place for it, or that has it already, is unchanged.
 
         Args:
             options: of `instrument`.
@@ -180,7 +180,7 @@ def _with_short(words: Sequence[str], at: int) -> tuple[str, ...]:
 
 
 def _interpreter_of(program: str) -> str | None:
-    """Return the Python that a script such as torchrun names in its first line."""
+    """Return the Python in the first line of a script such as torchrun."""
     path = shutil.which(program)
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""Versions of what a recording depends on, and which of them do not fit; nothing is imported."""
+"""Versions of the tools that a recording depends on, and incompatible ones; imports none."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 MIN_TORCH = (2, 4)
 MAX_NVTX_FOR_OLD = (0, 2, 11)
 FIRST_NSYS_WITH_DOMAINS = (2024,)
-"""Before it, nsys knows no `nvtxDomainIsEnabled`, without which newer packages write nothing."""
+"""Older versions of nsys lack `nvtxDomainIsEnabled`, without which newer nvtx writes nothing."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions as texts; empty where a thing is not there or does not say.
+    """Versions as texts; empty for missing tools and unknown versions.
 
     Attributes:
         nsys: Nsight Systems.
@@ -58,7 +58,7 @@ def find_versions(nsys: str, driver: str) -> Versions:
 
 
 def misfits(versions: Versions) -> list[str]:
-    """Return what does not fit together, and what to do about it."""
+    """Return sentences about incompatible versions, and what to do about them."""
     said = []
     cuda, driver = numbers(versions.cuda), numbers(versions.driver)
     needed = _MIN_DRIVERS.get(cuda[0]) if cuda else None
@@ -74,7 +74,7 @@ def misfits(versions: Versions) -> list[str]:
 
 
 def nvtx_misfit(nsys: str, nvtx: str) -> str | None:
-    """Return what is lost of ranges of one's own, where these two do not fit."""
+    """Return a sentence about the user's own ranges if these two are incompatible."""
     of_nsys, of_nvtx = numbers(nsys), numbers(nvtx)
     if not of_nsys or not of_nvtx:
         return None
@@ -88,7 +88,7 @@ def nvtx_misfit(nsys: str, nvtx: str) -> str | None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, as far as it has some: `2.13.0+cpu` is (2, 13, 0)."""
+    """Return the numbers of a version: `2.13.0+cpu` is (2, 13, 0)."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, match.group().split("."))) if match else ()
 
