@@ -10,49 +10,29 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.reference import beside
-from tests.reference.exposed_copy import KINDS, ExposedCopy, prepare
+from tests.reference.exposed_copy import prepare
 from tests.support.builders import TraceBuilder
+from tests.support.exposed_copies import answer
 from tests.support.long import few_and_many, for_examples
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
-from traceprof.analyses.exposed_copy.parts import exposed_ns
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report
 from traceprof.run.opening import Window
-from traceprof.trace.model.kinds import MemoryKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.reference.exposed_copy import ExposedCopy
     from tests.reference.spans import Span
     from tests.support.builders import How
     from traceprof.analyses.exposed_copy import ExposedCopyResult
     from traceprof.run.opening import Rank
 
 CUTS = ((0.31, 0.77), (-0.1, 0.5), (0.6, 1.2))
-
-
-def answer(result: ExposedCopyResult) -> ExposedCopy:
-    """Return what the analysis says, in the reference's words."""
-    parts, gradients = result.parts, [part for part in result.parts if part.is_gradient]
-    return ExposedCopy(
-        window_ns=result.window_ns,
-        copy_ns=result.copy_ns,
-        exposed_ns=result.exposed_ns,
-        by_kind={
-            kind: exposed_ns(part for part in parts if part.direction == kind) for kind in KINDS
-        },
-        pageable_ns=exposed_ns(part for part in parts if part.memory is MemoryKind.PAGEABLE),
-        same_stream_ns=exposed_ns(part for part in parts if part.is_same_stream),
-        bytes=sum(part.bytes for part in parts),
-        num_copies=sum(part.num_copies for part in parts),
-        gradient_ns=exposed_ns(gradients),
-        gradient_bytes=sum(part.bytes for part in gradients),
-        num_gradient_copies=sum(part.num_copies for part in gradients),
-    )
 
 
 def assert_same_beside(result: ExposedCopyResult, expected: beside.Beside) -> None:

@@ -117,9 +117,24 @@ MADE = {
 }  # fmt: skip
 
 
+KNOWN_MS = {
+    "steps": (10, 35),
+    "optimizer": (20, 75),
+    "by name": (20, 35),
+    "by time": (20, 45),
+    "warm-up": (30, 35),
+    "all warm-up": (10, 25),
+    "steps of warm-up": (20, 35),
+    "distorted": (20, 35),
+    "no compute": (1, 6),
+}
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_made_trainings(name: str, tmp_path: Path) -> None:
-    check_all(MADE[name].write(tmp_path / "t.sqlite"))
+    (training,) = check_all(MADE[name].write(tmp_path / "t.sqlite"))
+    found = training.start_ns / MS, training.end_ns / MS
+    assert KNOWN_MS.get(name, found) == found
 
 
 def test_two_devices_of_a_process(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Hand-made gaps between operations of a GPU, and what the reference says of them."""
+"""Hand-made gaps between operations of a GPU, and the causes that are measured for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from tests.reference.host_evidence import Evidence
 from tests.reference.idle_causes import RankIdle
 from tests.reference.nsight_export import Export
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.opened import ranks_of
+from traceprof.host.idle_causes import idle_causes
+from traceprof.run.opening import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +40,19 @@ def os_call(trace: TraceBuilder, name: str, start: int, end: int) -> TraceBuilde
 def found(
     trace: TraceBuilder, folder: Path, window: tuple[int, int] | None = None
 ) -> dict[str, float]:
-    """The causes that have time, in us where they are whole ones, without `_ns`."""
-    export = Export(trace.write(folder / "t.sqlite"))
-    rank = RankIdle(export, Evidence(export), *min(export.ranks))
-    result = rank.answer(window)
+    """The causes that have time, in us where they are whole ones, without `_ns`.
+
+    The reference must say the same.
+    """
+    path = trace.write(folder / "t.sqlite")
+    export = Export(path)
+    result = RankIdle(export, Evidence(export), *min(export.ranks)).answer(window)
     assert sum(result.causes.values()) == result.idle_ns
     for piece, after in zip(result.pieces, result.pieces[1:], strict=False):
         assert piece.start < piece.end <= after.start
+    with ranks_of(path) as (rank, *_):
+        causes = idle_causes(rank).within(Window(*window) if window else rank.window)
+    assert {f"{cause.value}_ns": ns for cause, ns in causes.items()} == result.causes
     return {name.removesuffix("_ns"): ns / US for name, ns in result.causes.items() if ns}
 
 
