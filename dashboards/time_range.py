@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from traceprof.analyses.kernels import kernel_table
-from traceprof.analyses.registry import RANK_ANALYSES
+from traceprof.analyses.registry import ANALYSES
 from traceprof.run.windows import time_window
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Measured = TypeVar("Measured")
 _MAX_KEPT = 4096  # results
-_BY_NAME = {analysis.name: analysis for analysis in RANK_ANALYSES}
+_BY_NAME = {analysis.name: analysis for analysis in ANALYSES}
 _lock = threading.Lock()
 _kept: OrderedDict[Key, object] = OrderedDict()
 
@@ -39,11 +39,11 @@ def measured_within(rank: Rank, module: Judge[Result], scope: Scope) -> Result |
         None where the analysis is not for this rank, or the rank did nothing in that time.
     """
     analysis = _BY_NAME[module.__name__]
-    if rank.device is None and not analysis.is_for_cpu:
+    if analysis.measure is None or (rank.device is None and not analysis.is_for_cpu):
         return None
     if not all(rank.trace.holds(part) for part in analysis.requires):
         return None
-    return cast("Result | None", _measured(rank, scope, analysis.name, analysis.run))
+    return cast("Result | None", _measured(rank, scope, analysis.name, analysis.measure))
 
 
 def kernels_within(rank: Rank, scope: Scope) -> KernelTable | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 MetricValue = int | float | str | bool | None
+TimePart = Literal["exposed communication", "exposed copies", "idle"]
 
 # Kinds of numbers and texts: of metrics, and of the fields of JSON documents.
 Ns = Annotated[int, Meta(ge=0)]
@@ -227,6 +229,32 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[Text, Meta(description="What is missing.")]
     how_to_collect: Annotated[Text, Meta(description="The flag or step that would supply it.")]
     rank: Annotated[Count | None, Meta(description="Null: the whole run.")] = None
+
+
+@dataclass(frozen=True)
+class FindingKind:
+    """The declaration of a kind of finding.
+
+    Attributes:
+        metrics: the class of its numbers.
+        part: the part of a rank's time that is attributed to it, None for most.
+        removed_by: the names of the assumptions of a replay that remove it, or a function that
+            returns them for the same finding on all ranks; empty where none fits.
+        same_time_as: the id of another finding that may be about the same time, else None.
+    """
+
+    metrics: type[Metrics]
+    part: TimePart | None = None
+    removed_by: tuple[str, ...] | Callable[[Sequence[Finding]], tuple[str, ...]] = ()
+    same_time_as: str | None = None
+
+    def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:
+        """Return the names of the assumptions that remove a finding; empty where none fits.
+
+        Args:
+            group: the same finding on each rank that has it.
+        """
+        return self.removed_by(group) if callable(self.removed_by) else self.removed_by
 
 
 def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:

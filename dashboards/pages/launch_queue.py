@@ -78,7 +78,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
     )
     known = results
-    gaps = missing(view.missing(*launch_queue.IDS))
+    gaps = missing(view.missing(*launch_queue.FINDINGS))
     if not known:
         empty = nothing(
             "No report chosen has CUDA API calls: when operations were launched is not known.",

@@ -82,7 +82,9 @@ def layout(analysis: Analysis, address: Address) -> Component:
         _peers(view, used),
         _uses(rows),
         _counters([(result.rank, use) for result in counted for use in result.counters]),
-        missing(view.missing(*link_limits.IDS, *peer_transfers.IDS, *pageable_copy.IDS)),
+        missing(
+            view.missing(*link_limits.FINDINGS, *peer_transfers.FINDINGS, *pageable_copy.FINDINGS)
+        ),
     )
 
 

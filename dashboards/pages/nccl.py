@@ -73,7 +73,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "A collective's kernel runs from its rank's arrival until the last rank has arrived and all"
         " is done: times hold waiting, and bandwidths are lower bounds."
     )
-    gaps = missing(view.missing(*collectives.IDS, *nccl_serialization.IDS))
+    gaps = missing(view.missing(*collectives.FINDINGS, *nccl_serialization.FINDINGS))
     uses = [(result.rank, use) for result in results for use in result.uses]
     if not uses:
         empty = nothing(
@@ -115,7 +115,7 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
     title = "Bus bandwidth against the peak"
     drawn = [row for row in _drawn(uses) if row[1].busbw_gb_per_s is not None]
     if not drawn:
-        reasons = [gap for gap in view.missing(*collectives.IDS) if gap.how_to_collect]
+        reasons = [gap for gap in view.missing(*collectives.FINDINGS) if gap.how_to_collect]
         why = f": {reasons[0].reason}" if reasons else ""
         how = reasons[0].how_to_collect if reasons else ""
         return card(title, nothing(f"No operation's rate is known{why}.", how))

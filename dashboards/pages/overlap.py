@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " Kernels of one name, grid and block are compared: alone, and beside communication."
     )
     judged = [result for result in results if result.num_communication]
-    gaps = missing(view.missing(*overlap_slowdown.IDS))
+    gaps = missing(view.missing(*overlap_slowdown.FINDINGS))
     if not judged:
         empty = nothing("No communication ran in this time: there is nothing to overlap.")
         return page(TITLE, lead, card("Overlap", empty), gaps)

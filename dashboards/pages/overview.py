@@ -12,7 +12,7 @@ from dashboards.widgets.breakdown_table import TITLE as BREAKDOWN
 from dashboards.widgets.breakdown_table import breakdown_card
 from dashboards.widgets.components import card, missing, nothing, page
 from dashboards.widgets.finding_card import finding_card
-from dashboards.widgets.headline import headline_card, owners_card
+from dashboards.widgets.headline import attribution_card, headline_card
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
@@ -40,7 +40,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "",
         headline_card(view, address.to(addresses.WHAT_IF).href()),
         _breakdown(view, results),
-        owners_card(view),
+        attribution_card(view),
         _findings(view),
         missing(view.missing()),
         _notes(view),

@@ -159,10 +159,10 @@ def _share_bar(finding: Finding, most: float) -> Component:
     return html.Div(bar, title=f"{duration(finding.impact_ns)}, severity {finding.severity}")
 
 
-def owners_card(view: View) -> Component | None:
-    """Return who owns each part of the time that is no compute; None where no part is large."""
+def attribution_card(view: View) -> Component | None:
+    """Return what accounts for each part of the time without compute; None without large parts."""
     by_part: dict[tuple[str, str | None], list[tuple[float, int, str | None]]] = {}
-    for owner in view.analysis.result.owners:
+    for owner in view.analysis.result.attributions:
         if owner.rank in view.numbers:
             key = (owner.part, owner.finding)
             by_part.setdefault(key, []).append((owner.fraction, owner.rank, owner.sentence))

@@ -426,7 +426,7 @@ def test_a_graph_counts_once(tmp_path: Path) -> None:
 
 def test_without_api_calls(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")
-    with closing(analyze(path, options=Options(only=launch_queue.IDS))) as analysis:
+    with closing(analyze(path, options=Options(only=[launch_queue.ID]))) as analysis:
         assert analysis.of(launch_queue) == ()
         assert analysis.findings == ()
         (missing,) = analysis.not_applicable

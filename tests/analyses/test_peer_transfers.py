@@ -63,7 +63,7 @@ def test_scenarios(scenario: str) -> None:
     expected = {
         (finding["id"], finding["rank"]): finding["metrics"]
         for finding in truth.get("findings", [])
-        if finding["id"] in peer_transfers.IDS
+        if finding["id"] in peer_transfers.FINDINGS
     }
     assert found.keys() == expected.keys()
     for key, metrics in expected.items():

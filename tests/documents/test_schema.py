@@ -13,7 +13,7 @@ import pytest
 from traceprof.documents.schema import texts
 
 ROOT = Path(__file__).parents[2]
-ONCE = {"Document", "Finding", "Gate", "Owner", "Saving"}
+ONCE = {"Attribution", "Document", "Finding", "Gate", "Saving"}
 
 
 @pytest.mark.parametrize("file", texts())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.builders import TraceBuilder
 from traceprof import analyze
-from traceprof.analyses.registry import RANK_ANALYSES
+from traceprof.analyses.registry import ANALYSES
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def test_what_needs_api_calls_says_that_there_are_none(tmp_path: Path) -> None:
     ids = {
         id_
-        for analysis in RANK_ANALYSES
+        for analysis in ANALYSES
         if Part.API_CALLS in analysis.requires
-        for id_ in analysis.ids
+        for id_ in analysis.findings
     }
     assert {"host-sync", "launch-queue-stall"} <= ids
     path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")

@@ -14,7 +14,7 @@ from tests.support import trees
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.schema import validator
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
-from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES
+from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analysis import Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
@@ -159,7 +159,7 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) ->
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
     assert [row.rank for row in analysis.of(breakdown)] == [0, 1]
     assert [row.rank for row in analysis.of(gpu_idle)] == [0]
-    assert [module.name for module in RANK_ANALYSES if module.is_for_cpu] == [
+    assert [module.name for module in ANALYSES if module.is_for_cpu] == [
         breakdown.__name__, exposed_communication.__name__,
     ]  # fmt: skip
     assert [groups.rank for groups in analysis.result.measured.shown_process_groups] == [1]

@@ -14,7 +14,7 @@ from tests.support.cli import run
 from tests.support.opened import analysis_of
 from tests.support.schema import validator
 from tests.support.traces import SAMPLE, SAMPLES
-from traceprof.analyses.registry import METRICS
+from traceprof.analyses.registry import FINDINGS
 from traceprof.analysis import Options, analyze
 from traceprof.cli.main import EXIT_DONE
 from traceprof.reports import json as json_report
@@ -39,7 +39,7 @@ def test_metrics_of_findings_are_those_of_their_analyses() -> None:
     for sample in SAMPLES:
         with analysis_of(sample) as analysis:
             for finding in analysis.findings:
-                metrics = METRICS[finding.id].declared()
+                metrics = FINDINGS[finding.id].metrics.declared()
                 optional = {name for name, metric in metrics.items() if metric.is_optional}
                 assert set(metrics) - optional <= set(finding.metrics) <= set(metrics)
                 num_findings += 1

@@ -26,6 +26,7 @@ from traceprof.communication.messages import messages
 from traceprof.findings import (
     Count,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.transfers import Transfer
     from traceprof.run.opening import Rank, Window
 
-IDS: tuple[str, ...] = ("small-collectives",)
+ID = "small-collectives"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -61,7 +62,7 @@ class SmallCollectivesMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of communication kernels whose size is known"]
 
 
-METRICS: dict[str, type[Metrics]] = {"small-collectives": SmallCollectivesMetrics}
+FINDINGS = {ID: FindingKind(SmallCollectivesMetrics)}
 
 # Fewer are not worth merging.
 MIN_OPERATIONS = 20
@@ -252,7 +253,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
     )
     return [
         Finding(
-            IDS[0],
+            ID,
             severity,
             result.rank,
             f"{small.num_operations} small communication operations (median"
@@ -337,13 +338,13 @@ def rates(
 def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
     if result.num_with_call:
         return NotApplicable(
-            IDS[0],
+            ID,
             "NCCL's calls are in the export, their sizes are not",
             result.how_to_collect(Part.MESSAGE_SIZES),
             result.rank,
         )
     return NotApplicable(
-        IDS[0],
+        ID,
         "how much each communication kernel carried is not in the export: no call of NCCL's that"
         " launched one is",
         result.how_to_collect(Part.COMMUNICATION_CALLS),

@@ -14,6 +14,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call
 
-IDS: tuple[str, ...] = ("host-sync",)
+ID = "host-sync"
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 
 
@@ -67,7 +68,7 @@ class HostSyncMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"host-sync": HostSyncMetrics}
+FINDINGS = {ID: FindingKind(HostSyncMetrics, removed_by=("no-sync",), same_time_as="gpu-idle")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     """Judge the idle time that synchronizing cost; waiting for a busy GPU costs nothing."""
     if result.unknown is not None:
         unknown = result.unknown
-        return [NotApplicable(IDS[0], unknown.reason, unknown.how_to_collect, result.rank)]
+        return [NotApplicable(ID, unknown.reason, unknown.how_to_collect, result.rank)]
     fraction = result.idle_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
     if severity is None:
@@ -165,7 +166,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     )
     return [
         Finding(
-            IDS[0],
+            ID,
             severity,
             result.rank,
             title,

@@ -26,6 +26,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
 
 ID = "late-allreduce"
-IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -67,7 +67,7 @@ class LateAllreduceMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"late-allreduce": LateAllreduceMetrics}
+FINDINGS = {ID: FindingKind(LateAllreduceMetrics)}
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.run.rank import Rank, Window
 
-IDS: tuple[str, ...] = link_findings.IDS
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS = link_findings.METRICS
+FINDINGS = link_findings.FINDINGS
 PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 
 

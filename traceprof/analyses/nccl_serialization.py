@@ -16,6 +16,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -32,7 +33,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
-IDS: tuple[str, ...] = ("nccl-serialization",)
+ID = "nccl-serialization"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -66,7 +67,7 @@ class NcclSerializationMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of these kernels whose launch is in the capture"]
 
 
-METRICS: dict[str, type[Metrics]] = {"nccl-serialization": NcclSerializationMetrics}
+FINDINGS = {ID: FindingKind(NcclSerializationMetrics, removed_by=("no-serialization",))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
     if not result.num_judged:
         return [
             NotApplicable(
-                IDS[0],
+                ID,
                 "when communication was launched is not in the export, so that waiting in line"
                 " cannot be told from being late",
                 f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
@@ -183,7 +184,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
         return []
     return [
         Finding(
-            IDS[0],
+            ID,
             severity,
             result.rank,
             _title(result),
@@ -254,7 +255,7 @@ def _metrics(result: SerializationResult) -> NcclSerializationMetrics:
 
 def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
     return NotApplicable(
-        IDS[0],
+        ID,
         f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them is not"
         " recorded",
         result.how_to_collect(Part.GRAPH_KERNELS),

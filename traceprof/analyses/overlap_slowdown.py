@@ -22,6 +22,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 ID = "overlap-slowdown"
-IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -84,7 +84,7 @@ class OverlapSlowdownMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"overlap-slowdown": OverlapSlowdownMetrics}
+FINDINGS = {ID: FindingKind(OverlapSlowdownMetrics, removed_by=("no-overlap-slowdown",))}
 
 # Fewer kernels are an anecdote, whatever they say.
 MIN_OVERLAPPED = 20

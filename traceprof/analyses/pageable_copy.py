@@ -14,6 +14,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank, Window
 
-IDS: tuple[str, ...] = ("pageable-copy",)
+ID = "pageable-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -62,7 +63,7 @@ class PageableCopyMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"pageable-copy": PageableCopyMetrics}
+FINDINGS = {ID: FindingKind(PageableCopyMetrics, same_time_as="exposed-copy")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     if result.num_large and not result.num_known:
         return [
             NotApplicable(
-                IDS[0],
+                ID,
                 "the kinds of memory that were copied from and to are not in the report",
                 result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
@@ -180,7 +181,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     )
     return [
         Finding(
-            IDS[0],
+            ID,
             severity,
             result.rank,
             title,

@@ -1,4 +1,4 @@
-"""The analyses, in order: of each rank, then of the whole run."""
+"""The analyses in order: those of each rank, then those of the whole run."""
 
 from __future__ import annotations
 
@@ -20,37 +20,31 @@ from traceprof.analyses import (
     process_group_scaling,
     straggler,
 )
-from traceprof.analyses.measurements.registration import (
-    RankAnalysis,
-    RunAnalysis,
-    all_ranks,
-    gpu_ranks,
-    listed_gpu_ranks,
-    refined_gpu_ranks,
-    refined_ranks,
-    whole_run,
-)
+from traceprof.analyses.measurements.registration import Analysis
 
-ANALYSES: tuple[RankAnalysis | RunAnalysis, ...] = (
-    all_ranks(breakdown),
-    refined_ranks(exposed_communication),
-    gpu_ranks(gpu_idle),
-    gpu_ranks(nccl_serialization),
-    gpu_ranks(overlap_slowdown),
-    gpu_ranks(full_precision_matmul),
-    gpu_ranks(launch_queue),
-    listed_gpu_ranks(link_limits),
-    gpu_ranks(peer_transfers),
-    gpu_ranks(exposed_copy),
-    gpu_ranks(pageable_copy),
-    gpu_ranks(host_sync),
-    refined_gpu_ranks(collectives),
-    gpu_ranks(late_allreduce),
-    whole_run(process_group_scaling),
-    whole_run(straggler),
+ANALYSES = (
+    Analysis.of(breakdown, is_for_cpu=True),
+    Analysis.of(
+        exposed_communication,
+        is_for_cpu=True,
+        is_listed=True,
+        refined=exposed_communication.refined,
+    ),
+    Analysis.of(gpu_idle),
+    Analysis.of(nccl_serialization),
+    Analysis.of(overlap_slowdown),
+    Analysis.of(full_precision_matmul),
+    Analysis.of(launch_queue),
+    Analysis.of(link_limits, is_listed=True),
+    Analysis.of(peer_transfers),
+    Analysis.of(exposed_copy),
+    Analysis.of(pageable_copy),
+    Analysis.of(host_sync),
+    Analysis.of(collectives, is_listed=True, refined=collectives.refined),
+    Analysis.of(late_allreduce),
+    Analysis.of(process_group_scaling),
+    Analysis.of(straggler),
 )
-RANK_ANALYSES = tuple(analysis for analysis in ANALYSES if isinstance(analysis, RankAnalysis))
-RUN_ANALYSES = tuple(analysis for analysis in ANALYSES if isinstance(analysis, RunAnalysis))
-FINDING_IDS = tuple(id_ for analysis in ANALYSES for id_ in analysis.ids)
-METRICS = {id_: metrics for analysis in ANALYSES for id_, metrics in analysis.metrics.items()}
-"""The numbers of each finding, by its id."""
+FINDINGS = {id_: kind for analysis in ANALYSES for id_, kind in analysis.findings.items()}
+"""All kinds of findings, by id."""
+FINDING_IDS = tuple(FINDINGS)

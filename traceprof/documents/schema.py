@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from traceprof.analyses.registry import FINDING_IDS, METRICS
+from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.documents import comparison, whatif
 from traceprof.documents.analysis import model
 
@@ -69,9 +69,9 @@ def _add_ids(definitions: dict[str, Any]) -> None:
     definitions["Finding"]["allOf"] = [
         {
             "if": {"properties": {"id": {"const": id_}}},
-            "then": {"properties": {"metrics": _metrics(metrics.declared())}},
+            "then": {"properties": {"metrics": _metrics(kind.metrics.declared())}},
         }
-        for id_, metrics in METRICS.items()
+        for id_, kind in FINDINGS.items()
     ]
 
 

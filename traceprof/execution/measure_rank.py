@@ -8,7 +8,7 @@ from traceprof.analyses.gradients import ddp_buckets
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import RankMeasurements
-from traceprof.analyses.registry import RANK_ANALYSES
+from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.steps import step_means
 from traceprof.findings import NotApplicable
 from traceprof.ranks import arrivals
@@ -16,7 +16,7 @@ from traceprof.run.windows import shown_window
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    from traceprof.analyses.measurements.registration import RankAnalysis
+    from traceprof.analyses.measurements.registration import Analysis
     from traceprof.analyses.shape.results import RankResult
     from traceprof.run.rank import Rank, Window
 
@@ -45,14 +45,14 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     # First, since it takes memory, and what analyses share comes on top of it later.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
-    for analysis in RANK_ANALYSES:
-        if not (has_gpu or analysis.is_for_cpu):
+    for analysis in ANALYSES:
+        if analysis.measure is None or not (has_gpu or analysis.is_for_cpu):
             continue
         lacking = next((part for part in analysis.requires if not rank.trace.holds(part)), None)
         if lacking is None:
-            result = results[analysis.name] = analysis.run(rank, window)
+            result = results[analysis.name] = analysis.measure(rank, window)
             if analysis.is_listed:
-                of_all = result if is_same else analysis.run(rank, shown)
+                of_all = result if is_same else analysis.measure(rank, shown)
                 shown_results[analysis.name] = of_all
         else:
             missing[analysis.name] = _not_applicable(analysis, rank, lacking)
@@ -69,8 +69,8 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     )
 
 
-def _not_applicable(analysis: RankAnalysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
+def _not_applicable(analysis: Analysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
     """Say that the findings of an analysis can be neither made nor ruled out, and why."""
     how = rank.trace.how_to_collect(lacking)
     reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")
-    return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.ids)
+    return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.findings)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Evidence, Finding, NotApplicable, Saving
     from traceprof.run.rank import WindowKind
 
-_MAX_OWNERS = 6
+_MAX_UNEXPLAINED = 6
 MAX_EVIDENCE = {Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 """Pieces of evidence that are shown of a finding."""
 MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
@@ -44,7 +44,7 @@ def findings_section(analysis: RunResult) -> Iterable[RenderableType]:
     seen: set[tuple[int, int, int]] = set()
     for group in by_id(analysis.findings):
         yield _finding_group(analysis, group, seen)
-    for line in unowned_lines(analysis, kind):
+    for line in unexplained_lines(analysis, kind):
         yield Text(line)
 
 
@@ -53,13 +53,13 @@ def no_finding(kind: WindowKind) -> str:
     return f"No finding reaches 1 % of the {kind}."
 
 
-def unowned_lines(analysis: RunResult, kind: WindowKind) -> list[str]:
-    """Say what of the time no finding owns, and why."""
-    left = [owner for owner in analysis.owners if owner.finding is None]
+def unexplained_lines(analysis: RunResult, kind: WindowKind) -> list[str]:
+    """Say which parts of the time no finding accounts for, and why."""
+    left = [part for part in analysis.attributions if part.finding is None]
     return [
-        f"rank {owner.rank}: {percent(owner.fraction)} of the {kind} is {owner.part}, and no"
-        f" finding's: {one_line(owner.sentence or '')}"
-        for owner in left[:_MAX_OWNERS]
+        f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part}, and no"
+        f" finding's: {one_line(part.sentence or '')}"
+        for part in left[:_MAX_UNEXPLAINED]
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
@@ -67,13 +68,13 @@ def _what_it_could_take(savings: Savings, limit: Finding | None) -> str:
     return f"It could take {possible}{span}: {gains} ({source})."
 
 
-# What both may hold: the host waits while the GPU idles; pageable copies are seldom hidden.
-_SHARED = ({"gpu-idle", "host-sync"}, {"exposed-copy", "pageable-copy"})
-
-
 def _same_time(id_: str, named: Sequence[str]) -> str:
     """Say that a finding is about time that one named before it is about, too."""
-    shared = [one for one in named if any({id_, one} == pair for pair in _SHARED)]
+    shared = [
+        one
+        for one in named
+        if FINDINGS[id_].same_time_as == one or FINDINGS[one].same_time_as == id_
+    ]
     return f" (in {shared[0]}, too)" if shared else ""
 
 

@@ -23,7 +23,7 @@ from traceprof.reports.findings_text import (
     evidence_text,
     gap_lines,
     no_finding,
-    unowned_lines,
+    unexplained_lines,
 )
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.text import communication_sections, header_lines, note_lines
@@ -147,7 +147,7 @@ def _of_ranks(
         "sections": [Section(heading, [*blocks(content)]) for heading, content in sections],
         "cards": _cards(analysis, by_id(analysis.findings), scenes),
         "no_finding": no_finding(kind),
-        "unowned": unowned_lines(analysis, kind),
+        "unexplained": unexplained_lines(analysis, kind),
     }
 
 

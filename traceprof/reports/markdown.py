@@ -15,7 +15,7 @@ from traceprof.reports.findings_text import (
     evidence_text,
     gap_lines,
     no_finding,
-    unowned_lines,
+    unexplained_lines,
 )
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.text import communication_sections, header_lines, note_lines
@@ -86,7 +86,7 @@ def _findings(analysis: RunResult, kind: WindowKind) -> Iterator[str]:
         yield escaped(no_finding(kind))
     for group in by_id(analysis.findings):
         yield from _finding(analysis, group)
-    for line in unowned_lines(analysis, kind):
+    for line in unexplained_lines(analysis, kind):
         yield f"* {escaped(line)}"
 
 

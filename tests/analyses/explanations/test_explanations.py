@@ -10,7 +10,7 @@ import pytest
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gradients.gradient_buckets import _IN_TEN
 from traceprof.analyses.launch_queue import _MIN_SHARE
-from traceprof.analyses.registry import ANALYSES, FINDING_IDS, METRICS
+from traceprof.analyses.registry import ANALYSES, FINDING_IDS, FINDINGS
 from traceprof.findings import severity_of_cost
 from traceprof.host import late_launches, launch_stalls
 from traceprof.ranks import lateness
@@ -29,7 +29,7 @@ def test_a_page_names_the_finding_its_metrics_and_its_limits(finding: str) -> No
     page = explanation(finding)
     assert page.startswith(f"# {finding}\n")
     assert "$" not in page
-    for name in METRICS[finding].declared():
+    for name in FINDINGS[finding].metrics.declared():
         assert f"* `{name}`: " in page
     assert "info from 1 %, low from 3 %, medium from 10 %, high from 25 %" in page
     assert "What to do" in page
@@ -38,13 +38,13 @@ def test_a_page_names_the_finding_its_metrics_and_its_limits(finding: str) -> No
 def test_every_value_of_an_analysis_stands_on_one_of_its_pages() -> None:
     for analysis in ANALYSES:
         names = set()
-        for finding in analysis.ids:
+        for finding in analysis.findings:
             names |= set(re.findall(r"\$(\w+)", PAGES.joinpath(f"{finding}.md").read_text()))
         assert set(analysis.page) == names - {"metrics", "severities"}
 
 
 def test_all_metrics_have_coverage() -> None:
-    assert all("coverage" in metrics.declared() for metrics in METRICS.values())
+    assert all("coverage" in kind.metrics.declared() for kind in FINDINGS.values())
 
 
 def test_numbers_that_pages_spell_out_are_those_of_the_code() -> None:

@@ -279,7 +279,7 @@ def phases(builder: TraceBuilder, *took: int) -> TraceBuilder:
 
 
 def judged(*paths: Path, **options: Any) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
-    analysis = analyze(*paths, options=Options(only=process_group_scaling.IDS, **options))
+    analysis = analyze(*paths, options=Options(only=[process_group_scaling.ID], **options))
     analysis.close()
     return analysis.findings, analysis.not_applicable
 

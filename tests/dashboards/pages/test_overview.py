@@ -157,7 +157,7 @@ def test_what_is_gained_is_of_a_step_where_there_are_steps(name: str, unit: str)
 
 def test_every_large_part_is_owned(analysis: Analysis) -> None:
     shown = text(overview.layout(analysis, Address()))
-    for owner in analysis.result.owners:
+    for owner in analysis.result.attributions:
         assert owner.part in shown
         assert owner.sentence is None or owner.sentence in shown
 

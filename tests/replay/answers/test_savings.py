@@ -14,12 +14,12 @@ from tests.support.changes import step_ns, without_waits
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
-from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
+from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.execution import sharing
 from traceprof.findings import Basis
 from traceprof.replay.answers import savings as module
-from traceprof.replay.answers.findings import ASSUMED, OF_CAUSES
 from traceprof.replay.answers.savings import with_savings
 from traceprof.replay.assumptions.assumptions import Variant, parse
 from traceprof.replay.graph.replay import measured_steps, replayed_steps
@@ -228,7 +228,10 @@ def test_only_the_steps_that_are_judged_are_replayed(tmp_path: Path) -> None:
 
 
 def test_every_assumption_of_a_finding_can_be_asked_for() -> None:
-    for text in (*ASSUMED.values(), *OF_CAUSES.values(), "launch=0"):
+    fixed = [kind.removed_by for kind in FINDINGS.values() if not callable(kind.removed_by)]
+    names = [*BY_CAUSE.values(), FASTEST_LAUNCHES, *(name for names in fixed for name in names)]
+    assert len(names) == 10
+    for text in names:
         assert parse(text).text == text
 
 
@@ -236,11 +239,13 @@ def test_every_assumption_of_a_finding_can_be_asked_for() -> None:
 def test_the_page_of_a_finding_says_what_its_saving_is(id_: str) -> None:
     page = explanation(id_).split("**What a step would gain**")[1].split("**Severity**")[0]
     page = " ".join(page.split())
-    if id_ == "gpu-idle":
-        assert all(f"`{text}`" in page for text in (*OF_CAUSES.values(), "launch=0"))
-    elif id_ in ASSUMED:
-        assert f"`{ASSUMED[id_]}`" in page
-        assert ("limit" in page) == parse(ASSUMED[id_]).is_bound
+    removed_by = FINDINGS[id_].removed_by
+    if callable(removed_by):
+        assert all(f"`{text}`" in page for text in (*BY_CAUSE.values(), FASTEST_LAUNCHES))
+    elif removed_by:
+        (text,) = removed_by
+        assert f"`{text}`" in page
+        assert ("limit" in page) == parse(text).is_bound
     else:
         assert "no replay takes it out" in page
 

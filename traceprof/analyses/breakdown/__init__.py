@@ -21,16 +21,15 @@ from traceprof.run.windows import shown_window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.findings import Finding, Metrics, NotApplicable
+    from traceprof.findings import Finding, FindingKind, NotApplicable
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank, Window
     from traceprof.run.rank import Spans
     from traceprof.run.training import Training
     from traceprof.trace.model.parts import Part
 
-IDS: tuple[str, ...] = ()
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
-METRICS: dict[str, type[Metrics]] = {}
+FINDINGS: dict[str, FindingKind] = {}
 PAGE: dict[str, str] = {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from string import Template
 
-from traceprof.analyses.registry import ANALYSES, METRICS
+from traceprof.analyses.registry import ANALYSES, FINDINGS
 from traceprof.findings import bullets, severities_text
 
 
@@ -17,8 +17,8 @@ def explanation(finding: str) -> str:
     Args:
         finding: one of the registry's `FINDING_IDS`.
     """
-    (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.ids)
-    declared = METRICS[finding].declared().items()
+    (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.findings)
+    declared = FINDINGS[finding].metrics.declared().items()
     metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in declared)
     values = {"metrics": metrics, "severities": severities_text(), **analysis.page}
     return Template(_page(finding)).substitute(values)

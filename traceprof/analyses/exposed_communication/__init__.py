@@ -21,6 +21,7 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank, Window
 
-__all__ = ["IDS", "METRICS", "PAGE", "REQUIRES", "findings", "refined", "run"]
+__all__ = ["FINDINGS", "PAGE", "REQUIRES", "findings", "refined", "run"]
 
-IDS: tuple[str, ...] = ("exposed-communication",)
+ID = "exposed-communication"
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
 
 
@@ -90,7 +91,11 @@ class ExposedCommunicationMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {IDS[0]: ExposedCommunicationMetrics}
+FINDINGS = {
+    ID: FindingKind(
+        ExposedCommunicationMetrics, part="exposed communication", removed_by=("perfect-overlap",)
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
     """Judge what was measured."""
     unjudged = _why_unjudged(result)
     if unjudged is not None:
-        return [NotApplicable(IDS[0], *unjudged, result.rank)]
+        return [NotApplicable(ID, *unjudged, result.rank)]
     fraction = share(result.exposed_ns, result.window_ns)
     severity = severity_of_cost(fraction)
     if severity is None:
@@ -196,7 +201,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
     )
     return [
         Finding(
-            IDS[0],
+            ID,
             severity,
             result.rank,
             claim if operations is None else title(claim, operations, has_compute=has_compute),

@@ -20,6 +20,7 @@ from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from traceprof.run.opening import Rank, Window
 
-IDS: tuple[str, ...] = ("exposed-copy",)
+ID = "exposed-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -80,7 +81,9 @@ class ExposedCopyMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"exposed-copy": ExposedCopyMetrics}
+FINDINGS = {
+    ID: FindingKind(ExposedCopyMetrics, part="exposed copies", removed_by=("copies-hidden",))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
     )
     return [
         Finding(
-            IDS[0],
+            ID,
             severity,
             result.rank,
             _title(result, cause, parts),

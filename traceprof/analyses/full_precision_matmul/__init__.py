@@ -19,6 +19,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 ID = "full-precision-matmul"
-IDS: tuple[str, ...] = (ID,)
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -69,7 +69,7 @@ class FullPrecisionMatmulMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"full-precision-matmul": FullPrecisionMatmulMetrics}
+FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
+from traceprof.analyses.gpu_idle.assumptions import removing
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from traceprof.host.idle_details import Detail
     from traceprof.run.opening import Rank
 
-IDS: tuple[str, ...] = ("gpu-idle",)
+ID = "gpu-idle"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 
 
@@ -87,7 +89,7 @@ class GpuIdleMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"gpu-idle": GpuIdleMetrics}
+FINDINGS = {ID: FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
 
 # By share of the idle time: a smaller cause is not spoken of.
 _MIN_SHARE = 0.15
@@ -199,7 +201,7 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     if result.idle_ns == window_ns:
         return [
             NotApplicable(
-                "gpu-idle",
+                ID,
                 "no GPU operation ran in the time judged",
                 "choose a window in which the rank works",
                 result.rank,
@@ -215,7 +217,7 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     )
     return [
         Finding(
-            "gpu-idle",
+            ID,
             severity_of_cost(curable) or Severity.INFO,
             result.rank,
             _title(result),

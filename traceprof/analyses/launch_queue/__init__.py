@@ -24,6 +24,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
-IDS: tuple[str, ...] = ("launch-queue-stall",)
+ID = "launch-queue-stall"
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 
 
@@ -84,7 +85,7 @@ class LaunchQueueStallMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of operations whose launch was captured"]
 
 
-METRICS: dict[str, type[Metrics]] = {"launch-queue-stall": LaunchQueueStallMetrics}
+FINDINGS = {ID: FindingKind(LaunchQueueStallMetrics, removed_by=("no-launch-stall",))}
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -260,7 +261,7 @@ def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> 
         coverage=result.coverage,
     )
     return Finding(
-        IDS[0],
+        ID,
         Severity.INFO if cost is None else cost,
         result.rank,
         _title(result, stalls, stall_ns, impact, cost),
@@ -322,7 +323,7 @@ def _advice(
 
 def _unexported(result: LaunchQueueResult) -> NotApplicable:
     return NotApplicable(
-        IDS[0],
+        ID,
         "records of a full command buffer were captured but not exported, and no stall of more"
         " than 50 µs can be inferred from the launches",
         result.how_to_collect(Part.STALL_RECORDS),

@@ -283,4 +283,4 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
             " operations are shorter than the time between samples"
         )
         how = result.how_to_collect(Part.DENSE_COUNTERS)
-    return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.IDS]
+    return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.FINDINGS]

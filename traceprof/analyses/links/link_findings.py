@@ -14,6 +14,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     Ns,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank
-
-IDS: tuple[str, ...] = ("link-saturated", "link-underused")
 
 
 class LinkMetrics(Metrics, kw_only=True):
@@ -74,7 +73,7 @@ class LinkMetrics(Metrics, kw_only=True):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = dict.fromkeys(IDS, LinkMetrics)
+FINDINGS = dict.fromkeys(("link-saturated", "link-underused"), FindingKind(LinkMetrics))
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""
@@ -155,13 +154,13 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     sampled = {
         (finding.id, finding.rank, finding.metrics["link"], finding.metrics["direction"])
         for finding in findings
-        if finding.id in IDS and finding.metrics["source"] == "gpu-metrics"
+        if finding.id in FINDINGS and finding.metrics["source"] == "gpu-metrics"
     }
     same_way = {"h2d": "rx", "d2h": "tx"}
     return [
         finding
         for finding in findings
-        if finding.id not in IDS
+        if finding.id not in FINDINGS
         or (
             finding.id,
             finding.rank,

@@ -216,7 +216,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
                 result.rank,
             )
-            for id_ in link_findings.IDS
+            for id_ in link_findings.FINDINGS
         ]
     return [claim for claim in claims if claim is not None]
 

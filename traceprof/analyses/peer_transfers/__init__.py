@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-IDS: tuple[str, ...] = ("peer-copy-through-host", "nccl-p2p-slower-than-copy")
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-METRICS = peer_findings.METRICS
+FINDINGS = peer_findings.FINDINGS
 
 _SEND_RECV = "SendRecv"
 _SENDS, _RECEIVES = 1, 2  # Messages.direction

@@ -11,6 +11,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -58,9 +59,9 @@ class NcclP2pSlowerThanCopyMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of NCCL's point-to-point kernels that were compared"]
 
 
-METRICS: dict[str, type[Metrics]] = {
-    "peer-copy-through-host": PeerCopyThroughHostMetrics,
-    "nccl-p2p-slower-than-copy": NcclP2pSlowerThanCopyMetrics,
+FINDINGS = {
+    "peer-copy-through-host": FindingKind(PeerCopyThroughHostMetrics),
+    "nccl-p2p-slower-than-copy": FindingKind(NcclP2pSlowerThanCopyMetrics),
 }
 
 

@@ -25,6 +25,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.opening import RunSummary
 
-IDS: tuple[str, ...] = ("process-group-scaling",)
+ID = "process-group-scaling"
 
 # Medians of fewer differ by a fifth on a machine that does something else, too.
 MIN_OPERATIONS = 50
@@ -74,7 +75,7 @@ class ProcessGroupScalingMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of small operations that could be compared"]
 
 
-METRICS: dict[str, type[Metrics]] = {"process-group-scaling": ProcessGroupScalingMetrics}
+FINDINGS = {ID: FindingKind(ProcessGroupScalingMetrics)}
 
 
 class Level(NamedTuple):
@@ -312,7 +313,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         coverage=share(host.num_compared, host.num_operations),
     )
     return Finding(
-        IDS[0],
+        ID,
         severity,
         worst.rank,
         f"Small operations take {duration(most.median_ns)} each while {most.num_groups} process"
@@ -342,7 +343,7 @@ def _no_comparison(host: HostScaling) -> NotApplicable | None:
         return None
     most = max(several, key=lambda level: level.num_operations * level.median_ns)
     return NotApplicable(
-        IDS[0],
+        ID,
         f"small operations take {duration(most.median_ns)} each while {most.num_groups} process"
         f" groups communicate at once{_crowd(host, worst)}, and too few ran with fewer groups to"
         " compare",

@@ -18,6 +18,7 @@ from traceprof.findings import (
     Count,
     Evidence,
     Finding,
+    FindingKind,
     Fraction,
     Metrics,
     NotApplicable,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.lateness import Lateness
     from traceprof.ranks.waits import GroupWaits
 
-IDS: tuple[str, ...] = ("straggler",)
+ID = "straggler"
 
 
 class StragglerMetrics(Metrics):
@@ -71,7 +72,7 @@ class StragglerMetrics(Metrics):
     ]
 
 
-METRICS: dict[str, type[Metrics]] = {"straggler": StragglerMetrics}
+FINDINGS = {ID: FindingKind(StragglerMetrics, removed_by=("no-straggler",))}
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.
@@ -197,7 +198,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         claims.append(
             Finding(
-                IDS[0],
+                ID,
                 severity,
                 rank,
                 f"On {machine}, it arrives {duration(straggler.late_ns)} after"
@@ -243,7 +244,7 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
     how_well = f"to {duration(max(known))}" if known else "not at all"
     return [
         NotApplicable(
-            IDS[0],
+            ID,
             f"not resolvable: the clocks of {', '.join(sorted(unsure))} compare {how_well}, and the"
             " ranks arrive closer to each other than that",
             "synchronize the machines with PTP (NTP is good to tens of ms), or capture more"

@@ -1,43 +1,38 @@
-"""Attribution of the time in which a rank does not compute to findings.
+"""Attribution of the time in which a rank does not compute, to findings or to a reason.
 
-Each of exposed communication, exposed copies and idle time that makes a relevant share of what is
-judged has a finding, or a sentence that says why there is none.
+Each of exposed communication, exposed copies and idle time is attributed where it makes a
+considerable share of what is judged.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from traceprof.findings import Count, Finding, Fraction, NotApplicable, share
+from traceprof.analyses.registry import FINDINGS
+from traceprof.findings import Count, Finding, Fraction, NotApplicable, TimePart, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
 
-MIN_OWNED = 0.03
-"""Of what is judged: from there on it is attributed."""
+MIN_ATTRIBUTED = 0.03
+"""The share of what is judged from which on a part is attributed."""
 MIN_BY_FINDING = 0.10
-"""From there on it is a finding."""
+"""The share from which on it is always attributed to a finding."""
 
-Part = Literal["exposed communication", "exposed copies", "idle"]
-_PARTS: tuple[tuple[str, Part, str], ...] = (
-    ("exposed_communication_ns", "exposed communication", "exposed-communication"),
-    ("exposed_copy_ns", "exposed copies", "exposed-copy"),
-    ("idle_ns", "idle", "gpu-idle"),
-)
 _BELOW_A_FINDING = (
-    "no finding was asked for or made of it: its parts stay below what a change can be told by"
+    "no finding was asked for or made of it: every part of it is below the reporting threshold"
 )
 
 
-class Owner(Struct, frozen=True, forbid_unknown_fields=True):
+class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
     """Attribution of 3 % or more of a rank's time in which it did not compute."""
 
     rank: Count
-    part: Part
+    part: TimePart
     part_ns: Count
     fraction: Annotated[Fraction, Meta(description="Of what is judged.")]
     finding: Annotated[str | None, Meta(description="The finding's id, null where none owns it.")]
@@ -47,32 +42,41 @@ class Owner(Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
-def owners(
+def attributions(
     results: Sequence[BreakdownResult],
     findings: Sequence[Finding],
     missing: Sequence[NotApplicable],
-) -> list[Owner]:
-    """Return the attribution of each part that is relevant, the costliest of each rank first.
+) -> list[Attribution]:
+    """Attribute each considerable part of each rank's time, the longest of each rank first.
 
     Args:
-        results: where the time of the ranks went.
+        results: the breakdown of each rank.
         findings: of the run.
-        missing: what could not be judged, and why.
+        missing: findings that could not be judged, and why.
     """
     claimed = {(finding.id, finding.rank) for finding in findings}
     reasons = {(gap.id, gap.rank): gap.reason for gap in missing}
-    owned: list[Owner] = []
+    finding_of = {kind.part: id_ for id_, kind in FINDINGS.items() if kind.part is not None}
+    attributed: list[Attribution] = []
     for result in results:
         of_rank = []
-        for measure, part, id_ in _PARTS:
-            part_ns = int(getattr(result.judged, measure))
+        for part, part_ns in _parts(result.judged).items():
             fraction = share(part_ns, result.judged.window_ns)
-            if fraction < MIN_OWNED:
+            if fraction < MIN_ATTRIBUTED:
                 continue
+            id_ = finding_of[part]
             is_made = (id_, result.rank) in claimed
             why = reasons.get((id_, result.rank)) or reasons.get((id_, None))
             sentence = None if is_made else why or _BELOW_A_FINDING
             finding = id_ if is_made else None
-            of_rank.append(Owner(result.rank, part, part_ns, fraction, finding, sentence))
-        owned += sorted(of_rank, key=lambda owner: -owner.part_ns)
-    return owned
+            of_rank.append(Attribution(result.rank, part, part_ns, fraction, finding, sentence))
+        attributed += sorted(of_rank, key=lambda one: -one.part_ns)
+    return attributed
+
+
+def _parts(measures: Measures) -> dict[TimePart, int]:
+    return {
+        "exposed communication": measures.exposed_communication_ns,
+        "exposed copies": measures.exposed_copy_ns,
+        "idle": measures.idle_ns,
+    }

@@ -11,9 +11,9 @@ from msgspec import structs
 from traceprof.analyses import breakdown
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
-from traceprof.analyses.registry import FINDING_IDS, RANK_ANALYSES, RUN_ANALYSES
+from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.shape.results import Results
-from traceprof.analyses.verdict.attribution import owners
+from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import headline
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import bounded
@@ -69,8 +69,9 @@ def judge(
     num_ranks = {
         id_: measured.results.num_ranks(analysis.name)
         + sum(gap.id == id_ for gap in measured.missing.get(analysis.name, ()))
-        for analysis in RANK_ANALYSES
-        for id_ in analysis.ids
+        for analysis in ANALYSES
+        if analysis.measure is not None
+        for id_ in analysis.findings
     }
     wanted = [claim for claim in judged if claim.id not in skip and (not only or claim.id in only)]
     findings = [claim for claim in wanted if isinstance(claim, Finding)]
@@ -89,7 +90,7 @@ def judge(
         notes=tuple(notes_of(measured.run)),
         failed=tuple(failed),
         headline=headline(breakdowns, all_findings),
-        owners=tuple(owners(breakdowns, all_findings, all_missing)),
+        attributions=tuple(attributions(breakdowns, all_findings, all_missing)),
     )
     return replace(result, findings=bounded(result.findings, result.breakdown))
 
@@ -125,7 +126,7 @@ def _measured_run(reports: Sequence[MeasuredReport]) -> MeasuredRun:
             analysis.name: tuple(
                 gap for rank in measurements for gap in rank.missing.get(analysis.name, ())
             )
-            for analysis in RANK_ANALYSES
+            for analysis in ANALYSES
         },
         arrivals=tuple(rank.arrivals for rank in measurements),
         buckets=tuple(rank.buckets for rank in measurements),
@@ -154,17 +155,13 @@ def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
     """Judge the ranks one by one, then all together."""
     if not measured.run.ranks:
         return _nothing_to_judge(measured.run)
-    judged: list[Finding | NotApplicable] = []
-    for analysis in RANK_ANALYSES:
-        judged += analysis.judge(measured.results)
-        judged += measured.missing.get(analysis.name, ())
-    return judged + [claim for of_run in RUN_ANALYSES for claim in of_run.judge(measured)]
+    return [claim for analysis in ANALYSES for claim in analysis.judge(measured)]
 
 
 def _refined(measured: MeasuredRun) -> MeasuredRun:
     """Return the measurements with what the comparison of the ranks adds to them."""
     results, shown, ranks = measured.results, measured.shown, measured.ranks
-    for analysis in RANK_ANALYSES:
+    for analysis in ANALYSES:
         results = analysis.refine(results, ranks)
         shown = analysis.refine(shown, ranks)
     groups, shown_groups = (

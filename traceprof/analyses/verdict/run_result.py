@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import Judge, Result
     from traceprof.analyses.steps.step_means import StepTotals
-    from traceprof.analyses.verdict.attribution import Owner
+    from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.findings import Finding, NotApplicable
     from traceprof.ranks.comparison import RankComparison
@@ -42,7 +42,8 @@ class RunResult:
         notes: (report index, what to know about its data).
         failed: reports that could not be analysed; the run has none of them.
         headline: the run in one line, by all findings, also those that were not asked for.
-        owners: who owns the time in which ranks did not compute, likewise.
+        attributions: the findings or reasons that account for the time in which ranks did not
+            compute, by all findings, too.
     """
 
     measured: MeasuredRun
@@ -51,7 +52,7 @@ class RunResult:
     notes: tuple[tuple[int, str], ...] = ()
     failed: tuple[FailedReport, ...] = ()
     headline: Headline | None = None
-    owners: tuple[Owner, ...] = ()
+    attributions: tuple[Attribution, ...] = ()
 
     @property
     def run(self) -> RunSummary:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from traceprof.analyses.verdict.attribution import Owner
+from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.documents.analysis.communication import (
     Bucket,
     Collective,
@@ -58,7 +58,7 @@ class Document(Struct):
     buckets: list[Bucket]
     kernels: list[Kernel]
     headline: Headline
-    owners: list[Owner]
+    owners: list[Attribution]
     findings: list[Finding]
     not_applicable: list[NotApplicable]
     notes: list[Note]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.steps.step_lengths import training_steps
-from traceprof.analyses.verdict.attribution import Owner
+from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis import communication, measures, reports
 from traceprof.documents.analysis.headline import Headline, Replay
@@ -332,7 +332,7 @@ TABLES: Mapping[str, Table] = {
     "buckets": Table(communication.Bucket, _buckets),
     "kernels": Table(measures.Kernel, _kernels),
     "findings": Table(Finding, _findings),
-    "owners": Table(Owner, attrgetter("owners")),
+    "owners": Table(Attribution, attrgetter("attributions")),
     "not_applicable": Table(NotApplicable, attrgetter("not_applicable")),
     "notes": Table(reports.Note, _notes),
     "lost_reports": Table(reports.LostReport, _lost_reports),

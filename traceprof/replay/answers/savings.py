@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import structs
 
 from traceprof.analyses import breakdown
+from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.savings import Gain, Savings
 from traceprof.execution.sharing import worthwhile_processes
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
 from traceprof.replay.answers.checked import CheckedReplay, Refusal, checked_replay
-from traceprof.replay.answers.findings import assumed_of
 from traceprof.replay.assumptions.assumptions import Assumption, combined, parse
 from traceprof.replay.graph.sample import sample_of
 from traceprof.run.rank import WindowKind
@@ -100,7 +100,9 @@ def num_operations(result: RunResult) -> int:
 def _assumed(result: RunResult) -> dict[str, tuple[str, ...]]:
     """Return what to assume so that findings are gone, of those where something fits, by id."""
     groups = by_id(result.findings)
-    return {group[0].id: atoms for group in groups if (atoms := assumed_of(group))}
+    return {
+        group[0].id: atoms for group in groups if (atoms := FINDINGS[group[0].id].assumed(group))
+    }
 
 
 def _replayed(

@@ -1,0 +1,43 @@
+"""The assumptions that remove idle time, by the causes that make most of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.host.idle_causes import IdleCause
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.findings import Finding
+
+BY_CAUSE: Mapping[IdleCause, str] = {
+    IdleCause.SYNC: "no-sync",
+    IdleCause.DATA_LOADING: "no-data-loading",
+}
+FASTEST_LAUNCHES = "launch=0"
+"""A limit that no change reaches."""
+_MIN_CAUSE = 0.15  # of the idle time, as in the finding's title
+_MIN_CURED = 0.5  # of the idle time that is not the GPU's own
+
+
+def removing(group: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the assumptions that remove most of the idle time; a limit only if launching does.
+
+    Args:
+        group: `gpu-idle` on each rank that has it.
+    """
+    spent = {cause: sum(_ns(finding, cause) for finding in group) for cause in IdleCause}
+    whole = sum(spent.values())
+    curable = whole - spent[IdleCause.TURNAROUND]
+    cured = [cause for cause in BY_CAUSE if spent[cause] >= _MIN_CAUSE * whole > 0]
+    if sum(spent[cause] for cause in cured) >= _MIN_CURED * curable > 0:
+        return tuple(BY_CAUSE[cause] for cause in cured)
+    if spent[IdleCause.LAUNCH_BOUND] >= _MIN_CURED * curable > 0:
+        return (FASTEST_LAUNCHES,)
+    return ()
+
+
+def _ns(finding: Finding, cause: IdleCause) -> int:
+    value = finding.metrics.get(f"{cause.value}_ns")
+    return value if isinstance(value, int) else 0
